@@ -1,0 +1,182 @@
+"""The weights of the three networks, read from the installed facenet-pytorch distribution.
+
+facenet-pytorch 2.5.x ships ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` as package data in the format that ``torch.save`` wrote before
+torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and then for each
+storage an element count and the raw little-endian numbers. That is little enough to read without torch, whose import
+costs every worker process seconds and hundreds of megabytes that the OpenVINO runtime has no use for. The unpickler below
+knows three names (an ordered dict, the tensor constructor, the float storage), all resolved to functions of this file or
+the standard library, and refuses every other one: it is stricter than ``torch.load(..., weights_only=True)``, and a test
+holds that both give the same numbers.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Weights", "load_weights", "read_legacy_state_dict"]
+
+FloatArray = npt.NDArray[np.float32]
+
+_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py: MAGIC_NUMBER
+_PROTOCOL = 1001  # torch/serialization.py: PROTOCOL_VERSION
+_MAX_FILE_BYTES = 64 << 20  # the largest real file has 1.6 MB
+_INSTALL = "install it with `pip install --no-deps facenet-pytorch==2.5.3`"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters of P-, R- and O-net as the files hold them.
+
+    Attributes
+    ----------
+    nets : dict of str to dict of str to ndarray, float32
+        ``nets["pnet"]["conv1.weight"]`` and so on, with the names of the published state dicts.
+    digest : str
+        SHA-256 over the three files, for the fingerprint of a plan.
+    source : str
+        Distribution and version, e.g. ``"facenet-pytorch 2.5.3"``.
+    """
+
+    nets: dict[str, dict[str, FloatArray]]
+    digest: str
+    source: str
+
+
+def load_weights() -> Weights:
+    """Read the three networks from the installed facenet-pytorch, without importing it.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If facenet-pytorch is not installed, or holds no weight files.
+    ValueError
+        If a weight file is not what facenet-pytorch ships.
+    """
+    spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"the detector's weights come with facenet-pytorch, which is not installed; {_INSTALL}")
+    folder = Path(spec.submodule_search_locations[0]) / "data"
+    nets, digest = {}, hashlib.sha256()
+    for name in ("pnet", "rnet", "onet"):
+        path = folder / f"{name}.pt"
+        if not path.is_file():
+            raise ModuleNotFoundError(f"expected the detector's weights in {path}, found no such file; {_INSTALL}")
+        nets[name] = read_legacy_state_dict(path)
+        digest.update(path.read_bytes())
+    return Weights(nets, digest.hexdigest(), f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}")
+
+
+def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
+    """Read a state dict of float32 tensors in torch's format before 1.6, without torch.
+
+    Parameters
+    ----------
+    path : Path
+        A file that ``torch.save(net.state_dict(), path, _use_new_zipfile_serialization=False)`` wrote.
+
+    Returns
+    -------
+    dict of str to ndarray, float32
+        In the order of the file; every array is C-contiguous and owns its memory.
+
+    Raises
+    ------
+    ValueError
+        If the file has another format, names anything but float tensors, or is truncated.
+    """
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise ValueError(f"{path}: expected at most {_MAX_FILE_BYTES} bytes of weights, found {path.stat().st_size}")
+    try:
+        with path.open("rb") as file:
+            return _read(file)
+    except (pickle.UnpicklingError, EOFError, KeyError, IndexError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: expected a state dict in torch's legacy format, found something else ({error}); {_INSTALL}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; {_INSTALL}") from error
+
+
+@dataclass(slots=True)
+class _Storage:
+    """A run of float32 numbers, known by key and length before it is read."""
+
+    size: int
+    data: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Where a tensor lies in its storage; counted in elements."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds ordered dicts of tensor descriptions, and nothing else."""
+
+    def __init__(self, file: IO[bytes], storages: dict[str, _Storage]) -> None:
+        super().__init__(file)
+        self._storages = storages
+
+    def find_class(self, module: str, name: str) -> Any:
+        known: dict[tuple[str, str], Callable[..., Any] | str] = {
+            ("collections", "OrderedDict"): OrderedDict,
+            ("torch._utils", "_rebuild_tensor_v2"): _describe,
+            ("torch", "FloatStorage"): "float32",
+        }
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"refused to load {module}.{name}")
+        return known[module, name]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        kind, dtype, key, _location, size, view = pid
+        if (kind, dtype, view) != ("storage", "float32", None) or not isinstance(size, int) or size < 0:
+            raise pickle.UnpicklingError(f"expected a float storage, found {pid!r}")
+        return self._storages.setdefault(key, _Storage(size))
+
+
+def _describe(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> _Tensor:
+    """Stand in for ``torch._utils._rebuild_tensor_v2``."""
+    return _Tensor(storage, offset, shape, strides)
+
+
+def _read(file: IO[bytes]) -> dict[str, FloatArray]:
+    storages: dict[str, _Storage] = {}
+    header = [_Unpickler(file, storages).load() for _ in range(3)]
+    if header[:2] != [_MAGIC, _PROTOCOL] or not header[2].get("little_endian"):
+        raise ValueError(f"expected torch's legacy format, little-endian, found header {header!r}")
+    tensors = _Unpickler(file, storages).load()
+    keys = _Unpickler(file, storages).load()
+    if sorted(keys) != sorted(storages):
+        raise ValueError("the storages that tensors use are not those that the file lists")
+    for key in keys:
+        storage = storages[key]
+        size = int.from_bytes(file.read(8), "little")
+        raw = file.read(4 * storage.size)
+        if size != storage.size or len(raw) != 4 * size:
+            raise ValueError(f"expected {storage.size} numbers in storage {key}, found {min(size, len(raw) // 4)}")
+        storage.data = np.frombuffer(raw, "<f4").astype(np.float32)
+    return {name: _array(name, tensor) for name, tensor in tensors.items()}
+
+
+def _array(name: str, tensor: _Tensor) -> FloatArray:
+    numbers = (tensor.offset, *tensor.shape, *tensor.strides)
+    last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
+    if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in tensor.shape or last >= tensor.storage.size:
+        raise ValueError(f"tensor {name} reaches outside its storage: {numbers} in {tensor.storage.size} numbers")
+    if tensor.storage.data is None:
+        raise ValueError(f"tensor {name} has a storage without numbers")
+    flat = tensor.storage.data[tensor.offset :]
+    view = np.lib.stride_tricks.as_strided(flat, tensor.shape, tuple(4 * s for s in tensor.strides), writeable=False)
+    return np.array(view, np.float32, order="C")

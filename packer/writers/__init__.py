@@ -1,0 +1,1 @@
+"""One file per format, writing one shard each. Reached through `shardspec.formats`."""

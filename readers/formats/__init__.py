@@ -1,0 +1,1 @@
+"""One file per format, reading shards by the row. Reached through `shardspec.formats`; none of them needs torch."""

@@ -1,0 +1,57 @@
+"""What a shard reader is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from shardspec.columns import Columns, IntArray
+from shardspec.manifest import Shard
+from shardspec.schema import Schema
+
+
+class ShardReader(Protocol):
+    """Reads rows of one shard. Opened in the process that uses it; never pickled or carried across a fork.
+
+    Parameters
+    ----------
+    path : Path
+        The shard's file, or folder.
+    shard : Shard
+        Its entry in the manifest.
+    schema : Schema
+        All fields of the dataset.
+    checksums : bool
+        Whether the format's own checksums are checked on reading, where it has any.
+
+    Attributes
+    ----------
+    descriptors : int
+        File descriptors held while open.
+    threads : bool
+        Whether `read` may be called from several threads at once.
+    """
+
+    descriptors: int
+    threads: bool
+
+    def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Put row ``rows[i]`` of the shard into ``out[field][at[i]]``, for every field named.
+
+        A fixed field's `out` is an array that is written to; any other's is a list, whose place gets a bytes-like object that
+        stays valid as long as it is referred to or the reader is open. `rows` are in any order and may repeat; they lie within
+        the shard (the caller checks).
+
+        Raises
+        ------
+        ShardCorruptError
+            The shard is not what the manifest and the format say.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the files. The reader is not used afterwards."""
+        ...

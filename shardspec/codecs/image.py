@@ -1,0 +1,67 @@
+"""``png`` and ``webp``: lossless and lossy pictures through Pillow."""
+
+import io
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from shardspec.columns import Buffer
+from shardspec.errors import CodecError
+from shardspec.schema import Field
+
+
+class _PillowCodec:
+    """RGB pictures, (H, W, 3) uint8, in one of Pillow's formats."""
+
+    pillow_format: ClassVar[str]
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+
+    def options(self) -> dict[str, Any]:
+        """What Pillow's ``save`` is told beside the format."""
+        raise NotImplementedError
+
+    def encode(self, value: Any) -> Buffer:
+        """The encoded bytes of a picture."""
+        file = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(value, np.uint8)).save(file, self.pillow_format, **self.options())
+        return file.getvalue()
+
+    def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
+        """The picture, written into `out` if it is given."""
+        try:
+            with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
+                image = np.asarray(picture.convert("RGB"))
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+            raise CodecError(
+                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode, {error}"
+            ) from error
+        if out is None:
+            return image
+        if image.shape != out.shape:
+            raise CodecError(f"field {self.field.name!r}: expected a picture of shape {out.shape}, found {image.shape}")
+        out[...] = image
+        return out
+
+
+class PNGCodec(_PillowCodec):
+    """Lossless. Configuration: ``level``, zlib's 0 to 9; not needed to decode."""
+
+    pillow_format = "PNG"
+
+    def options(self) -> dict[str, Any]:
+        """Zlib's level."""
+        return {"compress_level": int(self.field.codec.configuration.get("level", 3))}
+
+
+class WebPCodec(_PillowCodec):
+    """Lossy, about a third smaller than JPEG at the same look, slower to decode. Configuration: ``quality``, 1 to 100."""
+
+    pillow_format = "WEBP"
+
+    def options(self) -> dict[str, Any]:
+        """The quality; libwebp's middle effort."""
+        return {"quality": int(self.field.codec.configuration.get("quality", 95)), "method": 4}

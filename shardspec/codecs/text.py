@@ -1,0 +1,53 @@
+"""``utf8`` and ``json``: text."""
+
+import json
+from typing import Any
+
+import numpy.typing as npt
+
+from shardspec.columns import Buffer
+from shardspec.errors import CodecError
+from shardspec.schema import Field
+
+
+class UTF8Codec:
+    """A string as UTF-8. Lone surrogates (file names that are no UTF-8) are kept by ``surrogateescape``."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+
+    def encode(self, value: Any) -> Buffer:
+        """The UTF-8 bytes of a string."""
+        if not isinstance(value, str):
+            raise CodecError(f"field {self.field.name!r}: expected str, found {type(value).__name__}")
+        try:
+            return value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise CodecError(f"field {self.field.name!r}: {error}") from error
+
+    def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> str:
+        """The string; `out` is not used."""
+        return bytes(data).decode("utf-8", "surrogateescape")
+
+
+class JSONCodec:
+    """A JSON document as UTF-8: sorted keys, no spaces, no NaN."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+
+    def encode(self, value: Any) -> Buffer:
+        """The JSON text of objects, lists, strings, numbers, booleans and None."""
+        try:
+            return json.dumps(
+                value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+            ).encode()
+        except (TypeError, ValueError) as error:
+            raise CodecError(f"field {self.field.name!r}: expected JSON values, {error}") from error
+
+    def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
+        """The document; `out` is not used."""
+        try:
+            return json.loads(bytes(data))
+        except ValueError as error:
+            raise CodecError(f"field {self.field.name!r}: expected JSON, {error}") from error

@@ -1,0 +1,87 @@
+"""The errors of the whole project, one small tree.
+
+Every message says what was expected, what was found, where, and what to do. The command line prints the message and exits
+with the class's ``exit_code``.
+"""
+
+
+class ShardspecError(Exception):
+    """Root of every error that this project raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(ShardspecError, ValueError):
+    """A call that cannot be meant: an unknown name, a value out of range, two options that exclude each other."""
+
+    exit_code = 2
+
+
+class SchemaError(ShardspecError, ValueError):
+    """A field or a schema that breaks the rules of the contract, or a value that does not fit its field."""
+
+
+class CodecError(ShardspecError, ValueError):
+    """A value that cannot be encoded, or bytes that do not decode to what the field promises."""
+
+
+class MissingDependencyError(ShardspecError, ImportError):
+    """A library that the chosen format, codec or step needs is not installed."""
+
+    exit_code = 2
+
+
+class DatasetError(ShardspecError):
+    """A folder that cannot be read as a packed dataset."""
+
+
+class NotADatasetError(DatasetError):
+    """There is no manifest: no dataset, or a build that has not been committed."""
+
+
+class ManifestError(DatasetError, ValueError):
+    """A manifest that breaks the contract. The message lists every problem with its place in the document."""
+
+
+class VersionError(DatasetError):
+    """The dataset was written by a newer version of the contract than this one reads."""
+
+
+class ShardMissingError(DatasetError, FileNotFoundError):
+    """A file named in the manifest is not there."""
+
+
+class ShardCorruptError(DatasetError):
+    """A file's size, digest, checksum or inner structure is not what the manifest and the format say."""
+
+
+class ReadTimeoutError(DatasetError, TimeoutError):
+    """A read has not come back within its time limit."""
+
+
+class ItemError(ShardspecError):
+    """One item cannot give samples. Raised by a step or a source, it becomes a reject with the message as its reason."""
+
+
+class BuildError(ShardspecError):
+    """A job that cannot go on: disk full, read-only folder, a worker that cannot start."""
+
+
+class BuildLockedError(BuildError):
+    """Another process is building into the same folder."""
+
+
+class ResumeMismatchError(BuildError):
+    """What is asked for is not what the unfinished or finished build in the folder was planned as."""
+
+    exit_code = 2
+
+
+class TooManyRejectsError(BuildError):
+    """The share of rejected items is above the limit. The dataset was committed, the rejects are listed in it."""
+
+    exit_code = 3
+
+
+class VerifyError(DatasetError):
+    """``packer verify`` found a difference between the manifest and the files."""

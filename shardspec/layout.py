@@ -1,0 +1,141 @@
+"""The layout of a packed dataset's folder. Only this module turns a manifest's relative names into locations."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardspec.errors import DatasetError, NotADatasetError, ShardCorruptError, ShardMissingError
+from shardspec.formats import get_format
+from shardspec.manifest import FileEntry, Manifest, Shard
+
+MANIFEST_NAME = "manifest.json"
+REJECTS_NAME = "rejects.jsonl"
+ITEMS_NAME = "items.jsonl"
+INDEX_FOLDER = "index"
+BUILD_FOLDER = ".build"
+
+_HASH_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a dataset lie.
+
+    Attributes
+    ----------
+    root : Path
+        The dataset's folder.
+    """
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest's path."""
+        return self.root / MANIFEST_NAME
+
+    @property
+    def rejects(self) -> Path:
+        """One JSON line per reject and per run of frames without a sample."""
+        return self.root / REJECTS_NAME
+
+    @property
+    def items(self) -> Path:
+        """One JSON line per item: its state and what was seen in it."""
+        return self.root / ITEMS_NAME
+
+    @property
+    def build(self) -> Path:
+        """The working folder of an unfinished build."""
+        return self.root / BUILD_FOLDER
+
+    def index(self, field: str) -> Path:
+        """The index file of a scalar field: its values for the whole dataset, in row order."""
+        return self.root / INDEX_FOLDER / f"{field}.npy"
+
+    def file(self, entry: FileEntry) -> Path:
+        """The location of a file named in the manifest."""
+        return self.root / entry.name
+
+    def shard(self, shard: Shard, format: str) -> Path:
+        """The file, or folder, that a shard's reader opens."""
+        return self.root / (shard.name + get_format(format).suffix)
+
+    def load(self) -> Manifest:
+        """Read and validate the manifest.
+
+        Raises
+        ------
+        NotADatasetError
+            There is no manifest. The message says so if a build is unfinished there.
+        ManifestError, VersionError
+        """
+        try:
+            data = self.manifest.read_bytes()
+        except FileNotFoundError:
+            if self.build.is_dir():
+                raise NotADatasetError(
+                    f"{self.root}: expected a packed dataset, found an unfinished build: run the same 'packer build' again to resume it"
+                ) from None
+            found = "a folder without one" if self.root.is_dir() else "no such folder"
+            raise NotADatasetError(
+                f"{self.root}: expected a packed dataset with a {MANIFEST_NAME}, found {found}"
+            ) from None
+        except NotADirectoryError:
+            raise NotADatasetError(f"{self.root}: expected the folder of a packed dataset, found a file") from None
+        except OSError as error:
+            raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
+        return Manifest.loads(data, str(self.manifest))
+
+    def check_sizes(self, shard: Shard) -> None:
+        """Compare the shard's files with the manifest by existence and size.
+
+        Raises
+        ------
+        ShardMissingError, ShardCorruptError
+        """
+        for entry in shard.files:
+            self.check_size(entry)
+
+    def check_size(self, entry: FileEntry) -> None:
+        """Compare one file with the manifest by existence and size."""
+        path = self.file(entry)
+        try:
+            found = os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise ShardMissingError(
+                f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
+            ) from None
+        if found != entry.bytes:
+            raise ShardCorruptError(
+                f"{path}: expected {entry.bytes} bytes, found {found}: the file was cut off or changed"
+            )
+
+    def check_digest(self, entry: FileEntry) -> None:
+        """Compare one file with the manifest by size and SHA-256.
+
+        Raises
+        ------
+        ShardMissingError, ShardCorruptError
+        """
+        self.check_size(entry)
+        found = sha256_file(self.file(entry))
+        if found != entry.sha256:
+            raise ShardCorruptError(
+                f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: the bytes have changed since packing"
+            )
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def describe_file(root: Path, path: Path) -> FileEntry:
+    """The manifest entry of a file below `root`, read from the disk."""
+    return FileEntry(path.relative_to(root).as_posix(), path.stat().st_size, sha256_file(path))

@@ -1,0 +1,55 @@
+"""Validation that reports every problem of a document at once, each with its place."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+class Problems:
+    """A list of ``place: what was expected, what was found``. Truthy when there is any."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._place: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def add(self, place: str, message: str) -> None:
+        """Record one problem at `place`, relative to the places entered by `at`."""
+        path = ".".join([*self._place, *([place] if place else [])])
+        self.found.append(f"{path}: {message}" if path else message)
+
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """Everything added inside stands below `place`."""
+        self._place.append(place)
+        try:
+            yield
+        finally:
+            self._place.pop()
+
+    def check_keys(
+        self, document: Any, expected: Mapping[str, type], optional: Mapping[str, type] | None = None
+    ) -> bool:
+        """Whether `document` is an object with the expected keys and types, and no others; problems are added if not."""
+        if not isinstance(document, dict):
+            self.add("", f"expected an object, found {type(document).__name__}")
+            return False
+        before = len(self.found)
+        known = {**expected, **(optional or {})}
+        for key, kind in known.items():
+            if key not in document:
+                if key in expected:
+                    self.add(key, "expected, but missing")
+            elif not isinstance(document[key], kind) or (kind is int and isinstance(document[key], bool)):
+                self.add(key, f"expected {kind.__name__}, found {type(document[key]).__name__}")
+        for key in document:
+            if key not in known:
+                self.add(str(key), f"unknown key: expected one of {', '.join(known)}")
+        return len(self.found) == before
+
+    def raise_as(self, error: type[Exception], where: str) -> None:
+        """Raise `error` with all problems, if there are any."""
+        if self.found:
+            raise error(f"{where}: " + "; ".join(self.found))

@@ -1,0 +1,251 @@
+"""Fields and schema: the names, kinds, dtypes, shapes and codecs of a dataset's samples."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from shardspec.errors import SchemaError
+from shardspec.problems import Problems
+
+Kind = Literal["fixed", "ragged", "bytes", "text"]
+
+KINDS: tuple[Kind, ...] = ("fixed", "ragged", "bytes", "text")
+DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
+"""Every dtype that a field may have, as numpy spells it: little-endian, or one byte."""
+
+CODECS_OF: Mapping[Kind, tuple[str, ...]] = {
+    "fixed": ("raw",),
+    "ragged": ("raw",),
+    "bytes": ("jpeg", "png", "raw", "webp"),
+    "text": ("json", "utf8"),
+}
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
+
+
+@dataclass(frozen=True)
+class NamedConfig:
+    """A codec as it stands on disk: a name and its configuration.
+
+    Attributes
+    ----------
+    name : str
+    configuration : dict
+        JSON values only.
+    """
+
+    name: str
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object ``{"name": ..., "configuration": ...}``."""
+        return {"name": self.name, "configuration": dict(self.configuration)}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of every sample.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case letters, digits and underscores, a letter first, 63 characters at most.
+    kind : {"fixed", "ragged", "bytes", "text"}
+        *fixed*: the same shape in every sample (0-d included). *ragged*: the first axis varies. *bytes*: encoded images,
+        arrays of any shape, blobs. *text*: a string, or a JSON document.
+    dtype : str
+        Of the decoded value, one of `DTYPES`. ``"|u1"`` for text and blobs.
+    shape : tuple of (int or None)
+        Of the decoded value; None where it varies.
+    codec : NamedConfig
+        How one value becomes bytes.
+    classes : tuple of str or None
+        The class names, where the value is a class index.
+    layout : str or None
+        The point layout's name (`shardspec.points`), where the value is landmarks of that layout.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str
+    shape: tuple[int | None, ...]
+    codec: NamedConfig = NamedConfig("raw")
+    classes: tuple[str, ...] | None = None
+    layout: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        self.check(problems)
+        problems.raise_as(SchemaError, f"field {self.name!r}")
+
+    def check(self, problems: Problems) -> None:
+        """Add to `problems` every rule that this field breaks."""
+        if not NAME.match(self.name):
+            problems.add("name", f"expected [a-z][a-z0-9_]*, at most 63 characters, found {self.name!r}")
+        if self.kind not in KINDS:
+            problems.add("kind", f"expected one of {', '.join(KINDS)}, found {self.kind!r}")
+            return
+        if self.dtype not in DTYPES:
+            problems.add("dtype", f"expected one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.codec.name not in CODECS_OF[self.kind]:
+            problems.add(
+                "codec",
+                f"expected one of {', '.join(CODECS_OF[self.kind])} for kind {self.kind}, found {self.codec.name!r}",
+            )
+        varying = [axis is None for axis in self.shape]
+        if any(axis is not None and axis < 0 for axis in self.shape):
+            problems.add("shape", f"expected sizes of 0 and more, found {self.shape}")
+        if self.kind == "fixed" and any(varying):
+            problems.add("shape", f"expected no varying axis for kind fixed, found {self.shape}")
+        if self.kind == "ragged" and (not varying or not varying[0] or any(varying[1:])):
+            problems.add("shape", f"expected the first axis, and only it, to vary for kind ragged, found {self.shape}")
+        if self.kind == "text" and self.shape != (None,):
+            problems.add("shape", f"expected [null] for kind text, found {self.shape}")
+        if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1] not in "iu"):
+            problems.add("classes", "expected class names only for a 0-d integer field")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every value takes the same number of bytes, so that a batch of it is one array."""
+        return self.kind == "fixed"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the decoded value is a picture, (H, W, 3) uint8 RGB."""
+        return self.dtype == "|u1" and len(self.shape) == 3 and self.shape[2] == 3
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of the decoded value."""
+        return np.dtype(self.dtype)
+
+    @cached_property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """The shape of a fixed field, or the shape behind the first axis of a ragged one."""
+        axes = self.shape[1:] if self.kind == "ragged" else self.shape
+        if any(axis is None for axis in axes) or self.kind not in ("fixed", "ragged"):
+            raise SchemaError(f"field {self.name!r}: kind {self.kind} has no fixed shape, found {self.shape}")
+        return cast("tuple[int, ...]", axes)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one value of a fixed field, or of one row of a ragged value."""
+        return int(np.prod(self.fixed_shape, dtype=np.int64)) * self.numpy_dtype.itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        """The field as a JSON object; `classes` and `layout` only where they are set."""
+        out: dict[str, Any] = {
+            "name": self.name,
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "codec": self.codec.to_json(),
+        }
+        if self.classes is not None:
+            out["classes"] = list(self.classes)
+        if self.layout is not None:
+            out["layout"] = self.layout
+        return out
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "Field | None":
+        """Read a field, adding what is wrong to `problems`; None if it cannot be made."""
+        expected = {"name": str, "kind": str, "dtype": str, "shape": list, "codec": dict}
+        if not problems.check_keys(document, expected, optional={"classes": list, "layout": str}):
+            return None
+        codec = document["codec"]
+        with problems.at("codec"):
+            if not problems.check_keys(codec, {"name": str, "configuration": dict}):
+                return None
+        if not all(axis is None or (type(axis) is int) for axis in document["shape"]):
+            problems.add("shape", f"expected integers or null, found {document['shape']}")
+            return None
+        classes = document.get("classes")
+        if classes is not None and not all(isinstance(name, str) for name in classes):
+            problems.add("classes", "expected strings")
+            return None
+        try:
+            return cls(
+                name=document["name"],
+                kind=document["kind"],
+                dtype=document["dtype"],
+                shape=tuple(document["shape"]),
+                codec=NamedConfig(codec["name"], codec["configuration"]),
+                classes=None if classes is None else tuple(classes),
+                layout=document.get("layout"),
+            )
+        except SchemaError as error:
+            problems.add("", str(error))
+            return None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All fields of a dataset, in order. Iterating gives the fields, ``schema["image"]`` one of them.
+
+    Attributes
+    ----------
+    fields : tuple of Field
+        At least one; names are unique.
+    """
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in self.fields]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise SchemaError(f"expected every field name once, found more than one {', '.join(doubled)}")
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Field]:
+        """Fields by name."""
+        return {f.name: f for f in self.fields}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names, in order."""
+        return tuple(f.name for f in self.fields)
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.by_name
+
+    def __getitem__(self, name: str) -> Field:
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise SchemaError(f"there is no field {name!r}: the dataset has {', '.join(self.names)}") from None
+
+    def select(self, names: tuple[str, ...] | list[str] | None) -> "Schema":
+        """The schema of the named fields only, in the order of `names`; None gives all."""
+        return self if names is None else Schema(tuple(self[name] for name in names))
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as a JSON object."""
+        return {"fields": [f.to_json() for f in self.fields]}
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "Schema | None":
+        """Read a schema, adding everything that is wrong to `problems`; None if it cannot be made."""
+        if not problems.check_keys(document, {"fields": list}):
+            return None
+        fields = []
+        for position, entry in enumerate(document["fields"]):
+            with problems.at(f"fields[{position}]"):
+                fields.append(Field.from_json(entry, problems))
+        if problems or any(f is None for f in fields):
+            return None
+        try:
+            return cls(tuple(f for f in fields if f is not None))
+        except SchemaError as error:
+            problems.add("fields", str(error))
+            return None
