@@ -1,0 +1,74 @@
+"""The eight orientations of EXIF and of a video's display matrix, applied to pixels."""
+
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+UPRIGHT = 1  # the first row is the top, the first column the left side
+_TAG = 0x0112  # "Orientation", EXIF 2.32, table 4
+_SHORT, _LONG = 3, 4  # its type is SHORT; some writers use LONG
+
+
+def exif_orientation(exif: bytes) -> int:
+    r"""Read the orientation out of an EXIF block.
+
+    Parameters
+    ----------
+    exif : bytes
+        The TIFF structure, with or without the ``Exif\0\0`` in front.
+
+    Returns
+    -------
+    int, 1 to 8. A block that is absent or broken, or has no such tag, or another value, counts as 1.
+    """
+    tiff = exif.removeprefix(b"Exif\x00\x00")
+    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
+    if tiff[:2] not in (b"II", b"MM") or int.from_bytes(tiff[2:4], order) != 42:
+        return UPRIGHT
+    first = int.from_bytes(tiff[4:8], order)
+    for entry in range(int.from_bytes(tiff[first : first + 2], order)):
+        at = first + 2 + 12 * entry
+        if at + 12 > len(tiff):
+            break
+        if int.from_bytes(tiff[at : at + 2], order) == _TAG:
+            kind = int.from_bytes(tiff[at + 2 : at + 4], order)
+            size = {_SHORT: 2, _LONG: 4}.get(kind, 0)
+            value = int.from_bytes(tiff[at + 8 : at + 8 + size], order)
+            return value if 1 <= value <= 8 else UPRIGHT
+    return UPRIGHT
+
+
+def orient(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn stored pixels upright.
+
+    Parameters
+    ----------
+    image : ndarray, (H, W, 3), uint8
+    orientation : int
+        EXIF's tag 0x0112, 1 to 8: where the stored first row and column belong (3 is half a turn, 6 is shown after a
+        quarter turn clockwise, 8 after one counter-clockwise, 2, 4, 5 and 7 are mirrored). Any other value counts as 1.
+
+    Returns
+    -------
+    ndarray, (H, W, 3) or (W, H, 3), uint8, C-contiguous. The same object for orientation 1.
+    """
+    match orientation:
+        case 2:
+            turned = cv2.flip(image, 1)
+        case 3:
+            turned = cv2.rotate(image, cv2.ROTATE_180)
+        case 4:
+            turned = cv2.flip(image, 0)
+        case 5:
+            turned = cv2.transpose(image)
+        case 6:
+            turned = cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE)
+        case 7:
+            turned = cv2.rotate(cv2.transpose(image), cv2.ROTATE_180)
+        case 8:
+            turned = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
+        case _:
+            return image
+    return np.asarray(turned, np.uint8)
