@@ -1,0 +1,67 @@
+"""2x3 matrices: applying, inverting, checking."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def apply(matrix: ArrayLike, points: ArrayLike) -> NDArray[np.float64]:
+    """Map points by a 2x3 matrix.
+
+    Parameters
+    ----------
+    matrix : array_like, (2, 3)
+    points : array_like, (..., 2), x and y
+
+    Returns
+    -------
+    ndarray, (..., 2), float64
+    """
+    affine = check_matrix(matrix)
+    return np.asarray(points, np.float64) @ affine[:, :2].T + affine[:, 2]
+
+
+def invert(matrix: ArrayLike) -> NDArray[np.float64]:
+    """The matrix that maps back.
+
+    Returns
+    -------
+    ndarray, (2, 3), float64
+
+    Raises
+    ------
+    ValueError
+        If the matrix maps the plane onto a line or a point.
+    """
+    affine = check_matrix(matrix)
+    (a, b, tx), (c, d, ty) = affine.tolist()
+    determinant = a * d - b * c
+    if determinant == 0:
+        raise ValueError(f"expected a matrix that can be inverted, found {affine.tolist()}")
+    a, b, c, d = d / determinant, -b / determinant, -c / determinant, a / determinant
+    return np.array([[a, b, -(a * tx + b * ty)], [c, d, -(c * tx + d * ty)]])
+
+
+def check_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
+    """The matrix as float64.
+
+    Raises
+    ------
+    ValueError
+        If it is not (2, 3) and finite.
+    """
+    affine = np.asarray(matrix, np.float64)
+    if affine.shape != (2, 3) or not np.isfinite(affine).all():
+        raise ValueError(f"expected a finite (2, 3) matrix, found shape {affine.shape} with {affine.tolist()}")
+    return affine
+
+
+def check_frame(frame: NDArray[np.uint8]) -> None:
+    """Refuse what is no picture.
+
+    Raises
+    ------
+    ValueError
+        If it is not ``uint8 (H, W, 3)`` with at least one pixel.
+    """
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or not frame.size:
+        raise ValueError(f"expected a frame of shape (H, W, 3) and dtype uint8, found {frame.shape} {frame.dtype}")
