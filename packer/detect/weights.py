@@ -63,7 +63,9 @@ def load_weights() -> Weights:
     """
     spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"the detector's weights come with facenet-pytorch, which is not installed; {_INSTALL}")
+        raise ModuleNotFoundError(
+            f"the detector's weights come with facenet-pytorch, which is not installed; {_INSTALL}"
+        )
     folder = Path(spec.submodule_search_locations[0]) / "data"
     nets, digest = {}, hashlib.sha256()
     for name in ("pnet", "rnet", "onet"):
@@ -98,8 +100,18 @@ def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
     try:
         with path.open("rb") as file:
             return _read(file)
-    except (pickle.UnpicklingError, EOFError, KeyError, IndexError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected a state dict in torch's legacy format, found something else ({error}); {_INSTALL}") from error
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        UnicodeDecodeError,
+    ) as error:
+        raise ValueError(
+            f"{path}: expected a state dict in torch's legacy format, found something else ({error}); {_INSTALL}"
+        ) from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}; {_INSTALL}") from error
 

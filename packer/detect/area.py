@@ -1,0 +1,163 @@
+"""Area averaging of pictures and windows of pictures, by integral images.
+
+facenet-pytorch resizes by ``torch.nn.functional.interpolate(mode="area")``, which is adaptive average pooling: output cell i of m
+averages the input pixels ``floor(i n / m)`` to ``ceil((i + 1) n / m)`` (exclusive), so cells may overlap, and growing repeats
+pixels. OpenCV's INTER_AREA weights border pixels instead and moves the boxes. With one integral image (sums over all
+pixels above and to the left) every such average costs four look-ups, whatever its window, and the sums are exact integers.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AreaSampler", "cell_edges"]
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+_MAX_INTEGRAL_PIXELS = 1 << 24  # integral images hold 16 bytes a pixel: 256 MB; larger pictures are summed band by band
+_ROWS_FIRST_RATIO = 3.0  # shrinking less than this, whole rows are subtracted before columns are picked (measured)
+
+
+@lru_cache(maxsize=256)
+def cell_edges(n: int, m: int) -> tuple[IntArray, IntArray]:
+    """Start and end (exclusive) of the m pooling cells over n pixels."""
+    i = np.arange(m, dtype=np.int64)
+    return (i * n) // m, -((-(i + 1) * n) // m)
+
+
+class AreaSampler:
+    """A picture that can be resized, whole or in windows, by area averaging.
+
+    Parameters
+    ----------
+    image : ndarray, (H, W, 3), uint8
+        Not copied; it must not change while the sampler is in use.
+
+    Notes
+    -----
+    Pictures of more than 16 Mpx get no integral image of their own but one for each band of rows or window that is asked for, so
+    memory beyond the picture stays below about 400 MB at any size, for more time.
+    """
+
+    def __init__(self, image: npt.NDArray[np.uint8]) -> None:
+        self._image = image
+        self.height, self.width = image.shape[:2]
+        self._sums = _integral(image) if self.height * self.width <= _MAX_INTEGRAL_PIXELS else None
+
+    def rows(self, height: int, width: int, start: int, end: int) -> FloatArray:
+        """Rows ``start`` to ``end`` (exclusive) of the picture resized to (height, width).
+
+        Returns
+        -------
+        ndarray, (3, end - start, width), float32
+            In [0, 255].
+        """
+        top, bottom = (edge[start:end] for edge in cell_edges(self.height, height))
+        left, right = cell_edges(self.width, width)
+        if self._sums is not None:
+            return _average(_window_sums(self._sums, top, bottom, left, right), bottom - top, right - left)
+        out = np.empty((3, end - start, width), np.float32)
+        for first, last in _bands(top, bottom, self.width):
+            offset = top[first]
+            sums = _integral(self._image[offset : bottom[last - 1]])
+            y0, y1 = top[first:last] - offset, bottom[first:last] - offset
+            out[:, first:last] = _average(_window_sums(sums, y0, y1, left, right), y1 - y0, right - left)
+        return out
+
+    def crops(self, windows: IntArray, size: int) -> FloatArray:
+        """Resize windows of the picture to squares.
+
+        Parameters
+        ----------
+        windows : ndarray, (n, 4), int64
+            Left, top, right, bottom (exclusive); inside the picture and not empty.
+        size : int
+            Side of the squares, pixels.
+
+        Returns
+        -------
+        ndarray, (n, 3, size, size), float32
+            In [0, 255].
+        """
+        if self._sums is None:
+            parts = [AreaSampler(self._image[y0:y1, x0:x1]).rows(size, size, 0, size) for x0, y0, x1, y1 in windows]
+            return np.stack(parts) if parts else np.empty((0, 3, size, size), np.float32)
+        i = np.arange(size, dtype=np.int64)
+        x, y = windows[:, 0:1], windows[:, 1:2]
+        w, h = windows[:, 2:3] - x, windows[:, 3:4] - y
+        left, right = x + (i * w) // size, x - ((-(i + 1) * w) // size)
+        top, bottom = y + (i * h) // size, y - ((-(i + 1) * h) // size)
+        stride = self._sums.shape[1]
+        flat = self._sums.reshape(-1)
+        above, below = (top * stride)[:, :, None], (bottom * stride)[:, :, None]
+        sums = _corners(flat, above, below, left[:, None, :], right[:, None, :])
+        out = np.empty((len(windows), 3, size, size), np.float32)
+        for channel in range(3):
+            out[:, channel] = sums[..., channel]
+        out *= (1 / (right - left)).astype(np.float32)[:, None, None, :]
+        out *= (1 / (bottom - top)).astype(np.float32)[:, None, :, None]
+        return out
+
+
+def _integral(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.complex128]:
+    """Sums over all pixels above and to the left, (H + 1, W + 1), four int32 in the bits of one complex128.
+
+    The fourth channel is there because numpy picks 16 bytes at a time faster than 12. Sums wrap around at 2**32, and
+    differences of them are right as long as one window holds fewer than 2**31 / 255 pixels.
+    """
+    sums = cv2.integral(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), sdepth=cv2.CV_32S)
+    packed: npt.NDArray[np.complex128] = sums.view(np.complex128)[..., 0]
+    return packed
+
+
+def _window_sums(
+    sums: npt.NDArray[np.complex128], top: IntArray, bottom: IntArray, left: IntArray, right: IntArray
+) -> npt.NDArray[np.int32]:
+    """Sums over the grid of windows rows x columns, (rows, columns, 4)."""
+    if sums.shape[1] <= _ROWS_FIRST_RATIO * len(left):
+        lines = _as_int(sums.take(bottom, axis=0))
+        lines -= _as_int(sums.take(top, axis=0))
+        packed = lines.view(np.complex128)[..., 0]
+        out = _as_int(packed.take(right, axis=1))
+        out -= _as_int(packed.take(left, axis=1))
+        return out
+    stride = sums.shape[1]
+    return _corners(sums.reshape(-1), (top * stride)[:, None], (bottom * stride)[:, None], left[None], right[None])
+
+
+def _corners(
+    flat: npt.NDArray[np.complex128], above: IntArray, below: IntArray, left: IntArray, right: IntArray
+) -> npt.NDArray[np.int32]:
+    """Sum over windows from the four corners; the index arrays broadcast to the windows' shape."""
+    out = _as_int(flat.take(below + right))
+    out -= _as_int(flat.take(above + right))
+    out -= _as_int(flat.take(below + left))
+    out += _as_int(flat.take(above + left))
+    return out
+
+
+def _as_int(packed: npt.NDArray[np.complex128]) -> npt.NDArray[np.int32]:
+    return packed[..., None].view(np.int32)
+
+
+def _average(sums: npt.NDArray[np.int32], heights: IntArray, widths: IntArray) -> FloatArray:
+    """Divide window sums (rows, columns, 4) by the windows' areas, and put colours first."""
+    out = np.empty((3, *sums.shape[:2]), np.float32)
+    for channel in range(3):
+        out[channel] = sums[..., channel]
+    out *= (1 / widths).astype(np.float32)
+    out *= (1 / heights).astype(np.float32)[:, None]
+    return out
+
+
+def _bands(top: IntArray, bottom: IntArray, width: int) -> Iterator[tuple[int, int]]:
+    """Cut output rows into runs whose input rows hold at most ``_MAX_INTEGRAL_PIXELS`` (or are one output row)."""
+    first = 0
+    for last in range(1, len(top) + 1):
+        if last == len(top) or (bottom[last] - top[first]) * width > _MAX_INTEGRAL_PIXELS:
+            yield first, last
+            first = last

@@ -1,0 +1,68 @@
+"""What a detector finds in a batch of frames: ragged arrays, never object arrays."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Detections"]
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections:
+    """The faces of a batch of frames.
+
+    Attributes
+    ----------
+    boxes : ndarray, (N, 4), float32
+        Left, top, right, bottom in frame pixels, in facenet-pytorch's own convention (see the notes). Boxes are not clipped:
+        they may reach outside the frame.
+    scores : ndarray, (N,), float32
+        Probability of a face, in (thresholds[2], 1].
+    points : ndarray, (N, 5, 2), float32
+        x, y in frame pixels of the left eye, right eye, nose, left and right mouth corner, left and right *as the
+        viewer sees them* on an upright face: MTCNN's "left eye" is the person's right eye.
+    offsets : ndarray, (frames + 1,), int64
+        The faces of frame ``i`` are rows ``offsets[i]`` to ``offsets[i + 1]`` (exclusive), largest box first.
+
+    Notes
+    -----
+    The numbers are those of ``facenet_pytorch.MTCNN.detect``. Its arithmetic counts pixels from one and takes ends as
+    inclusive in some steps and not in others, so a box is right to about a pixel; nothing is shifted here, so that both can be
+    compared number by number.
+    """
+
+    boxes: FloatArray
+    scores: FloatArray
+    points: FloatArray
+    offsets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Count frames (not faces)."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, frame: int) -> "Detections":
+        """Return the faces of one frame as ``Detections`` of length one."""
+        if not -len(self) <= frame < len(self):
+            raise IndexError(f"expected a frame in [0, {len(self)}), found {frame}")
+        start, end = (int(n) for n in self.offsets[frame % len(self) :][:2])
+        rows = slice(start, end)
+        return Detections(self.boxes[rows], self.scores[rows], self.points[rows], np.array([0, end - start], np.int64))
+
+    def __iter__(self) -> Iterator["Detections"]:
+        """Iterate over frames."""
+        return (self[frame] for frame in range(len(self)))
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[Detections]") -> "Detections":
+        """Join the frames of several results, in order; of none, to a result of no frames."""
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)])
+        return cls(
+            np.concatenate([np.zeros((0, 4), np.float32), *(part.boxes for part in parts)]),
+            np.concatenate([np.zeros(0, np.float32), *(part.scores for part in parts)]),
+            np.concatenate([np.zeros((0, 5, 2), np.float32), *(part.points for part in parts)]),
+            np.cumsum(counts),
+        )
