@@ -121,7 +121,7 @@ _IBUG = PointLayout(
 # The mesh is numbered so that its right half and midline come first, then the left half in the order of the right one. Checked
 # on the published tesselation: mirrored, all of its 1,322 edges but three come back, and those three are the other diagonal of
 # the same quadrilateral.
-_MESH_MIDLINE = (*range(3), *range(4, 20), 94, 151, 152, 164, 168, 175, 195, 197, 199, 200)
+_MESH_MIDLINE = (0, 1, 2, 4, 5, 6, *range(8, 20), 94, 151, 152, 164, 168, 175, 195, 197, 199, 200)
 _MESH_LEFT = 248
 _MESH_PAIRS = tuple(zip((i for i in range(_MESH_LEFT) if i not in _MESH_MIDLINE), range(_MESH_LEFT, 468), strict=True))
 # The sets that MediaPipe publishes as its contours (`face_mesh_connections`): face oval (from the top of the forehead down the
@@ -147,7 +147,7 @@ _MESH_IRIS = PointLayout(
     name="478",
     names=_MESH.names + tuple(f"{side}_iris_{edge}" for side in ("right", "left") for edge in _IRIS),
     # an iris is named by the picture's directions, so a mirror swaps its right edge with the other's left one
-    pairs=_MESH_PAIRS + ((468, 473), (469, 476), (470, 475), (471, 474), (472, 477)),
+    pairs=(*_MESH_PAIRS, (468, 473), (469, 476), (470, 475), (471, 474), (472, 477)),
     outline=_MESH_OVAL,
     hull_layout="478",
     regions=_MESH_REGIONS,
