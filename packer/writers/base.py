@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shardspec.columns import Columns
+from shardspec.errors import BuildError, SchemaError
 from shardspec.schema import Schema
 
 
@@ -64,3 +65,42 @@ class ShardWriter(Protocol):
     def close(self) -> None:
         """Finish the files. Fewer or more rows than `size` told are a `BuildError`."""
         ...
+
+
+def block_rows_of(size: ShardSize, block_bytes: int) -> int:
+    """Rows of a block of about `block_bytes` encoded bytes: at least 1, at most all."""
+    return max(1, min(size.samples, block_bytes // size.row_bytes))
+
+
+def count_rows(schema: Schema, rows: Columns) -> int:
+    """The number of rows of a batch, which every field must have, fixed ones in their dtype and shape.
+
+    Raises
+    ------
+    SchemaError
+    """
+    counts = {field.name: len(rows[field.name]) for field in schema}
+    if len(set(counts.values())) != 1:
+        raise SchemaError(f"expected as many values of every field, found {counts}")
+    for field in schema:
+        if field.is_fixed and (
+            rows[field.name].dtype != field.numpy_dtype or rows[field.name].shape[1:] != field.fixed_shape
+        ):
+            raise SchemaError(
+                f"field {field.name!r}: expected {field.dtype} of shape (n, *{field.fixed_shape}), "
+                f"found {rows[field.name].dtype.str} of shape {rows[field.name].shape}"
+            )
+    return next(iter(counts.values()))
+
+
+def check_rows(name: str, size: ShardSize, written: int) -> None:
+    """Check that a shard got the rows that its size told.
+
+    Raises
+    ------
+    BuildError
+    """
+    if written != size.samples:
+        raise BuildError(
+            f"{name}: expected {size.samples} rows, found {written}: the parts have changed since planning"
+        )

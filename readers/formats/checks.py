@@ -1,0 +1,71 @@
+"""What the readers of all formats do alike: complaints about a damaged shard, and gathering of rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardspec.columns import IntArray
+from shardspec.errors import ShardCorruptError
+
+_ROW_BY_ROW_BYTES = 4096
+"""From this size on, a copy per row costs less than a second copy of all rows."""
+
+
+def corrupt(path: Path, expected: str, found: str) -> ShardCorruptError:
+    """The error for a shard whose inner structure is not what the contract says."""
+    return ShardCorruptError(
+        f"{path}: expected {expected}, found {found}: the file was changed or cut off; "
+        "'packer verify' lists every such file, restore it or pack again"
+    )
+
+
+def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, step: int = 1) -> None:
+    """Check that offsets of varying values start at 0, never fall, and end with the values.
+
+    Parameters
+    ----------
+    offsets : ndarray, (rows + 1,), integer
+    end : int
+        Where the last value must end.
+    step : int
+        Every offset must be a multiple of it.
+
+    Raises
+    ------
+    ShardCorruptError
+    """
+    if offsets.shape != (rows + 1,):
+        raise corrupt(path, f"{rows + 1} offsets", f"shape {offsets.shape}")
+    if offsets[0] != 0 or offsets[-1] != end or bool((offsets[1:] < offsets[:-1]).any()):
+        raise corrupt(path, f"offsets rising from 0 to {end}", f"{offsets[0]} to {offsets[-1]}, or a falling one")
+    if step > 1 and bool((offsets % step).any()):
+        raise corrupt(path, f"offsets that are multiples of {step}", "others")
+
+
+def is_run(positions: IntArray) -> bool:
+    """Whether positions follow one another without a gap."""
+    return bool(len(positions)) and bool((np.diff(positions) == 1).all())
+
+
+def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any], at: IntArray) -> None:
+    """``out[at] = values[rows]`` with one copy, and without the GIL where rows are large.
+
+    Parameters
+    ----------
+    values : ndarray, (N, ...)
+    rows : int64 array, (n,), within 0 and N - 1
+    out : ndarray, (M, ...), of the dtype of `values`
+    at : int64 array, (n,), within 0 and M - 1
+    """
+    if not len(rows):
+        return
+    if is_run(at) and out.dtype == values.dtype:
+        # "clip" is what makes take write into `out` directly; the rows are within the array.
+        np.take(values, rows, axis=0, out=out[at[0] : at[0] + len(at)], mode="clip")
+    elif values[0].nbytes >= _ROW_BY_ROW_BYTES:
+        for row, place in zip(rows.tolist(), at.tolist(), strict=True):
+            out[place] = values[row]
+    else:
+        out[at] = values[rows]

@@ -1,0 +1,111 @@
+"""npy: a shard is a folder of plain numpy files, mapped into memory."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.formats.checks import check_offsets, corrupt, gather
+from readers.formats.mapping import map_file
+from shardspec.columns import Columns, IntArray
+from shardspec.manifest import Shard
+from shardspec.schema import Field, Schema
+
+_OFFSETS = np.dtype("<i8")
+_HEADER_BYTES_MAX = 12_000
+"""More than numpy itself reads of a header (10,000) and its preamble."""
+
+
+class NpyShardReader:
+    """Reads a folder of ``.npy`` files (`readers.formats.base`); every field is mapped when it is first asked for.
+
+    There are no checksums in the format: a flipped bit of a value reads as another value, and only ``verify=`` finds it.
+    Encoded values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
+    """
+
+    descriptors = 0
+    threads = True
+
+    def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
+        self._path = path
+        self._rows = shard.samples
+        self._schema = schema
+        self._fixed: dict[str, npt.NDArray[Any]] = {}
+        self._varying: dict[str, tuple[memoryview, npt.NDArray[np.int64]]] = {}
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Gather rows (`readers.formats.base.ShardReader.read`)."""
+        for name in fields:
+            field = self._schema[name]
+            if field.is_fixed:
+                gather(self._fixed_field(field), rows, out[name], at)
+                continue
+            data, offsets = self._varying_field(field)
+            starts, ends = offsets[rows].tolist(), offsets[rows + 1].tolist()
+            column = out[name]
+            for place, start, end in zip(at.tolist(), starts, ends, strict=True):
+                column[place] = data[start:end]
+
+    def close(self) -> None:
+        """Let go of the mappings; they end with the last view of them."""
+        self._fixed.clear()
+        self._varying.clear()
+
+    def _fixed_field(self, field: Field) -> npt.NDArray[Any]:
+        if field.name not in self._fixed:
+            path = self._path / f"{field.name}.npy"
+            self._fixed[field.name] = map_npy(path, field.numpy_dtype, (self._rows, *field.fixed_shape))
+        return self._fixed[field.name]
+
+    def _varying_field(self, field: Field) -> tuple[memoryview, npt.NDArray[np.int64]]:
+        """The encoded bytes of all rows, and where each row's begin: int64, (rows + 1,)."""
+        found = self._varying.get(field.name)
+        if found is not None:
+            return found
+        offsets_path = self._path / f"{field.name}.offsets.npy"
+        offsets: npt.NDArray[np.int64] = map_npy(offsets_path, _OFFSETS, (self._rows + 1,))
+        if field.kind == "ragged":
+            path = self._path / f"{field.name}.npy"
+            values = map_npy(path, field.numpy_dtype, (int(offsets[-1]), *field.fixed_shape))
+            check_offsets(offsets_path, offsets, self._rows, len(values))
+            data, offsets = values.reshape(-1).view(np.uint8), offsets * field.row_bytes
+        else:
+            data = map_file(self._path / f"{field.name}.bin")
+            check_offsets(offsets_path, offsets, self._rows, len(data))
+        self._varying[field.name] = (data.data, offsets)
+        return self._varying[field.name]
+
+
+def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Map a ``.npy`` file that must hold exactly this array.
+
+    Raises
+    ------
+    ShardCorruptError
+        The header does not read, or says another dtype, shape or order, or the file is shorter or longer than it says.
+    """
+    data = map_file(path)
+    head = io.BytesIO(data[:_HEADER_BYTES_MAX].tobytes())
+    try:
+        version = np.lib.format.read_magic(head)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        found_shape, fortran, found_dtype = read_header(head)
+    except Exception as error:  # numpy's parser raises many kinds on hostile headers
+        raise corrupt(path, "a .npy header", f"{type(error).__name__}: {error}") from error
+    if found_dtype != dtype or found_shape != shape or (fortran and len(shape) > 1):
+        order = "Fortran" if fortran else "C"
+        raise corrupt(path, f"{dtype.str} {shape} in C order", f"{found_dtype} {found_shape} in {order} order")
+    body = data[head.tell() :]
+    expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if len(body) != expected:
+        raise corrupt(path, f"{expected} bytes behind the header", f"{len(body)}")
+    return body.view(dtype).reshape(shape)
