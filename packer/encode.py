@@ -1,0 +1,109 @@
+"""Encoding: a sample's values become bytes, with what assembly needs to settle the schema."""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.recipe import Recipe
+from shardspec.codecs import Codec, codec_for
+from shardspec.columns import Buffer, fixed_bytes
+from shardspec.errors import SchemaError
+from shardspec.schema import DTYPES, NAME, Field, NamedConfig
+
+ValueKind = Literal["array", "image", "text", "json", "blob"]
+
+KEPT = "_kept_jpeg"
+"""Key of a sample that carries ``(image, bytes)``: the JPEG file that `image` was decoded from, if its bytes may be kept."""
+
+
+class ColumnSpec(NamedTuple):
+    """What all values of a field of one part have in common."""
+
+    kind: ValueKind
+    dtype: str
+    ndim: int
+
+
+class EncodedValue(NamedTuple):
+    """One value's bytes, its decoded shape, and the column it belongs to."""
+
+    data: Buffer
+    shape: tuple[int, ...]
+    spec: ColumnSpec
+
+
+def image_codec(recipe: Recipe) -> NamedConfig:
+    """The codec of picture fields under a recipe."""
+    if recipe.encode == "jpeg":
+        return NamedConfig("jpeg", {"quality": recipe.quality, "subsampling": recipe.subsampling})
+    if recipe.encode == "webp":
+        return NamedConfig("webp", {"quality": recipe.quality})
+    return NamedConfig(recipe.encode)
+
+
+def is_picture_field(name: str) -> bool:
+    """Whether arrays (H, W, 3) uint8 under this name are pictures, encoded as the recipe says: ``image``, ``*_image``."""
+    return name == "image" or name.endswith("_image")
+
+
+class Encoder:
+    """Encodes samples under a recipe. A picture is an (H, W, 3) uint8 array in a field that `is_picture_field` accepts."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._keep_jpeg = recipe.encode == "jpeg"
+        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
+        self._codec: Codec | None = None if recipe.encode == "raw" else codec_for(field)
+        self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
+
+    def encode(self, sample: dict[str, Any]) -> dict[str, EncodedValue]:
+        """All values of a sample; keys with a leading underscore are left out.
+
+        Raises
+        ------
+        SchemaError
+            A field's name or a value's type cannot be stored.
+        """
+        kept = sample.get(KEPT)
+        out: dict[str, EncodedValue] = {}
+        for name, value in sample.items():
+            if name.startswith("_"):
+                continue
+            if not NAME.match(name):
+                raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
+            if self._keep_jpeg and kept is not None and name == "image" and value is kept[0]:
+                out[name] = EncodedValue(kept[1], value.shape, ColumnSpec("image", "|u1", 3))
+            else:
+                out[name] = self._value(name, value)
+        return out
+
+    def _value(self, name: str, value: Any) -> EncodedValue:
+        if isinstance(value, str):
+            data = value.encode("utf-8", "surrogateescape")
+            return EncodedValue(data, (len(data),), ColumnSpec("text", "|u1", 1))
+        if isinstance(value, bytes | bytearray | memoryview):
+            return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))
+        if isinstance(value, dict | list | tuple):
+            data = bytes(self._json.encode(value))
+            return EncodedValue(data, (len(data),), ColumnSpec("json", "|u1", 1))
+        array = _as_array(name, value)
+        if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
+            encoded = fixed_bytes(array) if self._codec is None else self._codec.encode(array)
+            return EncodedValue(encoded, array.shape, ColumnSpec("image", "|u1", 3))
+        return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
+
+
+def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
+    """The value as an array of a dtype that a field may have."""
+    if value is None:
+        raise SchemaError(
+            f"field {name!r}: expected a value, found None: store a sentinel and a field {name}_valid instead"
+        )
+    array = np.asarray(value)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    if array.dtype.str not in DTYPES:
+        raise SchemaError(
+            f"field {name!r}: expected an array of {', '.join(DTYPES)}, text, bytes or JSON, found {type(value).__name__} {array.dtype}"
+        )
+    return array

@@ -1,0 +1,1 @@
+"""Where units run: in this process, or in worker processes."""

@@ -1,0 +1,98 @@
+"""One raw input, and what was seen in it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Item:
+    """One raw input of a source.
+
+    Attributes
+    ----------
+    index : int
+        Position in the sorted list of items.
+    name : str
+        What messages and the ``source`` field call it: the path relative to the source, or the row.
+    path : str or None
+        Location of the picture or video; None where the row holds the data itself.
+    bytes : int
+        Size of the file, 0 without one.
+    mtime_ns : int
+        Modification time of the file in nanoseconds, 0 without one.
+    columns : dict
+        Further fields of the sample: JSON values, and arrays of a Python source.
+    reject : str or None
+        Why the source itself found it unfit.
+    """
+
+    index: int
+    name: str
+    path: str | None
+    bytes: int = 0
+    mtime_ns: int = 0
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    reject: str | None = None
+
+    def to_line(self) -> str:
+        """The item as one line of JSON (ASCII, so that names that are no UTF-8 survive)."""
+        document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
+        return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "Item":
+        """Read what `to_line` wrote."""
+        return cls(*json.loads(line))
+
+    def location(self) -> Path:
+        """The path of an item that has one."""
+        if self.path is None:
+            raise ValueError(f"item {self.name!r} has no path")
+        return Path(self.path)
+
+
+@dataclass
+class ItemReport:
+    """What became of one item. Steps reach it as ``sample["_report"]`` and add what they saw.
+
+    Attributes
+    ----------
+    name : str
+    samples : int
+        Samples that it gave.
+    frames : int
+        Frames that were looked at; a picture is one.
+    faces : int or None
+        Faces that the detector found, wanted or not; None where no detector ran.
+    skipped : dict of str to list of int
+        Frames that gave no sample, by reason.
+    damage : str or None
+        What could not be read of a video that gave samples.
+    step, reason : str or None
+        Where and why it was rejected.
+    """
+
+    name: str
+    samples: int = 0
+    frames: int = 0
+    faces: int | None = None
+    skipped: dict[str, list[int]] = field(default_factory=dict)
+    damage: str | None = None
+    step: str | None = None
+    reason: str | None = None
+
+    def skip(self, frame: int, reason: str) -> None:
+        """Record a frame that gives no sample."""
+        self.skipped.setdefault(reason, []).append(frame)
+
+    @property
+    def skipped_frames(self) -> int:
+        """Number of frames that gave no sample."""
+        return sum(len(frames) for frames in self.skipped.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON."""
+        return dict(vars(self))

@@ -1,0 +1,88 @@
+"""The chain of steps that turns one item into samples."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from packer.item import Item, ItemReport
+from packer.recipe import Recipe, StepSpec
+from shardspec.errors import ItemError, UsageError
+from shardspec.registry import Entry, import_target, resolve
+
+Sample = dict[str, Any]
+Step = Callable[[Iterator[Sample]], Iterator[Sample]]
+
+ITEM = "_item"
+REPORT = "_report"
+"""Keys of a sample that carry the `Item` and its `ItemReport`; keys with a leading underscore are never stored."""
+
+STEPS: Mapping[str, Entry] = {
+    "decode": Entry("packer.steps.decode:make", "pack"),
+    "faces": Entry("packer.steps.faces:make", "faces"),
+    "resize": Entry("packer.steps.resize:make", "pack"),
+}
+
+
+class StepError(Exception):
+    """A step raised. Carries the step's name; the cause is what it raised."""
+
+    def __init__(self, step: str, reason: str) -> None:
+        super().__init__(f"{step}: {reason}")
+        self.step = step
+        self.reason = reason
+
+
+class Pipeline:
+    """The steps of a recipe, made once per worker and run once per item.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    functions : dict of str to callable
+        Steps passed as Python functions, by the name that stands in the recipe.
+    """
+
+    def __init__(self, recipe: Recipe, functions: Mapping[str, Step] | None = None) -> None:
+        self.steps = [(spec.use, _make_step(spec, recipe, functions or {})) for spec in recipe.chain]
+
+    def run(self, item: Item, report: ItemReport) -> Iterator[Sample]:
+        """The samples of one item, in order.
+
+        Raises
+        ------
+        StepError
+            A step raised; nothing more comes from this item.
+        """
+        start: Sample = {"source": item.name, **item.columns, ITEM: item, REPORT: report}
+        samples: Iterator[Sample] = iter([start])
+        for name, step in self.steps:
+            samples = _guard(name, step, samples)
+        return samples
+
+
+def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Run a step, naming it in what it raises. A failure of an earlier step passes through."""
+    try:
+        yield from step(samples)
+    except (StepError, MemoryError):
+        raise
+    except ItemError as error:
+        raise StepError(name, str(error)) from error
+    except Exception as error:
+        raise StepError(name, f"{type(error).__name__}: {error}") from error
+
+
+def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step]) -> Step:
+    """The callable of a step: built-in, passed in Python, or imported."""
+    if spec.use in functions:
+        step: Step = functions[spec.use]
+    elif ":" in spec.use:
+        step = import_target(spec.use, what=f"step {spec.use!r}")
+    else:
+        if spec.options:
+            raise UsageError(f"step {spec.use!r} takes its options from the recipe, found {', '.join(spec.options)}")
+        make: Callable[[Recipe], Step] = resolve("step", spec.use, STEPS)
+        return make(recipe)
+    if not callable(step):
+        raise UsageError(f"step {spec.use!r}: expected a generator function, found {type(step).__name__}")
+    return partial(step, **spec.options) if spec.options else step

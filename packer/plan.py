@@ -1,0 +1,145 @@
+"""The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from packer.item import Item
+from packer.recipe import Recipe
+from packer.sources.base import Listing
+from packer.sources.rows import digest_value
+from shardspec.manifest import sha256_json
+
+TASK_ITEMS = 64
+TASK_BYTES = 64 * 10**6
+"""A task ends with the item that reaches one of these, so its cut depends on the source alone."""
+
+
+class Task(NamedTuple):
+    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first one's line begins in the plan's items file."""
+
+    start: int
+    stop: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build will do.
+
+    Attributes
+    ----------
+    recipe : dict
+        The resolved recipe, as JSON.
+    runtime : dict
+        Versions of the libraries, and the detector's runtime.
+    items : int
+    items_digest : str
+        SHA-256 over the items: names, sizes, modification times, columns.
+    ignored : int
+    classes : dict of str to list of str
+    tasks : tuple of Task
+    """
+
+    recipe: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    items: int
+    items_digest: str
+    ignored: int
+    classes: Mapping[str, list[str]]
+    tasks: tuple[Task, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the bytes."""
+        decides = {"recipe": dict(self.recipe), "runtime": dict(self.runtime), "items": self.items_digest}
+        return sha256_json(decides)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        return {**vars(self), "tasks": [list(task) for task in self.tasks], "fingerprint": self.fingerprint}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Plan":
+        """Read what `to_json` made."""
+        values = {key: value for key, value in document.items() if key != "fingerprint"}
+        return cls(**{**values, "tasks": tuple(Task(*task) for task in document["tasks"])})
+
+
+def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[Plan, list[str]]:
+    """Cut the items into tasks and take their fingerprint.
+
+    Returns
+    -------
+    plan : Plan
+    lines : list of str
+        The items as lines of the plan's items file.
+    """
+    items: Sequence[Item] = listing.items[: recipe.limit]
+    lines, digest = [], hashlib.sha256()
+    for item in items:
+        digest.update(sha256_json([item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject]).encode())
+        lines.append(_storable(item).to_line())
+    plan = Plan(
+        recipe=recipe.to_json(),
+        runtime=dict(runtime),
+        items=len(items),
+        items_digest=digest.hexdigest(),
+        ignored=listing.ignored,
+        classes=dict(listing.classes),
+        tasks=_cut(items, lines),
+    )
+    return plan, lines
+
+
+def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
+    tasks, start, task_offset, offset, size = [], 0, 0, 0, 0
+    for position, (item, line) in enumerate(zip(items, lines, strict=True), start=1):
+        size += item.bytes
+        offset += len(line)
+        if position - start >= TASK_ITEMS or size >= TASK_BYTES or position == len(items):
+            tasks.append(Task(start, position, task_offset))
+            start, task_offset, size = position, offset, 0
+    return tuple(tasks)
+
+
+def _digest_columns(item: Item) -> dict[str, Any]:
+    return {name: digest_value(value) for name, value in item.columns.items()}
+
+
+def is_storable(item: Item) -> bool:
+    """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
+    return _digest_columns(item) == dict(item.columns)
+
+
+def _storable(item: Item) -> Item:
+    """The item with its arrays replaced by digests."""
+    return Item(item.index, item.name, item.path, item.bytes, item.mtime_ns, _digest_columns(item), item.reject)
+
+
+def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
+    """What differs between two plans, in words: options, versions, items."""
+    found = []
+    for what, a, b in (("option", old.recipe, new.recipe), ("runtime", old.runtime, new.runtime)):
+        found += [
+            f"{what} {key}: was {a.get(key)!r}, now {b.get(key)!r}"
+            for key in sorted({*a, *b})
+            if a.get(key) != b.get(key)
+        ]
+    if old.items_digest != new.items_digest:
+        before = {item.name: item for item in map(Item.from_line, old_lines)}
+        after = {item.name: item for item in map(Item.from_line, new_lines)}
+        for verb, names in (
+            ("gone", [name for name in before if name not in after]),
+            ("new", [name for name in after if name not in before]),
+            ("changed", [name for name in before if name in after and _differs(before[name], after[name])]),
+        ):
+            if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                found.append(f"source: {names[0]!r}{more} {verb}")
+    return "; ".join(found) or "the order of the items"
+
+
+def _differs(a: Item, b: Item) -> bool:
+    return (a.bytes, a.mtime_ns, dict(a.columns), a.reject) != (b.bytes, b.mtime_ns, dict(b.columns), b.reject)

@@ -1,0 +1,212 @@
+"""The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from shardspec.errors import UsageError
+from shardspec.formats import FORMATS
+from shardspec.problems import Problems
+
+PRESETS: Mapping[str, tuple[str, ...]] = {
+    "faces": ("decode", "faces"),
+    "images": ("decode", "resize"),
+}
+"""The built-in steps of each preset, in order."""
+
+DEFAULT_FACE_SIZE = 224
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
+
+
+def parse_bytes(text: str | int) -> int:
+    """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``."""
+    match = _BYTES.match(str(text))
+    if match is None or match[2].lower() not in _UNITS:
+        raise UsageError(f"expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """A step by name, with its options.
+
+    Attributes
+    ----------
+    use : str
+        A built-in step, or ``"module:function"``: a generator function from samples to samples.
+    options : dict
+        Keyword arguments of the function. Built-in steps take theirs from the recipe.
+    """
+
+    use: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> Any:
+        """The step as it stands in a recipe file."""
+        return {"use": self.use, **self.options} if self.options else self.use
+
+    @classmethod
+    def parse(cls, value: Any) -> "StepSpec":
+        """Read a step from a recipe: a name, or a table with ``use`` and the options."""
+        if isinstance(value, StepSpec):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if isinstance(value, Mapping) and isinstance(value.get("use"), str):
+            return cls(value["use"], {key: option for key, option in value.items() if key != "use"})
+        raise UsageError(f"steps: expected a name, or a table with 'use', found {value!r}")
+
+
+def _option(default: Any, help: str, **meta: Any) -> Any:
+    return field(default=default, metadata={"help": help, **meta})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a build makes of its source. Every attribute is an option of ``packer build`` and a key of a recipe file.
+
+    Raises
+    ------
+    UsageError
+        On creation; the message lists everything that is wrong.
+    """
+
+    preset: str = _option("images", "what to make of each item", choices=tuple(PRESETS))
+    format: str = _option("lmdb", "format of the shards", choices=tuple(sorted(FORMATS)))
+
+    label_from: str = _option(
+        "auto", "labels: 'folder' (first folder level), a column's name, 'none'; 'auto' takes a column 'label'"
+    )
+    path_column: str = _option("path", "column of a table that holds the path")
+    limit: int | None = _option(None, "only the first N items", metavar="N", minimum=1)
+
+    every: int | None = _option(None, "of a video, every N-th frame (default 1)", metavar="N", minimum=1)
+    fps: float | None = _option(None, "of a video, frames at this rate, in frames per second", metavar="RATE", above=0)
+    frames: int | None = _option(None, "of a video, N evenly spread frames", metavar="N", minimum=1)
+    keyframes: bool = _option(False, "of a video, its key frames only")
+
+    resize: str = _option(
+        "shorter",
+        "images: scale the shorter side to --size, or both sides exactly",
+        choices=("shorter", "exact", "none"),
+    )
+    size: int | None = _option(None, "side in pixels (images: default as it is; faces: 224)", metavar="PX", minimum=1)
+
+    margin: float = _option(
+        0.3, "faces: added on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
+    )
+    choose: str = _option(
+        "all",
+        "faces: which of a frame to keep; 'track' keeps the video's longest track",
+        choices=("all", "largest", "best", "track"),
+    )
+    min_face: int = _option(
+        40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20
+    )
+    min_score: float = _option(
+        0.95, "faces: least certainty of the detector to keep", metavar="P", minimum=0, maximum=1
+    )
+    detector: str = _option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
+    device: str = _option("cpu", "faces: device of the detector (torch runtime)")
+    parity: bool = _option(False, "faces: search the whole pyramid from 20 px, as facenet-pytorch does")
+    keep_faceless: bool = _option(
+        False, "faces: keep frames of an item without any face, whole, resized, landmarks_valid false"
+    )
+    landmarks: str = _option(
+        "5", "faces: the detector's five points, dlib's 68, or a face mesh", choices=("5", "68", "mesh")
+    )
+    landmark_model: str | None = _option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE")
+    align: bool = _option(False, "faces: turn and scale the crop so that the five points fit the usual template")
+
+    encode: str = _option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
+    quality: int = _option(95, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
+    subsampling: str = _option("420", "of JPEG's colour", choices=("420", "422", "444"))
+    steps: tuple[StepSpec, ...] = _option(
+        (), "steps instead of the preset's; names or module:function (recipe file, or comma-separated)"
+    )
+
+    shard_size: int = _option(256 * 10**6, "bytes of encoded samples per shard", metavar="SIZE", bytes=True, minimum=1)
+    shuffle: int | None = _option(
+        None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(StepSpec.parse(step) for step in self.steps))
+        problems = Problems()
+        for spec in fields(self):
+            _check_option(spec.name, getattr(self, spec.name), spec.metadata, problems)
+        chosen = [n for n in ("every", "fps", "frames") if getattr(self, n) is not None] + (
+            ["keyframes"] if self.keyframes else []
+        )
+        if len(chosen) > 1:
+            problems.add("", f"expected at most one of every, fps, frames, keyframes, found {' and '.join(chosen)}")
+        if self.landmarks == "mesh" and self.landmark_model is None:
+            problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
+        problems.raise_as(UsageError, "recipe")
+
+    @property
+    def chain(self) -> tuple[StepSpec, ...]:
+        """The steps that run: those given, else the preset's."""
+        return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
+
+    @property
+    def face_size(self) -> int:
+        """Side of a face crop in pixels."""
+        return DEFAULT_FACE_SIZE if self.size is None else self.size
+
+    def to_json(self) -> dict[str, Any]:
+        """Every option with its value, as JSON."""
+        out = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        out["steps"] = [step.to_json() for step in self.steps]
+        return out
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> "Recipe":
+        """A recipe from the keys of a file, a command line, or keyword arguments; sizes may be texts.
+
+        Raises
+        ------
+        UsageError
+            A key is unknown, or a value is wrong.
+        """
+        known = {spec.name: spec for spec in fields(cls)}
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}")
+        values: dict[str, Any] = {
+            name: parse_bytes(value) if known[name].metadata.get("bytes") else value for name, value in options.items()
+        }
+        return cls(**values)
+
+
+def _check_option(name: str, value: Any, meta: Mapping[str, Any], problems: Problems) -> None:
+    """Check one value against its choices and range."""
+    kinds = _kinds(name)
+    if value is None:
+        if type(None) not in kinds:
+            problems.add(name, "expected a value, found none")
+        return
+    if float in kinds and type(value) is int:
+        value = float(value)
+    if kinds and type(value) not in kinds:
+        problems.add(name, f"expected {' or '.join(k.__name__ for k in kinds if k is not type(None))}, found {value!r}")
+        return
+    if "choices" in meta and value not in meta["choices"]:
+        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}")
+    low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
+    if low is not None and not value >= low:
+        problems.add(name, f"expected {low} or more, found {value!r}")
+    if high is not None and not value <= high:
+        problems.add(name, f"expected {high} or less, found {value!r}")
+    if above is not None and not value > above:
+        problems.add(name, f"expected more than {above}, found {value!r}")
+
+
+def _kinds(name: str) -> tuple[type, ...]:
+    """The types that an option may have."""
+    annotation = Recipe.__dataclass_fields__[name].type
+    if annotation == tuple[StepSpec, ...]:
+        return ()
+    return tuple(getattr(annotation, "__args__", (annotation,)))

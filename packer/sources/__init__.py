@@ -1,0 +1,1 @@
+"""Where raw items come from. Each source lists its items; nothing is decoded here."""

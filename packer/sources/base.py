@@ -1,0 +1,62 @@
+"""What a source lists."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from packer.item import Item
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The items of a source.
+
+    Attributes
+    ----------
+    items : sequence of Item
+        Sorted, ``items[i].index == i``.
+    ignored : int
+        Files that are no items.
+    classes : dict of str to list of str
+        Class names of the integer columns that have them.
+    """
+
+    items: Sequence[Item]
+    ignored: int = 0
+    classes: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Lists its items. Sources of Python objects may put arrays into an item's columns; those need the inline engine."""
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """All items, in a fixed order, with their labels in a column ``label`` as `label_from` says."""
+        ...
+
+
+def describe_path(index: int, name: str, path: Path, root: Path, columns: dict[str, Any]) -> Item:
+    """An item for a file, or a reject if there is no such regular file inside `root`."""
+    columns = dict(columns)
+
+    def reject(reason: str) -> Item:
+        return Item(index, name, str(path), columns=columns, reject=reason)
+
+    try:
+        resolved = path.resolve(strict=True)
+        stat = path.stat()
+    except (OSError, RuntimeError, ValueError) as error:
+        broken = "a symbolic link to nothing" if path.is_symlink() else (getattr(error, "strerror", None) or str(error))
+        return reject(f"expected a file, found {broken}")
+    if not resolved.is_relative_to(root):
+        kind = "a symbolic link that leaves" if path.is_symlink() or _through_link(path, root) else "a path outside"
+        return reject(f"expected a file inside the source, found {kind} it")
+    if not resolved.is_file():
+        return reject("expected a regular file, found something else")
+    return Item(index, name, str(path), stat.st_size, stat.st_mtime_ns, columns)
+
+
+def _through_link(path: Path, root: Path) -> bool:
+    """Whether the path as written lies inside the root, so that only a link can lead outside."""
+    return Path(os.path.normpath(path)).is_relative_to(root)

@@ -1,0 +1,73 @@
+"""A folder of pictures and videos, nested."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from packer.item import Item
+from packer.sources.base import Listing, describe_path
+from packer.suffixes import is_picture, is_video
+from shardspec.errors import BuildError, UsageError
+
+
+class FolderSource:
+    """Every picture and video below a folder, by suffix, in the order of their paths' bytes.
+
+    Hidden files and folders and files with other suffixes are ignored and counted. Links to folders are not followed: one that
+    leaves the root is a reject, others are ignored, since their files are listed where they lie.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._ignored = 0
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, with a label by first folder level if `label_from` is ``"folder"``."""
+        if label_from not in ("auto", "none", "folder"):
+            raise UsageError(f"label_from: expected 'folder' or 'none' for a folder, found {label_from!r}")
+        self._ignored = 0
+        names = sorted(self._names(), key=lambda name: os.fsencode(name))
+        items = [describe_path(i, name, self.root / name, self.root, {}) for i, name in enumerate(names)]
+        if label_from != "folder":
+            return Listing(items, self._ignored)
+        classes = sorted({_first_level(item.name) for item in items} - {""}, key=os.fsencode)
+        numbers = {name: number for number, name in enumerate(classes)}
+        labelled = [_label(item, numbers) for item in items]
+        return Listing(labelled, self._ignored, {"label": classes})
+
+    def _names(self) -> Iterator[str]:
+        """Paths of all items relative to the root, with ``/``."""
+
+        def fail(error: OSError) -> None:
+            raise BuildError(f"{error.filename}: cannot be listed: {error.strerror}") from error
+
+        for folder, folders, files in os.walk(self.root, onerror=fail):
+            relative = Path(folder).relative_to(self.root)
+            hidden = [name for name in folders if name.startswith(".")]
+            links = [name for name in folders if name not in hidden and (Path(folder) / name).is_symlink()]
+            self._ignored += len(hidden)
+            folders[:] = [name for name in folders if name not in hidden and name not in links]
+            for name in links:
+                if (Path(folder) / name).resolve().is_relative_to(self.root):
+                    self._ignored += 1
+                else:
+                    yield (relative / name).as_posix()
+            for name in files:
+                if not name.startswith(".") and (is_picture(name) or is_video(name)):
+                    yield (relative / name).as_posix()
+                else:
+                    self._ignored += 1
+
+
+def _first_level(name: str) -> str:
+    first, separator, _ = name.partition("/")
+    return first if separator else ""
+
+
+def _label(item: Item, numbers: dict[str, int]) -> Item:
+    first = _first_level(item.name)
+    if first:
+        return replace(item, columns={"label": numbers[first]})
+    reason = "expected a folder to name the label (--label-from folder), found a file directly in the source"
+    return replace(item, reject=item.reject or reason)

@@ -1,0 +1,176 @@
+"""Rows: a list of Python dicts, or anything with a length and dicts inside; tables come through here too."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.item import Item
+from packer.sources.base import Listing, describe_path
+from shardspec.errors import UsageError
+
+RESERVED = frozenset(
+    {
+        "key",
+        "source",
+        "frame",
+        "time",
+        "image",
+        "landmarks",
+        "landmarks_valid",
+        "hull",
+        "regions",
+        "box",
+        "score",
+        "matrix",
+        "track",
+    }
+)
+"""Fields that the pack stage writes itself, which a column must not be called."""
+
+_SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: ""}
+
+
+class RowsSource:
+    """Rows with a path, or with an ``image`` array of their own.
+
+    Every column but the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with a sentinel
+    (0, 0.0, false, "") and a field ``<column>_valid``. Mixed integers and floats become floats; other mixtures are an error.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+    root : Path
+        What relative paths are relative to; files outside it are rejects.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], root: Path) -> None:
+        self.rows = rows
+        self.root = root.resolve()
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, in the order of the rows."""
+        rows = [self.rows[i] for i in range(len(self.rows))]
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        fields = {name: _field_name(name) for name in names if name != path_column}
+        _check_names(fields)
+        columns: dict[str, list[Any]] = {}
+        for name, field in fields.items():
+            if field == "image":
+                columns[field] = [row.get(name) for row in rows]
+            else:
+                columns.update(_typed(name, field, [row.get(name) for row in rows]))
+        label = self._label_field(label_from, fields)
+        classes = {}
+        rejects: list[str | None] = [None] * len(rows)
+        if label is not None:
+            values = columns.pop(label)
+            valid = columns.pop(f"{label}_valid", [True] * len(rows))
+            columns["label"], names_of = _class_numbers(label, values, valid)
+            if names_of is not None:
+                classes["label"] = names_of
+            rejects = [None if ok else f"expected a label in column {label!r}, found none" for ok in valid]
+        items = [
+            replace(item, reject=item.reject or reason)
+            for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
+        ]
+        return Listing(items, classes=classes)
+
+    def _items(self, rows: list[Mapping[str, Any]], path_column: str, columns: dict[str, list[Any]]) -> list[Item]:
+        items = []
+        for index, row in enumerate(rows):
+            values = {name: values[index] for name, values in columns.items()}
+            path = row.get(path_column)
+            if isinstance(path, str | Path) and str(path):
+                location = self.root / path
+                name = location.relative_to(self.root).as_posix() if location.is_relative_to(self.root) else str(path)
+                items.append(describe_path(index, name, location, self.root, values))
+            elif values.get("image") is not None:
+                items.append(Item(index, f"row-{index:08d}", None, columns=values))
+            else:
+                reason = f"expected a path in column {path_column!r}, found {path!r}"
+                items.append(Item(index, f"row-{index:08d}", None, columns=values, reject=reason))
+        return items
+
+    @staticmethod
+    def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
+        """The field that holds the label, as it is named before it becomes ``label``."""
+        if label_from == "none":
+            return None
+        if label_from == "auto":
+            return "label" if "label" in fields.values() else None
+        if label_from not in fields:
+            raise UsageError(f"label_from: expected a column, one of {', '.join(fields)}, found {label_from!r}")
+        return fields[label_from]
+
+
+def digest_value(value: Any) -> Any:
+    """A column's value as JSON for the plan's fingerprint: arrays and bytes by their SHA-256."""
+    if isinstance(value, np.ndarray):
+        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return {"dtype": value.dtype.str, "shape": list(value.shape), "sha256": content}
+    if isinstance(value, bytes):
+        return {"sha256": hashlib.sha256(value).hexdigest()}
+    json.dumps(value)
+    return value
+
+
+def _field_name(column: str) -> str:
+    """A column's name as a field: lower case, other characters as underscores."""
+    name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
+    return name if name[:1].isalpha() else f"column_{name}"
+
+
+def _check_names(fields: Mapping[str, str]) -> None:
+    taken: dict[str, str] = {}
+    for column, field in fields.items():
+        if field in taken:
+            raise UsageError(f"columns {taken[field]!r} and {column!r} would both be field {field!r}: rename one")
+        if field in RESERVED - {"image"}:
+            raise UsageError(
+                f"column {column!r} would be field {field!r}, which the pack stage writes itself: rename it"
+            )
+        taken[field] = column
+
+
+def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
+    """One column's values in one type, and its validity where any is missing."""
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
+    valid = [value is not None and not (isinstance(value, float) and math.isnan(value)) for value in values]
+    kinds = {type(value) for value, ok in zip(values, valid, strict=True) if ok}
+    if kinds == {int, float}:
+        values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
+        kinds = {float}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"column {column!r}: expected values of one type, found {', '.join(sorted(k.__name__ for k in kinds))}"
+        )
+    if all(valid):
+        return {field: values}
+    kind = kinds.pop() if kinds else str
+    if kind not in _SENTINELS:
+        raise UsageError(
+            f"column {column!r}: expected a value in every row, since there is no stand-in for a missing {kind.__name__}"
+        )
+    return {
+        field: [v if ok else _SENTINELS[kind] for v, ok in zip(values, valid, strict=True)],
+        f"{field}_valid": valid,
+    }
+
+
+def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[list[int], list[str] | None]:
+    """Labels as integers: texts are numbered in sorted order, integers stay as they are."""
+    known = [value for value, ok in zip(values, valid, strict=True) if ok]
+    if all(isinstance(value, bool | int) for value in known):
+        return [int(value) for value in values], None
+    if not all(isinstance(value, str) for value in known):
+        raise UsageError(f"label column {column!r}: expected class names or integers, found {type(known[0]).__name__}")
+    classes = sorted(set(known))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return [numbers.get(value, 0) for value in values], classes

@@ -1,0 +1,95 @@
+"""A table of paths: CSV, JSON lines or Parquet."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.sources.base import Listing
+from packer.sources.rows import RowsSource
+from shardspec.errors import UsageError
+from shardspec.registry import import_target
+
+
+class TableSource:
+    """The rows of a table file. Paths in it are relative to the table's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, in the order of the rows."""
+        rows = _READERS[self.path.suffix.lower()](self.path)
+        if rows and all(path_column not in row for row in rows):
+            raise UsageError(
+                f"{self.path}: expected a column {path_column!r} of paths, found {', '.join(rows[0])}: name it with --path-column"
+            )
+        return RowsSource(rows, self.path.parent).list_items(label_from, path_column)
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file with a header. Columns of integers, or of numbers, are read as such; an empty cell is missing."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, strict=True)
+        try:
+            rows = list(reader)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}, line {reader.line_num}: expected CSV, {error}") from error
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise UsageError(
+                f"{path}, row {number}: expected {len(reader.fieldnames or ())} cells, found more or fewer"
+            )
+    columns = {name: _parse_column([row[name] for row in rows]) for name in reader.fieldnames or ()}
+    return [{name: values[i] for name, values in columns.items()} for i in range(len(rows))]
+
+
+def _parse_column(cells: list[str]) -> list[Any]:
+    """The cells as integers if all are, else as floats if all are, else as texts."""
+    for parse in (_parse_integer, float):
+        try:
+            return [parse(cell) if cell else None for cell in cells]
+        except ValueError:
+            continue
+    return [cell or None for cell in cells]
+
+
+def _parse_integer(cell: str) -> int:
+    """An integer as one writes it; leading zeros make it a text, since 007 is a name."""
+    if str(int(cell)) != cell:
+        raise ValueError(cell)
+    return int(cell)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSON lines file: one object per line."""
+    rows = []
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise UsageError(f"{path}, line {number}: expected a JSON object, {error}") from error
+            if not isinstance(row, dict):
+                raise UsageError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
+            rows.append(row)
+    return rows
+
+
+def read_parquet(path: Path) -> list[Mapping[str, Any]]:
+    """Rows of a Parquet file."""
+    read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
+    rows: list[Mapping[str, Any]] = read(path).to_pylist()
+    return rows
+
+
+_READERS: Mapping[str, Callable[[Path], Any]] = {
+    ".csv": read_csv,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".parquet": read_parquet,
+}
+TABLE_SUFFIXES = frozenset(_READERS)

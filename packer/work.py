@@ -1,0 +1,164 @@
+"""Units of work: what a worker is told to do, and the doing of it. The same code runs in every engine."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from packer.assemble import AssemblyPlan, write_planned_shard
+from packer.encode import Encoder
+from packer.item import Item, ItemReport
+from packer.part import Part, PartWriter
+from packer.pipeline import Pipeline, Step, StepError
+from packer.plan import Plan, Task
+from packer.recipe import Recipe
+from packer.workspace import Workspace
+from shardspec.errors import BuildError, CodecError, SchemaError
+
+Verdicts = Mapping[int, tuple[str, str]]
+"""Items that must not be tried (again), with the step and reason of their reject."""
+
+
+class Unit(NamedTuple):
+    """One thing to do.
+
+    Attributes
+    ----------
+    do : {"task", "item", "join", "shard"}
+        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard.
+    number : int
+        Of the task, or of the shard.
+    item : int
+        For ``"item"``; else -1.
+    """
+
+    do: Literal["task", "item", "join", "shard"]
+    number: int
+    item: int = -1
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with ``"start"`` or ``"end"``, the item's index, and the samples that it gave."""
+
+
+class Work:
+    """Does units in one workspace.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    plan : Plan
+    functions : dict of str to callable
+        Steps passed as Python functions (inline engine only).
+    live : sequence of Item
+        The items themselves where their columns hold arrays (inline engine only).
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        plan: Plan,
+        functions: Mapping[str, Step] | None = None,
+        live: Mapping[int, Item] | None = None,
+    ) -> None:
+        self.workspace = workspace
+        self.plan = plan
+        self._functions = functions
+        self._live = live or {}
+        self._recipe = Recipe.from_options(plan.recipe)
+        self._encoder: Encoder | None = None
+        self._pipeline: Pipeline | None = None
+        self._assembly: AssemblyPlan | None = None
+
+    def prepare(self) -> None:
+        """Load the steps and their models ahead of the first task."""
+        if self._pipeline is None:
+            self._pipeline = Pipeline(self._recipe, self._functions)
+            self._encoder = Encoder(self._recipe)
+
+    def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:
+        """Do one unit and return what the journal should say of it.
+
+        Raises
+        ------
+        BuildError
+            The job cannot go on, whatever the item.
+        """
+        try:
+            if unit.do == "shard":
+                return self._shard(unit.number)
+            if unit.do == "join":
+                return self._join(unit.number)
+            task = self.plan.tasks[unit.number]
+            if unit.do == "item":
+                target = self.workspace.item_part(unit.number, unit.item)
+                items = [item for item in self.items(task) if item.index == unit.item]
+            else:
+                target, items = self.workspace.part(unit.number), list(self.items(task))
+            with PartWriter(target) as part:
+                for item in items:
+                    progress("start", item.index, 0)
+                    report = self._item(item, part, verdicts)
+                    progress("end", item.index, report.samples)
+                part.finish()
+            return {"rows": sum(report.samples for report in part.reports)}
+        except OSError as error:
+            raise BuildError(
+                f"{error.filename or self.workspace.out}: cannot be written: {error.strerror or error}"
+            ) from error
+
+    def items(self, task: Task) -> Iterator[Item]:
+        """The items of a task, from the plan's file."""
+        with self.workspace.items.open(encoding="ascii") as file:
+            file.seek(task.offset)
+            for _ in range(task.start, task.stop):
+                item = Item.from_line(file.readline())
+                yield self._live.get(item.index, item)
+
+    def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
+        """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""
+        self.prepare()
+        report = ItemReport(item.name)
+        mark = part.mark()
+        try:
+            if item.reject is not None:
+                raise StepError("source", item.reject)
+            if item.index in verdicts:
+                raise StepError(*verdicts[item.index])
+            self._append_samples(item, report, part)
+            if not report.samples:
+                reasons = ", ".join(f"{reason} ({len(frames)} frames)" for reason, frames in report.skipped.items())
+                raise StepError(self._recipe.chain[-1].use, reasons or "the steps gave no sample")
+        except StepError as error:
+            part.rollback(mark)
+            report = ItemReport(
+                item.name, frames=report.frames, faces=report.faces, step=error.step, reason=error.reason
+            )
+        part.reports.append(report)
+        return report
+
+    def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
+        assert self._pipeline is not None
+        assert self._encoder is not None
+        for number, sample in enumerate(self._pipeline.run(item, report)):
+            try:
+                row = self._encoder.encode({"key": f"{item.index:08d}-{number:06d}", **sample})
+                part.append(row)
+            except (SchemaError, CodecError) as error:
+                raise StepError("encode", str(error)) from error
+            report.samples += 1
+
+    def _join(self, number: int) -> dict[str, Any]:
+        """Concatenate the parts of a task's items."""
+        task = self.plan.tasks[number]
+        paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
+        with PartWriter(self.workspace.part(number)) as part:
+            for path in paths:
+                part.extend(Part(path))
+            part.finish()
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return {"rows": sum(report.samples for report in part.reports)}
+
+    def _shard(self, number: int) -> dict[str, Any]:
+        if self._assembly is None:
+            self._assembly = AssemblyPlan.load(self.workspace)
+        return write_planned_shard(self.workspace, self._assembly, number).to_json()

@@ -1,0 +1,125 @@
+"""The working folder of a build: where the plan, the parts and the journal lie until the commit."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.durable import fsync_folder
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Locations below ``OUT/.build``.
+
+    Attributes
+    ----------
+    root : Path
+        The folder itself.
+    """
+
+    root: Path
+
+    @property
+    def out(self) -> Path:
+        """The dataset's folder."""
+        return self.root.parent
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one process that builds here."""
+        return self.root / "lock"
+
+    @property
+    def plan(self) -> Path:
+        """The plan; written after everything that it refers to, so a folder without it holds nothing of worth."""
+        return self.root / "plan.json"
+
+    @property
+    def items(self) -> Path:
+        """The plan's items, one JSON line each."""
+        return self.root / "items.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        """One JSON line per thing that was finished."""
+        return self.root / "journal.jsonl"
+
+    @property
+    def verdicts(self) -> Path:
+        """One JSON line per item that must not be tried again."""
+        return self.root / "verdicts.jsonl"
+
+    @property
+    def assembly(self) -> Path:
+        """The plan of the shards; once it stands, every task is done."""
+        return self.root / "assembly.json"
+
+    @property
+    def order(self) -> Path:
+        """The stored order of the rows, int64, where it is not the tasks' own."""
+        return self.root / "order.npy"
+
+    @property
+    def final(self) -> Path:
+        """Finished files that belong to no shard, moved into the dataset's folder at the commit."""
+        return self.root / "final"
+
+    @property
+    def logs(self) -> Path:
+        """What workers write to their standard error."""
+        return self.root / "logs"
+
+    @property
+    def parts(self) -> Path:
+        """The parts' folder."""
+        return self.root / "parts"
+
+    def part(self, task: int) -> Path:
+        """What a task leaves."""
+        return self.parts / f"part-{task:06d}"
+
+    def item_part(self, task: int, item: int) -> Path:
+        """What one item of a task leaves, when the task runs item by item."""
+        return self.parts / f"part-{task:06d}.item-{item:08d}"
+
+    def staging(self, name: str) -> Path:
+        """Where a shard is written before it is moved into place."""
+        return self.root / "staging" / name
+
+    def create(self) -> None:
+        """Make the folders."""
+        for folder in (self.root, self.parts, self.final, self.logs, self.root / "staging"):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what killed workers left half-written."""
+        for path in self.root.rglob("*.partial"):
+            path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        if self.out.is_dir():
+            fsync_folder(self.out)
+
+
+def append_line(path: Path, document: Any) -> None:
+    """Append one JSON line."""
+    with path.open("a", encoding="ascii") as file:
+        file.write(json.dumps(document, separators=(",", ":")) + "\n")
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """The JSON lines of a file that may be missing, or end in a line cut by a crash."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.split(b"\n")[:-1]:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
