@@ -30,7 +30,8 @@ def regress(boxes: FloatArray, corrections: FloatArray, inclusive: int) -> Float
     """Move each edge by a fraction of the box's size; ``inclusive`` (0 or 1) is added to the size."""
     width = boxes[:, 2:3] - boxes[:, 0:1] + np.float32(inclusive)
     height = boxes[:, 3:4] - boxes[:, 1:2] + np.float32(inclusive)
-    return boxes + corrections * np.concatenate([width, height, width, height], axis=1)
+    moved: FloatArray = boxes + corrections * np.concatenate([width, height, width, height], axis=1)
+    return moved
 
 
 def crop_windows(boxes: FloatArray, width: int, height: int) -> tuple[IntArray, BoolArray]:
@@ -71,16 +72,23 @@ def min_nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray
 def _suppress(boxes: FloatArray, scores: FloatArray, threshold: float, inclusive: int, minimum: bool) -> IntArray:
     order = np.argsort(-scores, kind="stable")
     boxes, count = boxes[order], len(order)
+    limit = _round_down(threshold)
     alive = np.ones(count, np.bool_)
-    matrix = _overlaps(boxes, boxes, inclusive, minimum) > threshold if count <= _MAX_MATRIX else None
+    matrix = _overlaps(boxes, boxes, inclusive, minimum) > limit if count <= _MAX_MATRIX else None
     kept = []
     for i in range(count):
         if not alive[i]:
             continue
         kept.append(i)
-        row = _overlaps(boxes[i : i + 1], boxes, inclusive, minimum)[0] > threshold if matrix is None else matrix[i]
+        row = _overlaps(boxes[i : i + 1], boxes, inclusive, minimum)[0] > limit if matrix is None else matrix[i]
         alive &= ~row
     return order[np.array(kept, np.int64)]
+
+
+def _round_down(threshold: float) -> np.float32:
+    """Largest float32 up to the threshold: comparing with it is comparing with the threshold in double, as torchvision does."""
+    nearest = np.float32(threshold)
+    return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(0))
 
 
 def _overlaps(first: FloatArray, second: FloatArray, inclusive: int, minimum: bool) -> FloatArray:
@@ -92,7 +100,8 @@ def _overlaps(first: FloatArray, second: FloatArray, inclusive: int, minimum: bo
     shared = np.maximum(width, 0) * np.maximum(height, 0)
     areas = [(box[..., 2] - box[..., 0] + one) * (box[..., 3] - box[..., 1] + one) for box in (a, b)]
     whole = np.minimum(*areas) if minimum else areas[0] + areas[1] - shared
-    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    overlaps: FloatArray = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    return overlaps
 
 
 # cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 / (72 - 24) is
@@ -130,7 +139,7 @@ def lattice_nms(y: IntArray, x: IntArray, boxes: FloatArray, scores: FloatArray,
         first.append(here)
         second.append(neighbour[here])
     a, b = np.concatenate(first), np.concatenate(second)
-    close = _pair_overlaps(boxes[a], boxes[b]) > threshold
+    close = _pair_overlaps(boxes[a], boxes[b]) > _round_down(threshold)
     order = np.argsort(-scores, kind="stable")
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count)
@@ -144,7 +153,8 @@ def _pair_overlaps(a: FloatArray, b: FloatArray) -> FloatArray:
     shared = np.maximum(width, 0) * np.maximum(height, 0)
     areas = [(box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) for box in (a, b)]
     whole = areas[0] + areas[1] - shared
-    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    overlaps: FloatArray = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    return overlaps
 
 
 def _independent(better: IntArray, worse: IntArray, count: int) -> IntArray:

@@ -70,9 +70,10 @@ class Detector:
         precision: str = "float32",
     ) -> None:
         _check_settings(min_face, thresholds, factor, threads, skip_levels)
+        name = resolve_runtime(runtime, device)
         weights = load_weights()
         self._runtime = make_runtime(
-            resolve_runtime(runtime, device),
+            name,
             build_networks(weights.nets),
             device=device,
             threads=threads,

@@ -76,11 +76,11 @@ def _module(layers: tuple[Layer, ...]) -> nn.Module:
                 modules.append(nn.Flatten())
             flat = True
             module = nn.Linear(weight.shape[1], weight.shape[0])
-        module.weight.data, module.bias.data = weight, torch.from_numpy(layer.bias)
+        module.weight, module.bias = nn.Parameter(weight), nn.Parameter(torch.from_numpy(layer.bias))
         modules.append(module)
         if layer.slope is not None:
             slopes = nn.PReLU(len(layer.slope))
-            slopes.weight.data = torch.from_numpy(layer.slope)
+            slopes.weight = nn.Parameter(torch.from_numpy(layer.slope))
             modules.append(slopes)
     network = nn.Sequential(*modules).eval().requires_grad_(False)
     return network.to(memory_format=torch.channels_last)

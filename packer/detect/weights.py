@@ -100,20 +100,10 @@ def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
     try:
         with path.open("rb") as file:
             return _read(file)
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        UnicodeDecodeError,
-    ) as error:
+    except Exception as error:  # a damaged pickle raises anything
         raise ValueError(
-            f"{path}: expected a state dict in torch's legacy format, found something else ({error}); {_INSTALL}"
+            f"{path}: expected a state dict of float32 tensors in torch's legacy format, found {error}; {_INSTALL}"
         ) from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; {_INSTALL}") from error
 
 
 @dataclass(slots=True)
@@ -148,13 +138,13 @@ class _Unpickler(pickle.Unpickler):
             ("torch", "FloatStorage"): "float32",
         }
         if (module, name) not in known:
-            raise pickle.UnpicklingError(f"refused to load {module}.{name}")
+            raise pickle.UnpicklingError(f"the name {module}.{name}, which is not loaded")
         return known[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
         kind, dtype, key, _location, size, view = pid
         if (kind, dtype, view) != ("storage", "float32", None) or not isinstance(size, int) or size < 0:
-            raise pickle.UnpicklingError(f"expected a float storage, found {pid!r}")
+            raise pickle.UnpicklingError(f"the storage {pid!r}")
         return self._storages.setdefault(key, _Storage(size))
 
 
@@ -167,17 +157,17 @@ def _read(file: IO[bytes]) -> dict[str, FloatArray]:
     storages: dict[str, _Storage] = {}
     header = [_Unpickler(file, storages).load() for _ in range(3)]
     if header[:2] != [_MAGIC, _PROTOCOL] or not header[2].get("little_endian"):
-        raise ValueError(f"expected torch's legacy format, little-endian, found header {header!r}")
+        raise ValueError(f"the header {header!r}")
     tensors = _Unpickler(file, storages).load()
     keys = _Unpickler(file, storages).load()
     if sorted(keys) != sorted(storages):
-        raise ValueError("the storages that tensors use are not those that the file lists")
+        raise ValueError("tensors with other storages than the file lists")
     for key in keys:
         storage = storages[key]
         size = int.from_bytes(file.read(8), "little")
         raw = file.read(4 * storage.size)
         if size != storage.size or len(raw) != 4 * size:
-            raise ValueError(f"expected {storage.size} numbers in storage {key}, found {min(size, len(raw) // 4)}")
+            raise ValueError(f"{min(size, len(raw) // 4)} numbers in storage {key} in place of {storage.size}")
         storage.data = np.frombuffer(raw, "<f4").astype(np.float32)
     return {name: _array(name, tensor) for name, tensor in tensors.items()}
 
@@ -186,9 +176,9 @@ def _array(name: str, tensor: _Tensor) -> FloatArray:
     numbers = (tensor.offset, *tensor.shape, *tensor.strides)
     last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
     if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in tensor.shape or last >= tensor.storage.size:
-        raise ValueError(f"tensor {name} reaches outside its storage: {numbers} in {tensor.storage.size} numbers")
+        raise ValueError(f"tensor {name} reaching outside its storage: {numbers} in {tensor.storage.size} numbers")
     if tensor.storage.data is None:
-        raise ValueError(f"tensor {name} has a storage without numbers")
+        raise ValueError(f"tensor {name} with a storage without numbers")
     flat = tensor.storage.data[tensor.offset :]
     view = np.lib.stride_tricks.as_strided(flat, tensor.shape, tuple(4 * s for s in tensor.strides), writeable=False)
     return np.array(view, np.float32, order="C")

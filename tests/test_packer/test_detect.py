@@ -1,0 +1,201 @@
+"""The detector's interface: what it takes, gives and refuses."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import skimage.data
+
+from packer.detect import Detections, Detector
+from packer.detect import runtime as runtimes
+
+PORTRAIT = skimage.data.astronaut()
+RUNTIMES = ["openvino", "torch"]
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def detector(request):
+    pytest.importorskip(request.param)
+    return Detector(runtime=request.param)
+
+
+def _equal(a: Detections, b: Detections) -> bool:
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("boxes", "scores", "points", "offsets"))
+
+
+def test_import_loads_no_heavy_library():
+    code = (
+        "import sys, packer.detect; packer.detect.__all__; from packer.detect import Detections;"
+        "print(sorted({'torch', 'openvino', 'cv2', 'torchvision', 'facenet_pytorch'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_openvino_needs_no_torch():
+    pytest.importorskip("openvino")
+    code = (
+        "import sys; from packer.detect import Detector; Detector(runtime='openvino');"
+        "print(sorted({'torch', 'torchvision', 'facenet_pytorch'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_result_is_ragged_arrays(detector):
+    blank = np.zeros((100, 80, 3), np.uint8)
+    found = detector.detect([blank, PORTRAIT, blank, PORTRAIT[:, ::-1]])
+    assert [array.dtype.str for array in (found.boxes, found.scores, found.points, found.offsets)] == [
+        "<f4",
+        "<f4",
+        "<f4",
+        "<i8",
+    ]
+    assert found.offsets.tolist() == [0, 0, 1, 1, 2]
+    assert (found.boxes.shape, found.scores.shape, found.points.shape) == ((2, 4), (2,), (2, 5, 2))
+    assert len(found) == 4
+    assert [len(frame.boxes) for frame in found] == [0, 1, 0, 1]
+    assert _equal(found[-1], found[3])
+    with pytest.raises(IndexError, match="4"):
+        found[4]
+    left, top, right, bottom = found.boxes[0]
+    assert np.all((found.points[0] > (left, top)) & (found.points[0] < (right, bottom)))
+
+
+def test_left_is_the_viewers(detector):
+    for frame in (PORTRAIT, PORTRAIT[:, ::-1]):
+        left_eye, right_eye, nose, left_mouth, right_mouth = detector.detect([frame]).points[0]
+        assert left_eye[0] < nose[0] < right_eye[0]
+        assert left_mouth[0] < right_mouth[0]
+        assert max(left_eye[1], right_eye[1]) < nose[1] < min(left_mouth[1], right_mouth[1])
+
+
+def test_a_frame_alone_and_in_any_company_gives_the_same_bytes(detector):
+    frames = [
+        PORTRAIT,
+        PORTRAIT[::2, ::2],
+        np.tile(PORTRAIT[::2, ::2], (1, 3, 1)),
+        PORTRAIT[:, ::-1],
+        PORTRAIT[100:, :400],
+    ]
+    alone = Detections.concatenate([detector.detect([frame]) for frame in frames])
+    assert len(alone.boxes) > 5
+    assert _equal(alone, detector.detect(frames))
+    backwards = detector.detect(frames[::-1])
+    assert all(_equal(a, b) for a, b in zip(alone, reversed(list(backwards)), strict=True))
+    again = Detector(runtime=detector.describe()["runtime"].split()[0])
+    assert _equal(alone, again.detect(iter(frames)))
+
+
+def test_array_of_frames(detector):
+    frames = np.stack([PORTRAIT, PORTRAIT[:, ::-1]])
+    assert _equal(detector.detect(frames), detector.detect(list(frames)))
+    assert len(detector.detect(frames[:0])) == 0
+    assert detector.detect([]).offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 50), (1, 1), (19, 300), (300, 19), (20, 20), (20, 4000), (5000, 21)])
+def test_tiny_and_narrow_frames_hold_no_face(detector, shape):
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    for frame in (np.zeros_like(noise), np.full_like(noise, 255)):
+        assert detector.detect([frame]).offsets.tolist() == [0, 0]
+    assert len(detector.detect([noise])) == 1
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "message"),
+    [
+        (PORTRAIT, ValueError, r"pass \[frame\]"),
+        ([PORTRAIT, PORTRAIT[..., 0]], ValueError, r"frame 1: .* grey one of shape \(512, 512\)"),
+        ([PORTRAIT[..., :1]], ValueError, "grey"),
+        ([PORTRAIT.transpose(2, 0, 1)], ValueError, "colours first"),
+        ([np.dstack([PORTRAIT, PORTRAIT[..., 0]])], ValueError, r"\(512, 512, 4\)"),
+        ([PORTRAIT / 255], TypeError, "float64"),
+        ([PORTRAIT.astype(np.float32)], TypeError, "float32"),
+        ([PORTRAIT.tolist()], TypeError, "list"),
+        (PORTRAIT[..., 0], ValueError, "one array"),
+    ],
+)
+def test_refuses_what_is_no_rgb_frame(detector, frames, error, message):
+    with pytest.raises(error, match=message):
+        detector.detect(frames)
+
+
+def test_frames_are_left_alone(detector):
+    frame = PORTRAIT.copy()
+    frame.flags.writeable = False
+    strided = np.asfortranarray(PORTRAIT)
+    assert _equal(detector.detect([frame]), detector.detect([strided]))
+    assert np.array_equal(frame, PORTRAIT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_face": 0.5}, "min_face"),
+        ({"min_face": float("nan")}, "min_face"),
+        ({"thresholds": (0.6, 0.7)}, "three thresholds"),
+        ({"thresholds": (0.6, 0.7, 1.0)}, "three thresholds"),
+        ({"factor": 1.0}, "factor"),
+        ({"threads": 0}, "thread"),
+        ({"skip_levels": -1}, "skip_levels"),
+        ({"runtime": "tensorrt"}, "'auto' or one of"),
+        ({"runtime": "openvino", "device": "cuda"}, "use runtime='torch'"),
+        ({"runtime": "openvino", "precision": "int8"}, "bfloat16"),
+        ({"runtime": "torch", "precision": "bfloat16"}, "float32"),
+    ],
+)
+def test_refuses_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Detector(**settings)
+
+
+def test_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(runtimes.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install openvino"):
+        Detector()
+    with pytest.raises(ModuleNotFoundError, match="pip install torch"):
+        Detector(runtime="torch")
+
+
+def test_auto_prefers_openvino_on_the_cpu():
+    pytest.importorskip("openvino")
+    assert Detector().describe()["runtime"].startswith("openvino ")
+    assert runtimes.resolve_runtime("auto", "cuda") == "torch"
+
+
+def test_description_is_json_and_names_what_decides(detector):
+    description = detector.describe()
+    assert json.loads(json.dumps(description)) == description
+    assert description["weights"] == "facenet-pytorch 2.5.3"
+    assert description["precision"] == "float32"
+    others = [
+        Detector(min_face=30),
+        Detector(skip_levels=1),
+        Detector(thresholds=(0.5, 0.7, 0.7)),
+        Detector(factor=0.5),
+    ]
+    assert all(other.describe() != Detector().describe() for other in others)
+
+
+@pytest.mark.parametrize(
+    ("min_face", "levels", "finest"),
+    [(10, 0, 20), (20, 1, 28.2), (40, 3, 56.1), (55, 3, 56.1), (57, 4, 79.1), (200, 7, 222)],
+)
+def test_dataset_mode_starts_on_the_grid(min_face, levels, finest):
+    detector = Detector.dataset(min_face=min_face)
+    assert detector.describe()["skip_levels"] == levels
+    assert detector.describe()["min_face"] == 20
+    assert 20 / 0.709**levels == pytest.approx(finest, abs=0.1)
+    assert levels == 0 or finest <= 1.4143 * min_face < finest / 0.709
+
+
+def test_dataset_mode_finds_what_the_whole_pyramid_finds(detector):
+    name = detector.describe()["runtime"].split()[0]
+    whole, coarse = detector.detect([PORTRAIT]), Detector.dataset(runtime=name).detect([PORTRAIT])
+    np.testing.assert_allclose(coarse.boxes, whole.boxes, atol=1)
+
+
+def test_threads_change_no_face():
+    one, two = Detector(threads=1).detect([PORTRAIT]), Detector(threads=2).detect([PORTRAIT])
+    np.testing.assert_allclose(one.boxes, two.boxes, atol=0.05)
