@@ -1,0 +1,128 @@
+"""Which frames of a video are taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last place must not miss its tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Exactly one of four rules.
+
+    Attributes
+    ----------
+    every : int or None
+        Frames 0, n, 2n, … in presentation order.
+    fps : float or None, frames per second
+        The first frame at or after each of the times 0, 1/fps, 2/fps, … from the first frame's; no frame is taken twice, so a
+        rate above the video's own takes every frame.
+    frames : int or None
+        That many frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no more.
+    keyframes : bool
+        The frames that are coded without reference to others. Nothing else is decoded.
+    """
+
+    every: int | None = None
+    fps: float | None = None
+    frames: int | None = None
+    keyframes: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("every", "fps", "frames") if getattr(self, name) is not None]
+        given += ["keyframes"] * self.keyframes
+        if len(given) != 1:
+            raise ValueError(
+                f"expected exactly one of every, fps, frames, keyframes, found {', '.join(given) or 'none'}"
+            )
+        if self.every is not None and self.every < 1:
+            raise ValueError(f"expected every to be at least 1, found {self.every}")
+        if self.frames is not None and self.frames < 1:
+            raise ValueError(f"expected frames to be at least 1, found {self.frames}")
+        if self.fps is not None and not (math.isfinite(self.fps) and self.fps > 0):
+            raise ValueError(f"expected fps to be a rate above 0, found {self.fps}")
+
+    def picker(self, count: int) -> Callable[[int, float, bool], bool]:
+        """Decide frame by frame, in presentation order.
+
+        Parameters
+        ----------
+        count : int
+            How many frames there are; only ``frames`` looks at it.
+
+        Returns
+        -------
+        callable
+            ``(index, time in seconds, is keyframe) -> bool``. It remembers what it has seen.
+        """
+        if self.every is not None:
+            every = self.every
+            return lambda index, time, key: index % every == 0
+        if self.frames is not None:
+            chosen = frozenset(spread(count, self.frames).tolist())
+            return lambda index, time, key: index in chosen
+        if self.fps is not None:
+            return _Ticks(self.fps)
+        return lambda index, time, key: key
+
+    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int) -> NDArray[np.bool_]:
+        """Decide for all frames of a video at once.
+
+        Parameters
+        ----------
+        times : iterable of float, seconds
+            Presentation times, rising.
+        keys : iterable of bool
+            Whether each is a keyframe.
+        count : int
+            How many there are.
+
+        Returns
+        -------
+        ndarray, (count,), bool
+        """
+        wants = self.picker(count)
+        flags = (wants(index, time, key) for index, (time, key) in enumerate(zip(times, keys, strict=True)))
+        return np.fromiter(flags, np.bool_, count)
+
+
+def spread(count: int, frames: int) -> NDArray[np.int64]:
+    """Indices in the middle of equal shares: ``floor((i + 0.5) * count / frames)`` for i = 0 … frames - 1.
+
+    Parameters
+    ----------
+    count : int
+        How many frames there are.
+    frames : int, >= 1
+        How many are wanted.
+
+    Returns
+    -------
+    ndarray, (min(count, frames),), int64, strictly rising
+    """
+    wanted = min(count, frames)
+    return (2 * np.arange(wanted, dtype=np.int64) + 1) * count // (2 * max(wanted, 1))
+
+
+class _Ticks:
+    """The first frame at or after each tick of a clock that starts with the first frame."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._start: float | None = None
+        self._last = -1
+
+    def __call__(self, index: int, time: float, key: bool) -> bool:
+        if self._start is None:
+            self._start = time
+        tick = math.floor((time - self._start) * self._rate + _TICK_SLACK)
+        if tick <= self._last:
+            return False
+        self._last = tick
+        return True
