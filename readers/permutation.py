@@ -1,0 +1,103 @@
+"""A permutation of 0 … n-1 as a function: position in, value out, keyed by integers, in constant memory."""
+
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardspec.columns import IntArray
+
+_DOUBLE_ROUNDS = 4
+_MIN_SIDE = 8  # Below it, four double rounds do not reach all permutations equally often.
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of splitmix64
+_MIX_A = 0xBF58476D1CE4E5B9  # splitmix64's two multipliers (Steele, Lea, Flood 2014)
+_MIX_B = 0x94D049BB133111EB
+_HALF = np.uint64(32)
+
+
+def mix_words(*words: int) -> int:
+    """One 64-bit number from several integers, by splitmix64: it differs wherever one of them does."""
+    state = 0
+    for word in words:
+        state = (state + _GOLDEN + (word & _MASK)) & _MASK
+        state = ((state ^ (state >> 30)) * _MIX_A) & _MASK
+        state = ((state ^ (state >> 27)) * _MIX_B) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def mix_array(values: npt.NDArray[Any], key: int) -> npt.NDArray[np.uint64]:
+    """A 64-bit number for each value, by splitmix64 under a key."""
+    state = values.astype(np.uint64)
+    state *= np.uint64(_GOLDEN)
+    state += np.uint64(key)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(_MIX_A)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(_MIX_B)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+class Permutation:
+    """A pseudorandom permutation of ``range(n)``: any part of it at any time, without the rest.
+
+    A generalised Feistel network (Black and Rogaway 2002) on a nearly square grid of n or more places, walking on from places beyond n.
+    It is made of 64-bit integer arithmetic alone, so its values are the same on every machine and with every version of numpy.
+
+    Parameters
+    ----------
+    n : int
+        0 to 2**40.
+    words : int
+        The key, any number of integers.
+    """
+
+    def __init__(self, n: int, *words: int) -> None:
+        self.n = n
+        self._high = max(isqrt(max(n - 1, 0)) + 1, _MIN_SIDE)
+        self._low = max(-(-n // self._high), _MIN_SIDE)
+        key = mix_words(n, *words)
+        self._keys = [mix_words(key, number) for number in range(2 * _DOUBLE_ROUNDS)]
+
+    def __call__(self, positions: IntArray) -> IntArray:
+        """The values at some positions, each in 0 … n-1."""
+        out = self._walk(positions.astype(np.uint64))
+        beyond = np.flatnonzero(out >= self.n)
+        while len(beyond):
+            out[beyond] = self._walk(out[beyond])
+            beyond = beyond[out[beyond] >= self.n]
+        return out.astype(np.int64)
+
+    def _walk(self, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """One pass of the network over the whole grid."""
+        low = np.uint64(self._low)
+        left = places // low
+        right = places - left * low
+        for number in range(0, len(self._keys), 2):
+            _add_modulo(left, _round(right, self._keys[number], self._high), self._high)
+            _add_modulo(right, _round(left, self._keys[number + 1], self._low), self._low)
+        left *= low
+        left += right
+        return left
+
+
+def _round(half: npt.NDArray[np.uint64], key: int, size: int) -> npt.NDArray[np.uint64]:
+    """A keyed number in 0 … size-1 for each value; `size` is below 2**32."""
+    state = half + np.uint64(key)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(_MIX_A)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(_MIX_B)
+    state >>= _HALF
+    state *= np.uint64(size)
+    state >>= _HALF
+    return state
+
+
+def _add_modulo(half: npt.NDArray[np.uint64], amount: npt.NDArray[np.uint64], size: int) -> None:
+    """``half = (half + amount) % size`` in place, for values below `size`."""
+    half += amount
+    np.subtract(half, np.uint64(size), out=half, where=half >= size)
