@@ -3,6 +3,7 @@
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
@@ -20,8 +21,8 @@ _ENTRY_BYTES = 128
 """More than a node's header (8), its slot in the page (2), an overflow page's header (16) and the longest key (72)."""
 _MAP_FREE_BYTES = 1 << 20
 """For the two meta pages, the branch pages above a few leaves, and the free list."""
-_DATA_FORMAT_0_9 = 0
-"""py-lmdb's name for the data format of LMDB 0.9, which every tool reads."""
+_DATA_FORMAT: dict[str, Any] = {"lib_version": 0} if lmdb.__version__ >= "3" else {}
+"""Asks py-lmdb 3 for the data format of LMDB 0.9, which every tool reads; earlier ones have no other."""
 
 
 class LMDBShardWriter:
@@ -51,7 +52,7 @@ class LMDBShardWriter:
             lock=False,
             sync=False,
             metasync=False,
-            lib_version=_DATA_FORMAT_0_9,
+            **_DATA_FORMAT,
         )
         self._transaction = self._environment.begin(write=True)
 

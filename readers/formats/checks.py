@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from shardspec.columns import IntArray
 from shardspec.errors import ShardCorruptError
+from shardspec.schema import Field
 
 _ROW_BY_ROW_BYTES = 4096
 """From this size on, a copy per row costs less than a second copy of all rows."""
@@ -69,3 +70,31 @@ def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any], at: 
             out[place] = values[row]
     else:
         out[at] = values[rows]
+
+
+def take_bytes(data: npt.NDArray[np.uint8], starts: IntArray, size: int) -> npt.NDArray[np.uint8]:
+    """``data[start : start + size]`` for every start: (n, size), uint8, a copy.
+
+    The caller has checked that all of them lie within `data`.
+    """
+    if not size or not len(starts):
+        return np.empty((len(starts), size), np.uint8)
+    windows = np.ndarray((len(data) - size + 1,), np.dtype((np.void, size)), data, 0, (1,))
+    return windows[starts].view(np.uint8).reshape(len(starts), size)
+
+
+def gather_bytes(
+    data: npt.NDArray[np.uint8], starts: IntArray, field: Field, out: npt.NDArray[Any], at: IntArray
+) -> None:
+    """Put the value of a fixed field whose bytes begin at ``data[starts[i]]`` into ``out[at[i]]``.
+
+    The caller has checked that the values lie within `data`.
+    """
+    size, dtype, shape = field.row_bytes, field.numpy_dtype, field.fixed_shape
+    if not size or not len(starts):
+        return
+    if size < _ROW_BY_ROW_BYTES:
+        out[at] = take_bytes(data, starts, size).view(dtype).reshape(len(starts), *shape)
+        return
+    for place, start in zip(at.tolist(), starts.tolist(), strict=True):
+        out[place] = data[start : start + size].view(dtype).reshape(shape)

@@ -1,0 +1,246 @@
+"""The B-tree of a packed LMDB file, read from the mapped file itself.
+
+A shard's keys are known: for every row, every field, in the order of their bytes. So a key has an *ordinal*, and a leaf page
+holds a run of ordinals; the branch pages say where each run begins. That directory is all that is kept, and a batch of keys is
+looked up by arithmetic on arrays. Every length and page number is checked before it is used, and every key is compared, so a
+damaged file gives an error where the C library, which trusts its pages, may end the process.
+
+The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian (``mdb.c``: ``MDB_page``, ``MDB_node``, ``MDB_meta``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.formats.checks import corrupt, take_bytes
+from readers.formats.mapping import ByteArray
+from shardspec.columns import IntArray
+from shardspec.errors import ShardCorruptError
+
+_HEADER_BYTES = 16
+_NODE_BYTES = 8
+_BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
+_BIG = 1
+_NO_PAGE = 2**64 - 1
+_DEPTH_MAX = 32
+_PAGE_BYTES = tuple(1 << bits for bits in range(9, 17))
+_ROW_DIGITS = 8
+_POWERS = 10 ** np.arange(_ROW_DIGITS - 1, -1, -1)
+
+_TREE = [
+    ("pad", "<u4"),
+    ("flags", "<u2"),
+    ("depth", "<u2"),
+    ("branch_pages", "<u8"),
+    ("leaf_pages", "<u8"),
+    ("overflow_pages", "<u8"),
+    ("entries", "<u8"),
+    ("root", "<u8"),
+]
+_META = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("version", "<u4"),
+        ("address", "<u8"),
+        ("map_bytes", "<u8"),
+        ("free", _TREE),
+        ("main", _TREE),
+        ("last_page", "<u8"),
+        ("transaction", "<u8"),
+    ]
+)
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+
+
+@dataclass(frozen=True)
+class Values:
+    """Where values lie in the file: two int64 arrays, (n,), bytes."""
+
+    starts: IntArray
+    sizes: IntArray
+
+
+class LMDBTree:
+    """The values of an LMDB file with the keys ``%08d/<name>``.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    data : ndarray, (size,), uint8
+        The file.
+    rows : int
+    names : sequence of str
+        The field names.
+
+    Raises
+    ------
+    ShardCorruptError
+    """
+
+    def __init__(self, path: Path, data: ByteArray, rows: int, names: Sequence[str]) -> None:
+        self._path = path
+        self._data = data
+        self._names = sorted(name.encode() for name in names)
+        self._ranks = {name: rank for rank, name in enumerate(self._names)}
+        meta = self._newest_meta()
+        self._check_meta(meta, rows * len(self._names))
+        self._halves = data.view("<u2")
+        self._leaves, self._firsts = self._directory(meta, rows * len(self._names))
+
+    def locate(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
+        """Where the values of some fields lie, for some rows; all lie within the file."""
+        ranks = [self._ranks[name.encode()] for name in names]
+        ordinals = (rows * len(self._names) + np.array(ranks)[:, None]).ravel()
+        key_bytes = np.repeat([_ROW_DIGITS + 1 + len(name) for name in names], len(rows))
+        leaf = np.searchsorted(self._firsts, ordinals, side="right") - 1
+        page = self._leaves[leaf] * self._page_bytes
+        index = ordinals - self._firsts[leaf]
+        count = self._counts(page, _LEAF)
+        if (index >= count).any():
+            raise self._corrupt("every key in its leaf page", "a shorter page")
+        node = page + self._halves[(page >> 1) + _HEADER_BYTES // 2 + index]
+        low, high, flags, found_bytes = self._nodes(node, page, count)
+        key = node + _NODE_BYTES
+        if (found_bytes != key_bytes).any() or not self._are_keys(key, rows, names):
+            raise self._corrupt("the keys in order", "another key")
+        sizes, starts = low | high << 16, key + key_bytes
+        self._check_inline(starts, sizes, flags, page)
+        starts = self._follow(starts, sizes, flags == _BIG)
+        shape = (len(names), len(rows))
+        return {
+            name: Values(*place)
+            for name, *place in zip(names, starts.reshape(shape), sizes.reshape(shape), strict=True)
+        }
+
+    def _are_keys(self, places: IntArray, rows: IntArray, names: Sequence[str]) -> bool:
+        """Whether the keys of some fields and rows stand at some places."""
+        digits = (rows[:, None] // _POWERS % 10 + ord("0")).astype(np.uint8)
+        for name, place in zip(names, places.reshape(len(names), len(rows)), strict=True):
+            suffix = np.frombuffer(b"/" + name.encode(), np.uint8)
+            found = take_bytes(self._data, place, _ROW_DIGITS + len(suffix))
+            if not (found[:, :_ROW_DIGITS] == digits).all() or not (found[:, _ROW_DIGITS:] == suffix).all():
+                return False
+        return True
+
+    def _newest_meta(self) -> Any:
+        """The meta page of the last transaction; sets the page size."""
+        self._page_bytes = 4096
+        first = self._meta_at(0)
+        self._page_bytes = int(first["free"]["pad"])
+        if self._page_bytes not in _PAGE_BYTES:
+            raise self._corrupt("a page size of 512 to 65536 bytes", f"{self._page_bytes}")
+        second = self._meta_at(self._page_bytes)
+        return second if second["transaction"] > first["transaction"] else first
+
+    def _meta_at(self, start: int) -> Any:
+        body = self._data[start + _HEADER_BYTES : start + _HEADER_BYTES + _META.itemsize]
+        if len(body) < _META.itemsize:
+            raise self._corrupt("two meta pages", f"{len(self._data)} bytes")
+        meta = body.view(_META)[0]
+        if meta["magic"] != _MAGIC or meta["version"] != _VERSION:
+            raise self._corrupt(
+                "an LMDB file of data format 1", f"magic {int(meta['magic']):#x}, format {int(meta['version'])}"
+            )
+        return meta
+
+    def _check_meta(self, meta: Any, entries: int) -> None:
+        expected, found = (int(meta["last_page"]) + 1) * self._page_bytes, len(self._data)
+        if found != expected:
+            raise self._corrupt(f"{expected} bytes", f"{found}")
+        if meta["main"]["entries"] != entries or meta["main"]["flags"] != 0:
+            raise self._corrupt(
+                f"{entries} plain entries", f"{int(meta['main']['entries'])} with flags {int(meta['main']['flags'])}"
+            )
+
+    def _directory(self, meta: Any, entries: int) -> tuple[IntArray, IntArray]:
+        """Page numbers of the leaves, and the ordinal of the first key in each."""
+        depth, root = int(meta["main"]["depth"]), int(meta["main"]["root"])
+        if root == _NO_PAGE and entries == 0:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        if not 1 <= depth <= _DEPTH_MAX or not self._is_page(root):
+            raise self._corrupt("a tree with a root", f"depth {depth}, root {root}")
+        level = [(root, 0)]
+        for _ in range(depth - 1):
+            level = [child for page, first in level for child in self._children(page, first)]
+            if len(level) > len(self._data) // self._page_bytes:
+                raise self._corrupt("every page once in the tree", "more")
+        leaves, firsts = np.array(level, np.int64).T
+        if firsts[0] != 0 or bool((firsts[1:] <= firsts[:-1]).any()) or firsts[-1] >= entries:
+            raise self._corrupt("leaf pages in the order of their keys", "another order")
+        return np.ascontiguousarray(leaves), np.ascontiguousarray(firsts)
+
+    def _children(self, page: int, first: int) -> list[tuple[int, int]]:
+        """Page number and first ordinal of the children of a branch page, whose own first ordinal is given."""
+        start = np.array([page * self._page_bytes])
+        count = self._counts(start, _BRANCH)
+        slots = (start[0] + _HEADER_BYTES) >> 1
+        nodes = start + self._halves[slots : slots + count[0]]
+        low, high, top, key_bytes = self._nodes(nodes, start, count)
+        children = low | high << 16 | top << 32
+        if bool((children >= len(self._data) // self._page_bytes).any()) or bool((children < 2).any()):
+            raise self._corrupt("pages within the file", f"branch page {page} with others")
+        found = [(int(children[0]), first)]
+        for child, node, size in zip(children[1:].tolist(), nodes[1:].tolist(), key_bytes[1:].tolist(), strict=True):
+            found.append((child, self._ordinal(self._data[node + _NODE_BYTES : node + _NODE_BYTES + size].tobytes())))
+        return found
+
+    def _ordinal(self, key: bytes) -> int:
+        row, name = key[:_ROW_DIGITS], key[_ROW_DIGITS + 1 :]
+        if not row.isdigit() or name not in self._ranks:
+            raise self._corrupt("keys such as 00000042/image", f"{key!r}")
+        return int(row) * len(self._names) + self._ranks[name]
+
+    def _counts(self, page: IntArray, kind: int) -> IntArray:
+        """Number of nodes of pages of one kind, given where they begin."""
+        heads = take_bytes(self._data, page, _HEADER_BYTES).view("<u2")
+        flags, lower = heads[:, 5], heads[:, 6].astype(np.int64)
+        numbers = heads.view("<u8")[:, 0]
+        bad = (numbers * self._page_bytes != page) | (flags != kind)
+        if (bad | (lower <= _HEADER_BYTES) | (lower > self._page_bytes)).any():
+            raise self._corrupt("sound pages in the tree", "a damaged one")
+        counts: IntArray = (lower - _HEADER_BYTES) >> 1
+        return counts
+
+    def _nodes(self, node: IntArray, page: IntArray, count: IntArray) -> tuple[IntArray, ...]:
+        """The four numbers that nodes begin with; they and their keys lie behind the slots of their pages."""
+        place = node - page
+        if ((place < _HEADER_BYTES + 2 * count) | (place > self._page_bytes - _NODE_BYTES) | (place & 1 == 1)).any():
+            raise self._corrupt("nodes within their page", "others")
+        numbers = take_bytes(self._data, node, _NODE_BYTES).view("<u2").astype(np.int64)
+        if (place + _NODE_BYTES + numbers[:, 3] > self._page_bytes).any():
+            raise self._corrupt("keys within their page", "others")
+        return tuple(numbers.T)
+
+    def _check_inline(self, starts: IntArray, sizes: IntArray, flags: IntArray, page: IntArray) -> None:
+        held = np.where(flags == _BIG, 8, sizes)
+        if bool((flags > _BIG).any()) or bool((starts + held > page + self._page_bytes).any()):
+            raise self._corrupt("plain values within their page", "others")
+
+    def _follow(self, starts: IntArray, sizes: IntArray, big: npt.NDArray[np.bool_]) -> IntArray:
+        """Where values begin, those on overflow pages included."""
+        if not big.any():
+            return starts
+        numbers = take_bytes(self._data, starts[big], 8).view("<u8")[:, 0]
+        if (numbers >= len(self._data) // self._page_bytes).any():
+            raise self._corrupt("pages within the file", "a value on another")
+        pages = numbers.astype(np.int64) * self._page_bytes
+        heads = take_bytes(self._data, pages, _HEADER_BYTES)
+        spans = heads.view("<u4")[:, 3].astype(np.int64) * self._page_bytes
+        sound = (heads.view("<u8")[:, 0] == numbers) & (heads.view("<u2")[:, 5] == _OVERFLOW)
+        inside = (_HEADER_BYTES + sizes[big] <= spans) & (pages + spans <= len(self._data))
+        if not (sound & inside).all():
+            raise self._corrupt("large values on overflow pages of their own", "others")
+        out = starts.copy()
+        out[big] = pages + _HEADER_BYTES
+        return out
+
+    def _is_page(self, number: int) -> bool:
+        return 2 <= number < len(self._data) // self._page_bytes
+
+    def _corrupt(self, expected: str, found: str) -> ShardCorruptError:
+        return corrupt(self._path, expected, found)
