@@ -1,5 +1,6 @@
 """Assembly: encoded rows, in their stored order, cut into shards by their bytes."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,28 +36,21 @@ class AssemblyPlan:
     schema : Schema
     cuts : tuple of int
         Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
+    sizes : tuple of ShardSize
+        What each shard will hold; kept here, since the parts of finished shards are gone when a build is resumed.
     workspace : Workspace
     """
 
     rows: Mapping[str, Any]
     format: str
     cuts: tuple[int, ...]
+    sizes: tuple[ShardSize, ...]
     workspace: Workspace
-
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return len(self.cuts) - 1
 
     @cached_property
     def source(self) -> RowSource:
         """The rows."""
         return open_rows(self.rows, self.workspace.root)
-
-    @cached_property
-    def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Encoded bytes of every value of the fields that are not fixed."""
-        return self.source.sizes()
 
     @cached_property
     def order(self) -> IntArray | None:
@@ -72,14 +66,16 @@ class AssemblyPlan:
 
     def save(self) -> None:
         """Write the plan; from here on a resume goes straight to the shards."""
-        document = {"rows": dict(self.rows), "format": self.format, "cuts": list(self.cuts)}
+        sizes = [vars(size) for size in self.sizes]
+        document = {"rows": dict(self.rows), "format": self.format, "cuts": list(self.cuts), "sizes": sizes}
         write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
     def load(cls, workspace: Workspace) -> "AssemblyPlan":
         """Read the plan of a workspace."""
         document = json.loads(workspace.assembly.read_bytes())
-        return cls(document["rows"], document["format"], tuple(document["cuts"]), workspace)
+        sizes = tuple(ShardSize(**size) for size in document["sizes"])
+        return cls(document["rows"], document["format"], tuple(document["cuts"]), sizes, workspace)
 
 
 def plan_assembly(
@@ -95,15 +91,20 @@ def plan_assembly(
     source = open_rows(rows, workspace.root)
     order = None if shuffle is None else np.random.Generator(np.random.PCG64(shuffle)).permutation(len(source))
     bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
-    for lengths in source.sizes().values():
-        bytes_of += lengths
-    source.close()
+    lengths = source.sizes()
+    for values in lengths.values():
+        bytes_of += values
+    cuts = cut_rows(bytes_of if order is None else bytes_of[order], shard_bytes)
+    sizes = []
+    for start, stop in itertools.pairwise(cuts):
+        at = slice(start, stop) if order is None else order[start:stop]
+        sizes.append(shard_size(source.schema, {name: values[at] for name, values in lengths.items()}, stop - start))
     if order is not None:
-        bytes_of = bytes_of[order]
         temporary = workspace.order.with_name("order.partial.npy")
         np.save(temporary, order)
         temporary.replace(workspace.order)
-    return AssemblyPlan(rows, format, cut_rows(bytes_of, shard_bytes), workspace)
+    source.close()
+    return AssemblyPlan(rows, format, cuts, tuple(sizes), workspace)
 
 
 def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:
@@ -124,21 +125,16 @@ def write_planned_shard(workspace: Workspace, plan: AssemblyPlan, number: int) -
     finished = finished_shard(workspace.out, staging)
     if finished is not None:
         return finished
-    rows = plan.shard_rows(number)
-    size = shard_size(plan.source.schema, plan.sizes, rows)
-    names = plan.source.schema.names
-    batches = read_batches(plan.source, rows, names, size.row_bytes)
+    size = plan.sizes[number]
+    batches = read_batches(plan.source, plan.shard_rows(number), plan.source.schema.names, size.row_bytes)
     return write_shard(workspace.out, staging, plan.format, name, plan.source.schema, size, batches)
 
 
-def shard_size(schema: Schema, sizes: Mapping[str, npt.NDArray[np.int64]], rows: IntArray) -> ShardSize:
-    """What a shard of these rows will hold."""
-    totals, largest = {}, {}
-    for field in schema:
-        lengths = sizes[field.name][rows] if not field.is_fixed else np.array([field.row_bytes])
-        totals[field.name] = field.row_bytes * len(rows) if field.is_fixed else int(lengths.sum())
-        largest[field.name] = int(lengths.max(initial=0))
-    return ShardSize(len(rows), totals, largest)
+def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
+    """What a shard of `rows` rows will hold, whose varying values have these encoded `lengths`."""
+    totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
+    largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
+    return ShardSize(rows, totals, largest)
 
 
 def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:

@@ -28,9 +28,15 @@ _FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither tim
 _MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
 
 
+_Row = tuple[int | None, bool, bool, int]  # timestamp, keyframe, whole, place among the packets
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """The shown frames of a video, in presentation order.
+
+    Of a file that is known to be cut off, frames that may be shown after a missing one are left out, since their index cannot
+    be known: those shown later than the last packet was due to be decoded.
 
     Attributes
     ----------
@@ -44,7 +50,7 @@ class Timeline:
     whole : ndarray, (N,), bool
         False for packets that the container knows to be cut off.
     positions : ndarray, (N,), int64
-        The frame's place in decoding order.
+        The frame's packet's place among all packets of the stream, which is decoding order.
     count : int
         Shown frames; the packets', if not exact.
     start : Fraction, seconds
@@ -94,48 +100,53 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
     """
     container, stream = open_video(path, max_pixels=max_pixels)
     with container:
-        rows: list[tuple[int | None, bool, bool]] = []
-        read, end, damage = 0, Fraction(0), None
+        rows: list[_Row] = []
+        read, end, due, damage = 0, Fraction(0), None, None
         try:
             for packet in container.demux():
                 if packet.pts is not None:
                     end = max(end, (packet.pts + (packet.duration or 0)) * packet.time_base)
                 if packet.stream_index != stream.index or not packet.size:
                     continue
-                read += 1
                 if not packet.is_discard and _shown(stream, packet):
-                    rows.append((packet.pts, packet.is_keyframe, not packet.is_corrupt))
+                    rows.append((packet.pts, packet.is_keyframe, not packet.is_corrupt, read))
+                due = packet.dts if due is None else max(due, packet.dts or due)
+                read += 1
         except av.error.FFmpegError as error:
             damage = f"reading stopped after {read} packets: {reason(error)}"
         start = _start(container, stream)
         if damage is None:
             damage = _missing(container, stream, read, end - start)
+        if damage is not None and due is not None:
+            rows = [row for row in rows if row[0] is None or row[0] <= due]
         return _timeline(stream, rows, start, damage)
 
 
-def _timeline(
-    stream: VideoStream, rows: list[tuple[int | None, bool, bool]], start: Fraction, damage: str | None
-) -> Timeline:
-    stamps = [pts for pts, _, _ in rows if pts is not None]
+def _timeline(stream: VideoStream, rows: list[_Row], start: Fraction, damage: str | None) -> Timeline:
+    stamps = [pts for pts, *_ in rows if pts is not None]
     exact = (
         stream.codec_context.name in _ONE_FRAME_A_PACKET
         and stream.codec_context.field_order in _PROGRESSIVE_OR_UNKNOWN
         and len(set(stamps)) == len(rows) > 0
     )
-    pts = np.array(stamps if exact else [], np.int64)
-    order = np.argsort(pts)
+    known = sorted(rows, key=_by_stamp) if exact else []
     return Timeline(
         exact=exact,
-        pts=pts[order],
-        keys=np.array([key for _, key, _ in rows], np.bool_)[order],
-        whole=np.array([whole for _, _, whole in rows], np.bool_)[order],
-        positions=order.astype(np.int64),
+        pts=np.array([pts for pts, *_ in known], np.int64),
+        keys=np.array([key for _, key, _, _ in known], np.bool_),
+        whole=np.array([whole for _, _, whole, _ in known], np.bool_),
+        positions=np.array([position for *_, position in known], np.int64),
         count=len(rows),
         start=start,
         unit=stream.time_base or Fraction(1),
         rate=stream.average_rate or stream.guessed_rate or _FALLBACK_RATE,
         damage=damage,
     )
+
+
+def _by_stamp(row: _Row) -> int:
+    assert row[0] is not None  # an exact timeline has all timestamps
+    return row[0]
 
 
 def _shown(stream: VideoStream, packet: Packet[VideoStream]) -> bool:

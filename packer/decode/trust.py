@@ -16,19 +16,20 @@ class Trust:
     keys : ndarray, (N,), bool
         Which frames are keyframes, in presentation order.
     positions : ndarray, (N,), int64
-        Each frame's place in decoding order.
+        Each frame's place in decoding order; there may be places that no frame has.
     """
 
     def __init__(self, keys: NDArray[np.bool_], positions: NDArray[np.int64]) -> None:
         self._groups = np.cumsum(keys)
         self._positions = positions
         self._by_position = np.argsort(positions)
+        self._places = positions[self._by_position]
         self._first: dict[int, int] = {}
 
     def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order (those before the first or after the last count as that one)."""
-        position = int(np.clip(position, 0, len(self._positions) - 1))
-        group = int(self._groups[self._by_position[position]])
+        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
+        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
+        group = int(self._groups[self._by_position[at]])
         self._first[group] = min(position, self._first.get(group, position))
 
     def doubted(self, index: int) -> bool:

@@ -1,0 +1,106 @@
+"""``packer.build``: the build as a Python call."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.job import BuildResult, Job
+from packer.options import BUILD_OPTION_NAMES, BuildOptions
+from packer.pipeline import Step
+from packer.recipe import Recipe, StepSpec
+from packer.sources.base import Source
+from packer.sources.folder import FolderSource
+from packer.sources.rows import RowsSource
+from packer.sources.table import TABLE_SUFFIXES, TableSource
+from shardspec.errors import UsageError
+
+
+def build(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> BuildResult:
+    """Pack a source into a dataset. Calling it again with the same arguments resumes, or finds that it is done.
+
+    Parameters
+    ----------
+    source : path, sequence of mapping, or Source
+        A folder, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the current folder), or an
+        object with ``list_items``.
+    out : path
+        Folder of the dataset, new or empty, or of the build to go on with.
+    recipe : Recipe, optional
+        Instead of the recipe's options as keyword arguments.
+    progress : bool
+        Whether to show progress on standard error.
+    **options
+        Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may stand for a name.
+
+    Returns
+    -------
+    BuildResult
+
+    Raises
+    ------
+    UsageError
+        The call cannot be meant.
+    ResumeMismatchError, BuildLockedError, BuildError, TooManyRejectsError
+        See `packer.job.Job.run`.
+    """
+    how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
+    functions: dict[str, Step] = {}
+    if recipe is None:
+        if "steps" in options:
+            options["steps"] = tuple(_name_step(step, functions) for step in options["steps"])
+        recipe = Recipe.from_options(options)
+    elif options:
+        raise UsageError(f"expected either a recipe or its options, found both: {', '.join(options)}")
+    target = Path(out).absolute()
+    if functions and "engine" not in how:
+        how["engine"] = "inline"
+    return Job(open_source(source, target), target, recipe, BuildOptions(**how), functions, shown=progress).run()
+
+
+def open_source(source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source, out: Path) -> Source:
+    """The source that a path or an object stands for.
+
+    Raises
+    ------
+    UsageError
+        There is nothing of that name, it is no source, or the output folder would lie inside it.
+    """
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
+        return RowsSource(source, Path.cwd())
+    if not isinstance(source, str | os.PathLike):
+        if hasattr(source, "list_items"):
+            return source
+        raise UsageError(
+            f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
+        )
+    path = Path(source)
+    if path.is_dir():
+        if out.resolve().is_relative_to(path.resolve()):
+            raise UsageError(
+                f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
+            )
+        return FolderSource(path)
+    if not path.exists():
+        raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        raise UsageError(
+            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), found a file {path.suffix or 'without suffix'}"
+        )
+    return TableSource(path)
+
+
+def _name_step(step: Any, functions: dict[str, Step]) -> Any:
+    """A name for a step that is a Python function; names stay as they are."""
+    if not callable(step) or isinstance(step, StepSpec):
+        return step
+    name = f"{getattr(step, '__module__', 'function')}.{getattr(step, '__qualname__', 'step')}"
+    functions[name] = step
+    return name

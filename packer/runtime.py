@@ -1,0 +1,64 @@
+"""What decides the bytes beside the recipe: library versions, and the detector's runtime once ``auto`` is resolved."""
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from packer.detect.runtime import resolve_runtime
+from packer.recipe import Recipe
+from shardspec.errors import MissingDependencyError, UsageError
+
+_CORE = ("numpy", "pillow", "simplejpeg")
+_OF_STEP: Mapping[str, tuple[str, ...]] = {
+    "decode": ("av",),
+    "faces": ("facenet-pytorch", "opencv-python-headless"),
+    "resize": ("opencv-python-headless",),
+}
+_OF_FORMAT: Mapping[str, tuple[str, ...]] = {
+    "hdf5": ("h5py",),
+    "lmdb": ("lmdb",),
+    "npy": (),
+    "parquet": ("pyarrow",),
+    "tfrecord": (),
+}
+
+
+def describe_runtime(recipe: Recipe) -> dict[str, str]:
+    """Versions of the libraries that a recipe uses, by name, and ``detector`` where it looks for faces.
+
+    Raises
+    ------
+    MissingDependencyError, UsageError
+        The detector's runtime is not installed, or cannot run on the device.
+    """
+    names = {*_CORE, *_OF_FORMAT[recipe.format]}
+    steps = [step.use for step in recipe.chain]
+    names.update(name for step in steps for name in _OF_STEP.get(step, ()))
+    runtime = {}
+    if "faces" in steps:
+        runtime["detector"] = _detector(recipe)
+        names.add(runtime["detector"])
+    if recipe.landmarks == "68" and "faces" in steps:
+        names.add("dlib-bin")
+    runtime.update((name, _version(name)) for name in sorted(names))
+    return dict(sorted(runtime.items()))
+
+
+def library_versions(format: str) -> dict[str, str]:
+    """Versions of the libraries that write a format."""
+    return {name: _version(name) for name in sorted({"numpy", *_OF_FORMAT[format]})}
+
+
+def _detector(recipe: Recipe) -> str:
+    try:
+        return resolve_runtime(recipe.detector, recipe.device)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f'{error}, or pip install "facepack[faces]"') from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"

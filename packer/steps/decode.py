@@ -1,0 +1,71 @@
+"""``decode``: an item becomes its picture, or the sampled frames of its video."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from packer.decode.errors import PictureError, VideoError
+from packer.decode.picture import decode_picture
+from packer.decode.sampling import Sampling
+from packer.decode.video import VideoReader
+from packer.encode import KEPT
+from packer.item import Item, ItemReport
+from packer.pipeline import ITEM, REPORT, Sample, Step
+from packer.recipe import Recipe
+from packer.suffixes import is_video
+from shardspec.errors import ItemError
+
+
+def make(recipe: Recipe) -> Step:
+    """The step of a recipe: ``image`` (H, W, 3) uint8 RGB, ``frame`` its true index, ``time`` in seconds (a picture: 0 and 0.0)."""
+    sampling = _sampling(recipe)
+
+    def decode(samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            item: Item = sample[ITEM]
+            if sample.get("image") is not None:
+                sample[REPORT].frames += 1
+                yield {**sample, "frame": 0, "time": 0.0}
+            elif is_video(item.name):
+                yield from _frames(sample, item, sample[REPORT], sampling)
+            else:
+                yield _picture(sample, item, sample[REPORT])
+
+    return decode
+
+
+def _sampling(recipe: Recipe) -> Sampling:
+    chosen: dict[str, Any] = {}
+    for name in ("every", "fps", "frames"):
+        if getattr(recipe, name) is not None:
+            chosen[name] = getattr(recipe, name)
+    if recipe.keyframes:
+        chosen["keyframes"] = True
+    return Sampling(**(chosen or {"every": 1}))
+
+
+def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
+    try:
+        data = item.location().read_bytes()
+    except OSError as error:
+        raise ItemError(f"expected a readable file, found: {error.strerror}") from error
+    try:
+        picture = decode_picture(data)
+    except PictureError as error:
+        raise ItemError(str(error)) from error
+    report.frames += 1
+    kept = (picture.image, data) if picture.passthrough else None
+    return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: kept}
+
+
+def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling) -> Iterator[Sample]:
+    """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error."""
+    try:
+        with VideoReader(item.location(), sampling) as video:
+            for frame in video:
+                report.frames += 1
+                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time}
+            report.damage = video.damage
+    except VideoError as error:
+        raise ItemError(str(error)) from error
+    if not report.frames:
+        raise ItemError(report.damage or "expected at least one frame, found none")

@@ -1,0 +1,21 @@
+"""``resize``: pictures to one size, by area averaging where they shrink."""
+
+from collections.abc import Iterator
+
+from packer.geometry.resize import resize_exact, resize_shorter
+from packer.pipeline import Sample, Step
+from packer.recipe import Recipe
+
+
+def make(recipe: Recipe) -> Step:
+    """The step of a recipe; without a size, or with ``resize="none"``, pictures pass as they are."""
+    size = recipe.size
+    if size is None or recipe.resize == "none":
+        return lambda samples: samples
+    scale = resize_exact if recipe.resize == "exact" else resize_shorter
+
+    def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            yield {**sample, "image": scale(sample["image"], size)}
+
+    return resize
