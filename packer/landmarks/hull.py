@@ -8,7 +8,9 @@ from packer.landmarks.similarity import MEAN_FIVE, FloatArray, check_points, pla
 from shardspec.points import get_layout, hull_flip_permutation
 
 _MIRROR = hull_flip_permutation("5")
-_HALF = _MIRROR >= np.arange(len(_MIRROR))  # the points whose coefficients are stored: the right side and the chin
+_HALF = _MIRROR >= np.arange(
+    len(_MIRROR)
+)  # the points whose coefficients are stored: one of each mirrored pair, and the chin
 
 
 def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
@@ -54,11 +56,13 @@ def estimate_outline(points5: ArrayLike) -> FloatArray:
     """
     known = check_points(points5, "5")
     placed = place_mean_face(known)
-    symmetric, tilted = features(known, placed)
+    symmetric, tilted = (
+        np.clip(found, -limit, limit) for found, limit in zip(features(known, placed), FEATURE_LIMITS, strict=True)
+    )
     half = MEAN_HALF + np.tensordot(symmetric, SYMMETRIC_HALF, 1)
     skew = np.tensordot(tilted, TILTED_HALF, 1)
     outline = np.empty((len(_MIRROR), 2))
-    # the left side is the right one mirrored, with what is tilted the other way; the chin is its own mirror image
+    # the other half is this one mirrored, with what is tilted the other way; the chin is its own mirror image
     outline[_MIRROR[_HALF]] = (half - skew) * (-1, 1)
     outline[_HALF] = half + skew
     return outline @ placed[:, :2].T + placed[:, 2]
@@ -76,7 +80,7 @@ def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, Float
     Returns
     -------
     symmetric : ndarray, (3,), float64
-        Same in a mirror: nose up or down, mouth wider or narrower, mouth up or down. Limited to `FEATURE_LIMITS`.
+        Same in a mirror: nose up or down, mouth wider or narrower, mouth up or down.
     tilted : ndarray, (3,), float64
         Changes its sign in a mirror: nose aside, mouth aside, mouth turned.
     """
@@ -87,4 +91,4 @@ def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, Float
     _, _, nose, right, left = rest
     symmetric = np.array([nose[1], (left[0] - right[0]) / 2, (left[1] + right[1]) / 2])
     tilted = np.array([nose[0], (left[0] + right[0]) / 2, (left[1] - right[1]) / 2])
-    return np.clip(symmetric, -FEATURE_LIMITS[0], FEATURE_LIMITS[0]), np.clip(tilted, -FEATURE_LIMITS[1], FEATURE_LIMITS[1])
+    return symmetric, tilted

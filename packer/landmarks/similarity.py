@@ -133,6 +133,8 @@ def upright_matrix(points5: ArrayLike, centre: tuple[float, float], side: float,
     scale = unit(placed)
     if scale < 0.01:
         raise UsageError(f"expected five points that differ, found {np.asarray(points5).tolist()}")
-    turn = placed[:, :2].T / scale**2 * (size / side)  # the inverse of a similarity is its transpose over the squared scale
+    turn = (
+        placed[:, :2].T / scale**2 * (size / side)
+    )  # the inverse of a similarity is its transpose over the squared scale
     middle = placed[:, :2] @ centre + placed[:, 2]
     return np.column_stack([turn, size / 2 - turn @ middle])
