@@ -9,11 +9,15 @@ from packer.item import Item
 from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.rows import digest_value
+from packer.suffixes import is_video
 from shardspec.manifest import sha256_json
 
-TASK_ITEMS = 64
-TASK_BYTES = 64 * 10**6
+TASK_ITEMS = 32
+TASK_BYTES = 16 * 10**6
 """A task ends with the item that reaches one of these, so its cut depends on the source alone."""
+
+VIDEO_WEIGHT = 8
+"""A video's bytes count so many times: each of them stands for far more pixels than a picture's."""
 
 
 class Task(NamedTuple):
@@ -96,7 +100,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
 def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     tasks, start, task_offset, offset, size = [], 0, 0, 0, 0
     for position, (item, line) in enumerate(zip(items, lines, strict=True), start=1):
-        size += item.bytes
+        size += item.bytes * (VIDEO_WEIGHT if is_video(item.name) else 1)
         offset += len(line)
         if position - start >= TASK_ITEMS or size >= TASK_BYTES or position == len(items):
             tasks.append(Task(start, position, task_offset))

@@ -8,9 +8,8 @@ from packer.landmarks.similarity import MEAN_FIVE, FloatArray, check_points, pla
 from shardspec.points import get_layout, hull_flip_permutation
 
 _MIRROR = hull_flip_permutation("5")
-_HALF = _MIRROR >= np.arange(
-    len(_MIRROR)
-)  # the points whose coefficients are stored: one of each mirrored pair, and the chin
+# the points whose coefficients are stored: one of each mirrored pair, and the chin
+_HALF = np.arange(len(_MIRROR)) <= _MIRROR
 
 
 def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:

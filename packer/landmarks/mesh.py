@@ -77,10 +77,10 @@ class FaceMesh:
 
 def _input_size(network: openvino.Model, path: Path) -> int:
     shapes = [port.partial_shape for port in network.inputs]
-    shape = shapes[0].to_shape() if len(shapes) == 1 and shapes[0].is_static else ()
+    shape: list[int] = list(shapes[0].to_shape()) if len(shapes) == 1 and shapes[0].is_static else []
     if len(shape) != 4 or shape[0] != 1 or shape[1] != shape[2] or shape[3] != 3:
         raise UsageError(f"--landmark-model: expected one input (1, S, S, 3), found {list(map(str, shapes))} in {path}")
-    return int(shape[1])
+    return shape[1]
 
 
 def _outputs(network: openvino.Model, path: Path) -> tuple[int, int, str]:

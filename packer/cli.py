@@ -1,0 +1,75 @@
+"""The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
+
+Exit status: 0 done; 1 a job failed; 2 a wrong call; 3 finished with more rejects than allowed; 130 ended by Ctrl-C.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import NoReturn
+
+from shardspec.errors import ShardspecError
+
+COMMANDS: Mapping[str, str] = {
+    "build": "pack pictures, videos or a table of them into a dataset; the same call again resumes",
+    "inspect": "what a packed dataset holds",
+    "verify": "compare a packed dataset with its manifest, byte for byte",
+    "preview": "a contact sheet of samples, geometry drawn in",
+    "convert": "the same samples in another format, without decoding",
+    "merge": "join packed datasets of one schema",
+    "split": "cut a packed dataset into train, val, test without splitting a group",
+    "export": "write a packed dataset as plain picture files and a table",
+    "bench": "raw against packed on your own data",
+}
+"""Each command is the module ``packer.commands.<name>``, imported when it is chosen."""
+
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
+    signal.signal(signal.SIGTERM, _interrupt)
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser = _parser(name)
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        status: int = import_module(f"packer.commands.{options.command}").run(options)
+    except KeyboardInterrupt:
+        resume = f": run the same command again to resume (packer {' '.join(arguments)})" if name == "build" else ""
+        print(f"packer: interrupted{resume}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except ShardspecError as error:
+        if options.debug:
+            raise
+        print(f"packer {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+    return status
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser, with the arguments of the chosen command only: the others' modules are not imported."""
+    parser = argparse.ArgumentParser(
+        prog="packer", description="Pack image and face datasets once; read them fast in training."
+    )
+    parser.add_argument("--version", action="version", version=f"packer {version('facepack')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, help in COMMANDS.items():
+        command = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if name == chosen:
+            import_module(f"packer.commands.{name}").add_arguments(command)
+    return parser
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt

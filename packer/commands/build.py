@@ -1,0 +1,118 @@
+"""``packer build SOURCE OUT``."""
+
+import argparse
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.api import build, open_source
+from packer.estimate import Estimate, estimate
+from packer.options import BUILD_OPTION_NAMES, BuildOptions
+from packer.recipe import Recipe
+from shardspec.errors import TooManyRejectsError, UsageError
+from shardspec.layout import Layout
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every option of `Recipe` and `BuildOptions`, and a few of the command's own."""
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a folder, or a table (.csv, .jsonl, .parquet) with a path column"
+    )
+    parser.add_argument("out", metavar="OUT", help="folder of the dataset: new or empty, or of the build to go on with")
+    parser.add_argument("--config", metavar="FILE.toml", help="recipe file; options on the command line go before it")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the plan and an estimate of time and size, write nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
+        group = parser.add_argument_group(title)
+        for spec in dataclasses.fields(kind):
+            _add_option(group, spec)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Build, and print what was made."""
+    chosen = _read_config(options.config) if options.config else {}
+    known = {spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind)}
+    chosen |= {name: value for name, value in vars(options).items() if name in known}
+    if options.dry_run:
+        return _dry_run(options, chosen)
+    too_many: TooManyRejectsError | None = None
+    try:
+        build(options.source, options.out, progress=not options.quiet, **chosen)
+    except TooManyRejectsError as error:
+        if not Layout(Path(options.out)).manifest.exists():
+            raise
+        too_many = error
+    manifest = Layout(Path(options.out)).load()
+    counts = manifest.generations[-1].counts
+    if options.json:
+        print(
+            json.dumps(
+                {"out": options.out, "digest": manifest.digest, **counts.to_json(), "shards": len(manifest.shards)}
+            )
+        )
+    else:
+        size = sum(shard.bytes for shard in manifest.shards)
+        print(
+            f"{options.out}: {counts.samples} samples in {len(manifest.shards)} {manifest.format} shards ({size / 1e6:.1f} MB) "
+            f"from {counts.packed_items} of {counts.items} items, {counts.rejected_items} rejected"
+        )
+    if too_many is not None:
+        raise too_many
+    return 0
+
+
+def _dry_run(options: argparse.Namespace, chosen: Mapping[str, Any]) -> int:
+    recipe = Recipe.from_options({name: value for name, value in chosen.items() if name not in BUILD_OPTION_NAMES})
+    how = BuildOptions(**{name: value for name, value in chosen.items() if name in BUILD_OPTION_NAMES})
+    out = Path(options.out).absolute()
+    found: Estimate = estimate(open_source(options.source, out), out, recipe, how)
+    print(json.dumps(found.to_json()) if options.json else found.describe())
+    return 0
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    """The keys of a recipe file, with ``-`` or ``_``."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: expected a recipe file, found: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: expected TOML, {error}") from error
+    return {key.replace("-", "_"): value for key, value in document.items()}
+
+
+def _add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:
+    """One attribute as an option; left out of the namespace where it is not given, so that the recipe file counts."""
+    meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
+    common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
+    if isinstance(spec.default, bool):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        return
+    if "choices" in meta:
+        common["choices"] = meta["choices"]
+    else:
+        common["metavar"] = meta.get("metavar", spec.name.upper())
+    if spec.name == "steps":
+        common["type"] = lambda text: tuple(part.strip() for part in text.split(","))
+    elif not meta.get("bytes") and "parse" not in meta:
+        common["type"] = _number_type(spec)
+    group.add_argument(flag, **common)
+
+
+def _number_type(spec: "dataclasses.Field[Any]") -> Any:
+    kinds = getattr(spec.type, "__args__", (spec.type,))
+    return int if kinds[0] is int else float if kinds[0] is float else str
+
+
+def _help(spec: "dataclasses.Field[Any]") -> str:
+    text = str(spec.metadata["help"]).replace("%", "%%")
+    if spec.default in (None, (), False) or "default" in text:
+        return text
+    shown = f"{int(str(spec.default)) // 10**6}MB" if spec.metadata.get("bytes") else spec.default
+    return f"{text} (default {shown})"

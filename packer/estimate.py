@@ -1,0 +1,127 @@
+"""``--dry-run``: the plan, and what a few items tell of time and size."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packer.item import Item
+from packer.options import BuildOptions
+from packer.part import Part
+from packer.plan import Plan, make_plan
+from packer.recipe import Recipe
+from packer.resources import count_workers
+from packer.runtime import describe_runtime
+from packer.sources.base import Listing, Source
+from packer.work import Unit, Work
+from packer.workspace import Workspace
+
+TRIED_ITEMS = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build would do and need.
+
+    Attributes
+    ----------
+    plan : Plan
+    tried_items : int
+        Items that were packed into a temporary folder to measure.
+    tried_samples, tried_rejects : int
+    samples : int
+        Estimated.
+    bytes : int
+        Encoded bytes of all samples, estimated. The parts need as much again until the shards are written.
+    seconds : float
+        With `workers`, estimated; without the loading of models.
+    workers : int
+    free_bytes : int
+        On the output's file system.
+    """
+
+    plan: Plan
+    tried_items: int
+    tried_samples: int
+    tried_rejects: int
+    samples: int
+    bytes: int
+    seconds: float
+    workers: int
+    free_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether parts and shards together fit into the free space."""
+        return 2 * self.bytes < self.free_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The estimate as JSON, with the plan's recipe and counts."""
+        values = {name: value for name, value in vars(self).items() if name != "plan"}
+        plan = self.plan
+        counted = {"items": plan.items, "tasks": len(plan.tasks), "ignored_files": plan.ignored}
+        return {**counted, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
+
+    def describe(self) -> str:
+        """The estimate for people."""
+        plan = self.plan
+        recipe = ", ".join(f"{name}={value}" for name, value in plan.recipe.items() if value not in (None, [], False))
+        room = "fits" if self.fits else "DOES NOT FIT"
+        return (
+            f"{plan.items} items in {len(plan.tasks)} tasks, {plan.ignored} files ignored\n"
+            f"recipe: {recipe}\n"
+            f"tried {self.tried_items} items: {self.tried_samples} samples, {self.tried_rejects} rejects\n"
+            f"about {self.samples} samples, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
+            f"{self.free_bytes / 1e6:.0f} MB free: {room}), {self.seconds:.0f} s with {self.workers} workers"
+        )
+
+
+def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -> Estimate:
+    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`."""
+    listing = source.list_items(recipe.label_from, recipe.path_column)
+    plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
+    tried = _spread(listing.items[: recipe.limit])
+    with tempfile.TemporaryDirectory() as folder:
+        samples, size, rejects, seconds = _pack(tried, recipe, plan, Path(folder))
+    # A video's cost goes with its length, so items count by their bytes; rows without files count evenly.
+    weight = sum(item.bytes for item in listing.items[: recipe.limit]) / max(1, sum(item.bytes for item in tried))
+    factor = weight if any(item.bytes for item in tried) else plan.items / max(1, len(tried))
+    workers = count_workers(options.workers, recipe, len(plan.tasks))
+    free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
+    return Estimate(
+        plan,
+        len(tried),
+        samples,
+        rejects,
+        round(samples * factor),
+        round(size * factor),
+        seconds * factor / workers,
+        workers,
+        free,
+    )
+
+
+def _spread(items: Sequence[Item]) -> list[Item]:
+    count = min(TRIED_ITEMS, len(items))
+    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
+
+
+def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path) -> tuple[int, int, int, float]:
+    """Pack the items; samples, encoded bytes, rejects, and seconds once the models are loaded."""
+    space = Workspace(folder / "build")
+    space.create()
+    moved = [replace(item, index=index) for index, item in enumerate(items)]
+    small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
+    space.items.write_text("".join(lines), "ascii")
+    work = Work(space, small, live=dict(enumerate(moved)))
+    work.prepare()
+    started_s = time.perf_counter()
+    for number in range(len(small.tasks)):
+        work.run(Unit("task", number), {}, lambda *_: None)
+    seconds = time.perf_counter() - started_s
+    parts = [Part(space.part(number)) for number in range(len(small.tasks))]
+    rejects = sum(not report.samples for part in parts for report in part.reports())
+    return sum(map(len, parts)), sum(int(part.lengths.sum()) for part in parts), rejects, seconds

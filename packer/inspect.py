@@ -1,0 +1,57 @@
+"""What a packed dataset holds, from its manifest alone."""
+
+from pathlib import Path
+from typing import Any
+
+from shardspec.layout import Layout
+from shardspec.manifest import Counts, Manifest
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The facts of a dataset, as JSON.
+
+    Returns
+    -------
+    dict
+        ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts summed over the
+        generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``.
+    """
+    manifest = Layout(path).load()
+    counts = [generation.counts.to_json() for generation in manifest.generations]
+    totals = {name: sum(count[name] for count in counts) for name in Counts.__dataclass_fields__}
+    return {
+        "path": str(path),
+        "format": manifest.format,
+        **totals,
+        "fields": manifest.schema.to_json()["fields"],
+        "shards": [
+            {"name": shard.name, "samples": shard.samples, "bytes": shard.bytes, "block_rows": shard.block_rows}
+            for shard in manifest.shards
+        ],
+        "bytes": sum(shard.bytes for shard in manifest.shards),
+        "digest": manifest.digest,
+        "fingerprints": [generation.fingerprint for generation in manifest.generations],
+        "recipe": dict(manifest.generations[-1].recipe),
+        "runtime": dict(manifest.generations[-1].runtime),
+        "wall_clock": dict(manifest.wall_clock),
+    }
+
+
+def render(path: Path) -> str:
+    """The facts of a dataset, for people."""
+    manifest: Manifest = Layout(path).load()
+    facts = describe(path)
+    lines = [
+        f"{path}: {facts['samples']} samples, {manifest.format}, {len(manifest.shards)} shards, {facts['bytes'] / 1e6:.1f} MB",
+        f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
+        f"{facts['frames_without_sample']} frames without a sample, {facts['damaged_items']} damaged videos, "
+        f"{facts['ignored_files']} files ignored",
+        f"digest: {facts['digest']}",
+        "fields:",
+    ]
+    for field in manifest.schema:
+        shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
+        extra = f", {len(field.classes)} classes: {', '.join(field.classes[:8])}" if field.classes else ""
+        extra += f", layout {field.layout}" if field.layout else ""
+        lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
+    return "\n".join(lines)
