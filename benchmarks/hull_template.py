@@ -56,6 +56,7 @@ class Face:
 
 
 def pictures(paths: list[Path], every: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """Each picture, and each n-th frame of each video, with its file's name."""
     files = [f for path in paths for f in (sorted(path.rglob("*")) if path.is_dir() else [path]) if f.is_file()]
     for file in files:
         if file.suffix.lower() in (".mp4", ".mov", ".avi", ".mkv"):
@@ -68,6 +69,7 @@ def pictures(paths: list[Path], every: int) -> Iterator[tuple[str, NDArray[np.ui
 
 
 def faces(paths: list[Path], every: int, mesh_file: Path) -> list[Face]:
+    """All faces, with every landmark kind."""
     detector, mesh, dlib68 = Detector.dataset(), FaceMesh(mesh_file), Dlib68()
     out = []
     for source, picture in pictures(paths, every):
@@ -94,6 +96,7 @@ def mesh_scale(points: FloatArray, size: int) -> float:
 
 
 def to_mean(points5: FloatArray, points: FloatArray) -> FloatArray:
+    """Points of the crop in the mean frame."""
     return affine.apply(affine.invert(place_mean_face(points5)), points)
 
 
@@ -138,6 +141,7 @@ def fit(chosen: list[Face], seed: int = 0) -> tuple[FloatArray, FloatArray, Floa
 def predict(
     model: tuple[FloatArray, FloatArray, FloatArray], points5: FloatArray, mean_only: bool = False
 ) -> FloatArray:
+    """The outline that a fit gives, or its mean shape only placed on the points."""
     even, odd, limits = model
     placed = place_mean_face(points5)
     symmetric, tilted = features(points5, placed)
@@ -215,6 +219,7 @@ def table(model: tuple[FloatArray, FloatArray, FloatArray]) -> str:
 
 
 def main() -> None:
+    """Find the faces, judge the fit, print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--mesh", type=Path, required=True, help="face_landmark.tflite")
