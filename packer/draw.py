@@ -62,7 +62,7 @@ def draw(
         cv2.circle(canvas, tuple(polygon[0].tolist()), weight * 2 << _SUBPIXEL, HULL, -1, cv2.LINE_AA, _SUBPIXEL)
     if landmarks is not None:
         points = np.asarray(landmarks, np.float64)
-        radius = (weight + 1 if len(points) <= 68 else weight) << _SUBPIXEL
+        radius = weight + (2 if len(points) <= 5 else 1 if len(points) <= 68 else 0) << _SUBPIXEL
         for centre, colour in zip(_fixed(points, scale), _colours(len(points)), strict=True):
             cv2.circle(canvas, centre, radius, colour, -1, cv2.LINE_AA, _SUBPIXEL)
     if not valid:

@@ -1,29 +1,37 @@
 """The boxes of the eyes, the nose and the mouth, from whatever points there are."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packer.landmarks.similarity import check_points, five_points, place_mean_face, unit
+from packer.landmarks.similarity import FloatArray, check_points, five_points, place_mean_face, unit
 from shardspec.points import REGIONS, get_layout
 
 MARGIN = 0.1
 """What is added on each side of the points of a region, in frontal eye distances (`packer.landmarks.similarity.unit`)."""
 
-# Layout "5" has one or two points per region. There a box is laid around each point in the mean frame, with the margin of 0.1
-# included: left, top, right, bottom of the point, in frontal eye distances. Medians of the mesh's regions on 136 faces
-# (`benchmarks/hull_template.py`), made symmetric and rounded to 0.01.
+# Layout "5" has one or two points per region. There the box of a region encloses smaller boxes around them, laid in the mean
+# frame with the margin of 0.1 included: left, top, right, bottom of the point, in frontal eye distances. Close to the medians
+# of the mesh's regions on 121 faces (`benchmarks/hull_template.py`), made symmetric; the mouth reaches lower, since smiling
+# lifts its corners, and the nose from between the eyes to below its tip, wherever a turned head shows that.
+_RIGHT_EYE, _LEFT_EYE, _NOSE, _MOUTH_RIGHT, _MOUTH_LEFT, _BETWEEN_EYES = range(6)
 _EYE = (-0.33, -0.16, 0.33, 0.16)
-_NOSE = (-0.42, -0.78, 0.42, 0.27)
-_MOUTH = (-0.12, -0.25, 0.12, 0.28)
-_AROUND = {"left_eye": _EYE, "right_eye": _EYE, "nose": _NOSE, "mouth": _MOUTH}
+_CORNER = (-0.12, -0.22, 0.12, 0.36)
+_AROUND: Mapping[str, tuple[tuple[int, tuple[float, float, float, float]], ...]] = {
+    "left_eye": ((_LEFT_EYE, _EYE),),
+    "right_eye": ((_RIGHT_EYE, _EYE),),
+    "nose": ((_NOSE, (-0.36, -0.2, 0.36, 0.25)), (_BETWEEN_EYES, (-0.25, -0.14, 0.25, 0.1))),
+    "mouth": ((_MOUTH_RIGHT, _CORNER), (_MOUTH_LEFT, _CORNER)),
+}
 
 
 def regions(points: ArrayLike, layout: str) -> NDArray[np.float32]:
     """The boxes of the four regions.
 
     Where a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each side. For
-    five points, a typical box in the upright face is laid around the region's points, and the result is the upright rectangle
-    that encloses it when the face is tilted.
+    five points, typical boxes in the upright face are laid around the region's points, and the result is the upright rectangle
+    that encloses them, also when the face is tilted.
 
     Parameters
     ----------
@@ -38,17 +46,26 @@ def regions(points: ArrayLike, layout: str) -> NDArray[np.float32]:
         Not clipped: a box may reach outside the crop.
     """
     known = check_points(points, layout)
-    placed = place_mean_face(five_points(known, layout))
+    five = five_points(known, layout)
+    placed = place_mean_face(five)
     entry = get_layout(layout)
     out = np.empty((len(REGIONS), 4), np.float32)
     for row, name in zip(out, REGIONS, strict=True):
-        own = known[list(entry.regions[name])]
         if entry.outline:
-            reach = np.full(2, MARGIN * unit(placed))
+            own, reach = known[list(entry.regions[name])], MARGIN * unit(placed)
             row[:2], row[2:] = own.min(axis=0) - reach, own.max(axis=0) + reach
         else:
-            left, top, right, bottom = _AROUND[name]
-            offsets = np.array([[left, top], [right, top], [right, bottom], [left, bottom]]) @ placed[:, :2].T
-            corners = (own[:, None] + offsets).reshape(-1, 2)
+            corners = _corners(five, placed, name)
             row[:2], row[2:] = corners.min(axis=0), corners.max(axis=0)
     return out
+
+
+def _corners(five: FloatArray, placed: FloatArray, name: str) -> FloatArray:
+    """Corners of the boxes around the points of a region, turned and scaled as the face is: (n, 2)."""
+    anchors = np.vstack([five, five[:2].mean(axis=0)])
+    return np.concatenate(
+        [
+            anchors[at] + np.array([[left, top], [right, top], [right, bottom], [left, bottom]]) @ placed[:, :2].T
+            for at, (left, top, right, bottom) in _AROUND[name]
+        ]
+    )
