@@ -1,5 +1,6 @@
 """The MTCNN detector: a pyramid for P-net, then R-net and O-net on what it proposes."""
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -178,18 +179,24 @@ class Detector:
     def _propose(self, frame: Frame, height: int, width: int, scales: list[float]) -> FloatArray:
         """Boxes (n, 4) that P-net proposes, best first, squared."""
         min_logit = math.log(self._thresholds[0] / (1 - self._thresholds[0]))
-        levels = []
+        lattice, columns, corners, values = [], [], [], []
+        first_row = 0
         for scale in scales:
-            y, x, values = frame.propose(int(height * scale + 1), int(width * scale + 1), min_logit)
-            scores = _sigmoid(values[:, 4])
+            rows = int(height * scale + 1)
+            y, x, outputs = frame.propose(rows, int(width * scale + 1), min_logit)
             cells = np.stack([x, y], axis=1).astype(np.float32) * np.float32(_STRIDE) + np.float32(1)
-            corners = [cells, cells + np.float32(_CELL - 1)]
-            boxes = np.concatenate([np.floor(corner / np.float32(scale)) for corner in corners], axis=1)
-            keep = lattice_nms(y, x, boxes, scores, _LEVEL_IOU)
-            levels.append(np.concatenate([boxes[keep], scores[keep, None], values[keep, :4]], axis=1))
-        found = np.concatenate(levels)
-        found = found[nms(found[:, :4], found[:, 4], _MERGE_IOU)]
-        return square(regress(found[:, :4], found[:, 5:], inclusive=0))
+            ends = np.concatenate([cells, cells + np.float32(_CELL - 1)], axis=1)
+            corners.append(np.floor(ends / np.float32(scale)))
+            lattice.append(y + first_row)  # the levels one below the other, out of each other's reach
+            columns.append(x)
+            values.append(outputs)
+            first_row += rows
+        boxes, outputs = np.concatenate(corners), np.concatenate(values)
+        scores = _sigmoid(outputs[:, 4])
+        keep = lattice_nms(np.concatenate(lattice), np.concatenate(columns), boxes, scores, _LEVEL_IOU)
+        if _levels_may_overlap(scales):
+            keep = keep[nms(boxes[keep], scores[keep], _MERGE_IOU)]
+        return square(regress(boxes[keep], outputs[keep, :4], inclusive=0))
 
     def _refine(
         self, net: str, frame: Frame, boxes: FloatArray, height: int, width: int
@@ -200,6 +207,16 @@ class Detector:
         scores = _sigmoid(values[:, -1])
         passed = scores > np.float32(self._thresholds[1 if net == "rnet" else 2])
         return boxes[valid][passed], scores[passed], values[passed]
+
+
+def _levels_may_overlap(scales: list[float]) -> bool:
+    """Tell whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
+
+    A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more than
+    the ratio of their areas. At the default factor that is 0.5, and a bit more for the smallest.
+    """
+    sides = [(_CELL - 1) / scale for scale in scales]
+    return any(((fine + 1) / max(coarse - 1, 1e-9)) ** 2 > _MERGE_IOU for fine, coarse in itertools.pairwise(sides))
 
 
 def _points(boxes: FloatArray, values: FloatArray) -> FloatArray:
