@@ -170,9 +170,8 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[
                 exif = image.info.get("exif", b"") if kind != "TIFF" else b""
     except PictureError:
         raise
-    except (
-        Exception
-    ) as error:  # what a damaged file makes Pillow raise is anything: SyntaxError, struct.error, EOFError …
+    except Exception as error:
+        # What a damaged file makes Pillow raise is anything: SyntaxError, struct.error, EOFError, MemoryError.
         raise PictureError(
             f"expected a whole {kind}, found one that does not decode: {error or type(error).__name__}"
         ) from error
