@@ -158,6 +158,7 @@ class _Windows:
         self._blocks = blocks
         self._window = window
         self._words = (seed, epoch)
+        self._count = -(-len(blocks) // window)
         self._permuted = Permutation(len(blocks), seed, epoch, _BLOCK_TAG)
         self._load(0, 0)
 
@@ -180,10 +181,13 @@ class _Windows:
 
     def _skip_to(self, position: int) -> None:
         """Load the window that holds a position at or behind the start of the present one."""
-        number, start, length = self._number, self._start, len(self._rows)
-        if position < start + length:
+        if position < self._start + len(self._rows):
             return
-        number, start = number + 1, start + length
+        if self._number + 1 < self._count:  # the usual case
+            self._load(self._number + 1, self._start + len(self._rows))
+            if position < self._start + len(self._rows):
+                return
+        number, start = self._number + 1, self._start + len(self._rows)
         per_chunk = max(1, _SIZING_CHUNK // self._window)
         while True:
             sizes = self._sizes(number, number + per_chunk)

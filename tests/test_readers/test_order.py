@@ -51,7 +51,7 @@ def test_permutation_is_random_access_on_huge_ranges():
     assert [int(permutation(positions[i : i + 1])[0]) for i in range(4)] == values.tolist()
 
 
-@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("n", [3, 4])
 def test_small_permutations_are_equally_frequent(n):
     # Chi-square over all n! permutations; the bound is six standard deviations, and the keys are fixed.
     draws, kinds = 40 * math.factorial(n), math.factorial(n)

@@ -1,0 +1,205 @@
+"""Packed datasets for torch: map-style, read by the batch, one class per format."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.blocks import Blocks
+from readers.decoding import Decoding
+from readers.formats.npy import map_npy
+from readers.order import Picks
+from readers.plans import DecodePlan
+from readers.samples import SampleDataset
+from readers.seeding import AnyTransform
+from readers.shards import ShardPool, Verify
+from readers.values import BatchLayout, allocate_values
+from shardspec.columns import Columns
+from shardspec.errors import UsageError
+from shardspec.formats import get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.schema import Field, Schema
+
+_COLUMN_CHUNK = 4096
+
+
+class PackedDataset(SampleDataset):
+    """A packed dataset of any format.
+
+    ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening reads the manifest and the sizes
+    of the shards, no more. Shards open when they are first read; at most 128 descriptors are held per process, over all
+    datasets. Safe between threads, after a fork, and to pickle: no handle travels.
+
+    Parameters
+    ----------
+    path : path-like
+        The folder.
+    fields : sequence of str, optional
+        The fields to read, in this order; all of them by default. What is not named is not read.
+    transform : callable, optional
+        Called with every sample (`readers.seeding`); one marked ``seeded`` gets a generator that is a function of seed, epoch
+        and row.
+    verify : {"size", "digest", "off"} or bool
+        ``"size"``: every file is there and has its size, checked now. ``"digest"``: also its SHA-256, once per process before it
+        is first opened. True is ``"digest"``, False is ``"off"``.
+    checksums : bool
+        Whether the format's own checksums are checked at every read, where it has any.
+    decode : dict of str to DecodePlan, optional
+        For picture fields: a crop or size to decode to (`readers.crops`), or the JPEG decoder's faster ways (`readers.Whole`).
+
+    Raises
+    ------
+    NotADatasetError, ManifestError, VersionError
+        There is no dataset, or none that can be read.
+    ShardMissingError, ShardCorruptError
+        A file is missing or differs.
+    """
+
+    format: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        fields: Sequence[str] | None = None,
+        transform: AnyTransform | None = None,
+        verify: Verify | bool = "size",
+        checksums: bool = True,
+        decode: Mapping[str, DecodePlan] | None = None,
+    ) -> None:
+        super().__init__(transform)
+        layout = Layout(Path(fspath(path)).absolute())
+        self.manifest: Manifest = layout.load()
+        found = self.manifest.format
+        if self.format is not None and found != self.format:
+            raise UsageError(
+                f"{layout.root}: expected a dataset of format {self.format!r}, found {found!r}: "
+                f"use {get_format(found).dataset}, or open_dataset for any format"
+            )
+        how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
+        self.pool = ShardPool(layout, self.manifest, how, checksums)
+        selected = self.manifest.schema.select(None if fields is None else list(fields))
+        self._decoding = Decoding(self.pool, selected, decode or {})
+        self._blocks = Blocks.of_shards(self.manifest.shards)
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    def __repr__(self) -> str:
+        root, shards = self.pool.layout.root, len(self.manifest.shards)
+        return f"{type(self).__name__}({str(root)!r}): {len(self)} samples, {self.manifest.format}, {shards} shards"
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.pool.layout.root
+
+    @property
+    def schema(self) -> Schema:
+        """The fields that are read."""
+        return self._decoding.schema
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``, None if there is no such field or it has no names."""
+        schema = self.manifest.schema
+        return schema["label"].classes if "label" in schema else None
+
+    @property
+    def blocks(self) -> Blocks:
+        """The runs of rows that are cheap to read together."""
+        return self._blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie before the transform."""
+        return self._decoding.layout
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or any(plan.random for plan in self._decoding.plans.values())
+
+    def read_raw(self, picks: Picks, out: Columns, start: int) -> None:
+        """Read rows, without the transform, into places start, start + 1, … of a batch."""
+        self._decoding.read_into(picks, out, start)
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self._decoding.describe(row)
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of the whole dataset, whether it is among those read or not.
+
+        Scalar fields come from the index, mapped, without touching a shard. Others are read through, which for pictures means
+        decoding all of them.
+
+        Returns
+        -------
+        ndarray, (N, *shape), read-only where it is mapped; a list of N where the shape varies
+        """
+        field = self.manifest.schema[name]
+        index = self.pool.layout.index(name)
+        if field.kind == "fixed" and field.shape == () and index.exists():
+            return map_npy(index, field.numpy_dtype, (len(self),))
+        return self._read_column(field)
+
+    def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
+        decoding = Decoding(self.pool, Schema((field,)), {})
+        whole = allocate_values(decoding.layout, len(self))
+        for start in range(0, len(self), _COLUMN_CHUNK):
+            rows = np.arange(start, min(start + _COLUMN_CHUNK, len(self)))
+            decoding.read_into(Picks(rows, np.zeros(len(rows), np.uint64), 0), whole, start)
+        column: npt.NDArray[Any] | list[Any] = whole[field.name]
+        return column
+
+
+class HDF5Dataset(PackedDataset):
+    """A packed dataset of HDF5 shards."""
+
+    format = "hdf5"
+
+
+class LMDBDataset(PackedDataset):
+    """A packed dataset of LMDB shards."""
+
+    format = "lmdb"
+
+
+class NpyDataset(PackedDataset):
+    """A packed dataset of npy shards."""
+
+    format = "npy"
+
+
+class ParquetDataset(PackedDataset):
+    """A packed dataset of Parquet shards."""
+
+    format = "parquet"
+
+
+class TFRecordDataset(PackedDataset):
+    """A packed dataset of TFRecord shards."""
+
+    format = "tfrecord"
+
+
+_CLASSES: Mapping[str | None, type[PackedDataset]] = {
+    c.format: c for c in (HDF5Dataset, LMDBDataset, NpyDataset, ParquetDataset, TFRecordDataset)
+}
+
+
+def open_dataset(
+    path: str | PathLike[str],
+    fields: Sequence[str] | None = None,
+    transform: AnyTransform | None = None,
+    verify: Verify | bool = "size",
+    checksums: bool = True,
+    decode: Mapping[str, DecodePlan] | None = None,
+) -> PackedDataset:
+    """Open a packed dataset of whatever format. The parameters are those of `PackedDataset`."""
+    kind = _CLASSES.get(Layout(Path(fspath(path)).absolute()).load().format, PackedDataset)
+    return kind(path, fields, transform, verify, checksums, decode)

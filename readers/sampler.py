@@ -1,0 +1,94 @@
+"""A sampler for torch's DataLoader, and torchdata's StatefulDataLoader, that yields an `Order`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from readers.order import Cut, Order
+from readers.progress import Progress
+from readers.seeding import SampledIndex
+
+_CHUNK = 4096
+
+
+class OrderSampler(Sampler[int]):
+    """Yields this rank's part of every epoch, as indices that carry the seed and the epoch to the dataset.
+
+    The length is the same on every rank. Iterating again takes the next epoch; `set_epoch` chooses one.
+
+    Parameters
+    ----------
+    order : Order
+    rank, world_size : int
+    drop_last : bool
+        Leave out the last few samples where they do not divide by the ranks, instead of repeating the first few.
+    """
+
+    def __init__(self, order: Order, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> None:
+        self._progress = Progress(order, Cut(rank, world_size, drop_last))
+        self._yielded = 0
+
+    def __len__(self) -> int:
+        return self._progress.length()
+
+    def __iter__(self) -> Iterator[int]:
+        # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element.
+        epoch, consumed = self._progress.begin()
+        self._yielded = 0
+        return self._iterate(epoch, consumed)
+
+    def _iterate(self, epoch: int, consumed: int) -> Iterator[int]:
+        progress = self._progress
+        length = progress.cut.length(len(progress.order), consumed)
+        sequence = progress.order.epoch(epoch)
+        for start in range(0, length, _CHUNK):
+            picks = sequence.at(progress.cut.positions(start, min(start + _CHUNK, length), consumed))
+            for row, seed in zip(picks.rows.tolist(), picks.seeds.tolist(), strict=True):
+                self._yielded += 1
+                yield SampledIndex(row, seed, epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of `epoch`."""
+        self._progress.set_epoch(epoch)
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """The state from which `load_state_dict` goes on, at any number of ranks and workers.
+
+        Parameters
+        ----------
+        consumed : int, optional
+            Samples of this epoch that the training loops of all ranks together have consumed. A DataLoader's workers run
+            ahead of the loop, so only the loop knows: steps × batch size × ranks. Without it, what this sampler has handed
+            out counts, times the ranks (right for StatefulDataLoader, which keeps the state of every batch).
+        """
+        if consumed is None:
+            consumed = self._progress.consumed + self._yielded * self._progress.cut.world_size
+        return self._progress.state_dict(consumed)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state: the next iteration yields the rest of its epoch.
+
+        Raises
+        ------
+        UsageError
+            The state is of another order.
+        """
+        self._progress.load_state_dict(state)
+        self._yielded = 0
+
+
+def class_balanced_weights(labels: "np.ndarray[Any, np.dtype[Any]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Weights that draw every class equally often: one over the number of samples of each sample's class.
+
+    Parameters
+    ----------
+    labels : int array, (N,)
+
+    Returns
+    -------
+    float64 array, (N,)
+    """
+    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return 1.0 / counts[inverse]

@@ -1,0 +1,209 @@
+"""The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from readers.blocks import Blocks
+from readers.collate import Batch, SampleList, collate_samples
+from readers.order import WINDOW_BLOCKS, Order, Picks, Shuffle
+from readers.sampler import OrderSampler
+from readers.seeding import AnyTransform, SampledIndex
+from readers.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
+from readers.values import BatchLayout, allocate_values
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+
+_PROBES = 4
+
+
+class SampleDataset(Dataset[dict[str, Any]]):
+    """A map-style dataset that is read by the batch. Subclasses say how long they are and how rows are read.
+
+    Parameters
+    ----------
+    transform : callable, optional
+        See `readers.seeding`.
+    """
+
+    def __init__(self, transform: AnyTransform | None = None) -> None:
+        self._transforms = Chain(() if transform is None else (transform,))
+        self._layout: BatchLayout | None = None
+
+    # What a subclass says.
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The runs of rows that are cheap to read together, None if there are no such."""
+        return None
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie before the transform."""
+        raise NotImplementedError
+
+    def read_raw(self, picks: Picks, out: Columns, start: int) -> None:
+        """Read rows, without the transform, into places start, start + 1, … of a batch of `raw_layout`."""
+        raise NotImplementedError
+
+    def base_rows(self, picks: Picks) -> IntArray:
+        """The rows in the base dataset, under which augmentations draw."""
+        return picks.rows
+
+    def describe(self, row: int) -> str:
+        """Where a row comes from, for messages."""
+        raise NotImplementedError
+
+    # What every dataset has.
+
+    def with_transform(self, transform: AnyTransform | None) -> Self:
+        """The same dataset with one more transform behind its own."""
+        if transform is None:
+            return self
+        other = copy(self)
+        other._transforms = self._transforms.then(transform)
+        other._layout = None
+        return other
+
+    @property
+    def layout(self) -> BatchLayout:
+        """How values lie in a batch. With a transform, a few samples are tried to find out."""
+        if not len(self._transforms):
+            return self.raw_layout
+        if self._layout is None:
+            self._layout = self._probe()
+        return self._layout
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """The samples at some indices, read as one batch."""
+        picks = self._picks(indices)
+        out = allocate_values(self.raw_layout, len(picks))
+        self.read_raw(picks, out, 0)
+        samples = list(rows_of(out, 0, len(picks)))
+        if not len(self._transforms):
+            return SampleList(samples, out)
+        return [self._transform(sample, picks, i) for i, sample in enumerate(samples)]
+
+    def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
+        """The samples at some indices as columns: a stacked array per field, a list where shapes vary."""
+        out = allocate_values(self.layout, len(indices))
+        self.read_into(indices, out)
+        return out
+
+    def read_into(self, indices: Sequence[int] | IntArray, out: Columns) -> None:
+        """Read the samples at some indices into the first places of the caller's columns (`layout` says how they look)."""
+        self.read_picks(self._picks(indices), out, 0)
+
+    def read_picks(self, picks: Picks, out: Columns, start: int = 0) -> None:
+        """Read picked rows into places start, start + 1, … of a batch of `layout`."""
+        if not len(self._transforms):
+            self.read_raw(picks, out, start)
+            return
+        layout = self.layout
+        for first in range(0, len(picks), CHUNK_ROWS):
+            part = picks.part(first, first + CHUNK_ROWS)
+            scratch = allocate_values(self.raw_layout, len(part))
+            self.read_raw(part, scratch, 0)
+            for i, sample in enumerate(rows_of(scratch, 0, len(part))):
+                transformed = self._transform(sample, part, i)
+                try:
+                    store(transformed, out, start + first + i, layout)
+                except Exception as error:
+                    error.add_note(self.describe(int(part.rows[i])))
+                    raise
+
+    def collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
+        """Samples as a batch of tensors, for a DataLoader's ``collate_fn``: the batches that `Loader` gives."""
+        return collate_samples(samples, self.layout)
+
+    def order(
+        self,
+        shuffle: Shuffle = "full",
+        seed: int = 0,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+    ) -> Order:
+        """The order of every epoch over this dataset (`readers.order.Order`)."""
+        weighed = None if weights is None else np.asarray(weights, np.float64)
+        return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws)
+
+    def sampler(
+        self,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: Shuffle = "full",
+        drop_last: bool = False,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+    ) -> OrderSampler:
+        """A sampler for a DataLoader over this dataset (`readers.sampler.OrderSampler`).
+
+        Parameters
+        ----------
+        drop_last : bool
+            Ranks have equal lengths: by leaving out the last few samples, or by repeating the first few.
+        weights : float array, (N,), optional
+            Relative probabilities of draws with replacement (`readers.sampler.class_balanced_weights`).
+        draws : int, optional
+            Length of a weighted epoch.
+        """
+        return OrderSampler(self.order(shuffle, seed, window, weights, draws), rank, world_size, drop_last)
+
+    def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
+        """Rows, with the seeds and the epoch that their indices carry.
+
+        Indices that carry none (torch's own samplers) draw a seed from torch's generator, so that transforms differ from epoch
+        to epoch and follow ``torch.manual_seed``.
+        """
+        length = len(self)
+        rows = np.asarray(indices, np.int64).reshape(-1)
+        if len(rows) and not (-length <= rows.min() and rows.max() < length):
+            wrong = next(int(row) for row in rows if not -length <= row < length)
+            raise IndexError(f"index {wrong}: expected {-length} to {length - 1}")
+        rows = np.where(rows < 0, rows + length, rows)
+        first = indices[0] if len(rows) else None
+        if isinstance(first, SampledIndex) and all(getattr(i, "epoch", None) == first.epoch for i in indices):
+            seeds = np.array([i.seed for i in indices], np.uint64)  # type: ignore[union-attr] # checked above
+            return Picks(rows, seeds, first.epoch)
+        drawn = torch.randint(1 << 62, (len(rows),)).numpy() if self.draws_at_random else np.zeros(len(rows))
+        return Picks(rows, drawn.astype(np.uint64), 0)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return self._transforms.seeded
+
+    def _transform(self, sample: dict[str, Any], picks: Picks, i: int) -> dict[str, Any]:
+        row = int(self.base_rows(picks.part(i, i + 1))[0])
+        try:
+            return self._transforms(sample, int(picks.seeds[i]), picks.epoch, row)
+        except Exception as error:
+            error.add_note(self.describe(int(picks.rows[i])))
+            raise
+
+    def _probe(self) -> BatchLayout:
+        """The layout of transformed samples, found by trying a few that lie apart."""
+        count = min(_PROBES, len(self))
+        if count == 0:
+            raise UsageError("expected one sample or more to try the transform on, found an empty dataset")
+        rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
+        picks = Picks(rows, np.zeros(count, np.uint64), 0)
+        raw = allocate_values(self.raw_layout, count)
+        self.read_raw(picks, raw, 0)
+        samples = list(rows_of(raw, 0, count))
+        shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
+        return probe_layout(self.raw_layout, shapes, [self._transform(s, picks, i) for i, s in enumerate(samples)])

@@ -1,0 +1,132 @@
+"""Transforms at work: a copy per thread, a generator per sample, and what the transformed values look like."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+
+from readers.collate import layout_of_value
+from readers.seeding import AnyTransform, is_seeded, sample_rng
+from readers.values import BatchLayout, ValueLayout
+from shardspec.errors import SchemaError
+
+CHUNK_ROWS = 16
+"""Samples read together before a transform takes them one by one: 16 pictures of 224 px still lie in a processor's cache."""
+
+
+class Chain:
+    """Transforms one after the other. Safe between threads: every thread but the first has copies of its own.
+
+    A library's transform often keeps state during a call; one shared between threads gives wrong samples silently.
+
+    Attributes
+    ----------
+    seeded : bool
+        Whether one of them takes the sample's generator.
+    """
+
+    def __init__(self, transforms: Sequence[AnyTransform]) -> None:
+        self._transforms = tuple(transforms)
+        self.seeded = any(is_seeded(t) for t in self._transforms)
+        self._restore()
+
+    def _restore(self) -> None:
+        self._owner = threading.get_ident()
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_transforms": self._transforms, "seeded": self.seeded}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._restore()
+
+    def __len__(self) -> int:
+        return len(self._transforms)
+
+    def then(self, transform: AnyTransform) -> "Chain":
+        """A chain with one more transform at its end."""
+        return Chain((*self._transforms, transform))
+
+    def __call__(self, sample: dict[str, Any], seed: int, epoch: int, row: int) -> dict[str, Any]:
+        """The transformed sample."""
+        rng = sample_rng(seed, epoch, row) if self.seeded else None
+        for transform in self._own():
+            sample = transform(sample, rng) if rng is not None and is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+        return sample
+
+    def _own(self) -> tuple[AnyTransform, ...]:
+        """The calling thread's copies."""
+        if threading.get_ident() == self._owner:
+            return self._transforms
+        found: tuple[AnyTransform, ...] | None = getattr(self._local, "transforms", None)
+        if found is None:
+            found = self._local.transforms = tuple(_copy(t) for t in self._transforms)
+        return found
+
+
+def _copy(transform: AnyTransform) -> AnyTransform:
+    """A thread's own copy. A generator of its own (Albumentations has one) must not repeat the original's draws."""
+    own = deepcopy(transform)
+    reseed = getattr(own, "set_random_seed", None)
+    if reseed is not None and not is_seeded(own):
+        reseed(int(np.random.default_rng().integers(2**31)))
+    return own
+
+
+def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:
+    """The rows start … stop-1 of a batch as samples: views of its arrays, numpy scalars of 0-d fields."""
+    for i in range(start, stop):
+        yield {name: column[i] for name, column in columns.items()}
+
+
+def probe_layout(
+    raw: BatchLayout, inputs: list[dict[str, tuple[int, ...] | None]], outputs: list[dict[str, Any]]
+) -> BatchLayout:
+    """How transformed values lie in a batch, from a few transformed samples.
+
+    What has one shape in all of them is stacked, unless it varies in the dataset and the transform left every shape as it was.
+
+    Parameters
+    ----------
+    raw : BatchLayout
+        Before the transform.
+    inputs : list of dict
+        The shapes of the arrays of each sample before the transform.
+    outputs : list of dict
+        The samples after it.
+    """
+    layout: dict[str, ValueLayout] = {}
+    for name, first in outputs[0].items():
+        before = raw.get(name)
+        value = layout_of_value(first, picture=before is not None and before.picture)
+        shapes = [layout_of_value(sample.get(name)).shape for sample in outputs]
+        varied = before is not None and before.shape is None
+        untouched = varied and shapes == [sample.get(name) for sample in inputs]
+        same = all(shape == shapes[0] for shape in shapes)
+        layout[name] = value if same and not untouched else ValueLayout(None, None, value.picture)
+    return layout
+
+
+def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: BatchLayout) -> None:
+    """Copy a transformed sample into its place of a batch."""
+    if sample.keys() != layout.keys():
+        raise SchemaError(
+            f"transform: expected the fields {', '.join(layout)} in every sample, found {', '.join(sample)}"
+        )
+    for name, value in sample.items():
+        array = value.numpy() if isinstance(value, torch.Tensor) else value
+        expected = layout[name]
+        if expected.shape is None:
+            out[name][place] = array.copy() if isinstance(array, np.ndarray) else array
+            continue
+        shape, dtype = np.shape(array), getattr(array, "dtype", None)
+        if shape != expected.shape or (dtype is not None and dtype != expected.dtype):
+            raise SchemaError(
+                f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples tried first, "
+                f"found {dtype} {shape}: give every sample the same shape and dtype"
+            )
+        out[name][place] = array

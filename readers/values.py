@@ -1,0 +1,49 @@
+"""How the values of a batch lie in memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardspec.columns import Columns
+from shardspec.schema import Field
+
+
+@dataclass(frozen=True)
+class ValueLayout:
+    """One value of a field.
+
+    Attributes
+    ----------
+    shape : tuple of int or None
+        None where it varies: a batch of the field is a list. Otherwise a batch is one array, (n, *shape).
+    dtype : dtype or None
+        None exactly where `shape` is.
+    picture : bool
+        Whether the last three axes are (H, W, 3): torch gets them as (3, H, W), in channels_last memory.
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any] | None
+    picture: bool = False
+
+
+LIST = ValueLayout(None, None)
+BatchLayout = Mapping[str, ValueLayout]
+
+
+def layout_of_field(field: Field) -> ValueLayout:
+    """How the decoded values of a field lie."""
+    varies = field.kind in ("ragged", "text") or None in field.shape
+    if varies:
+        return ValueLayout(None, None, field.is_image)
+    return ValueLayout(tuple(axis for axis in field.shape if axis is not None), field.numpy_dtype, field.is_image)
+
+
+def allocate_values(layout: BatchLayout, rows: int) -> Columns:
+    """Room for a batch: an uninitialised array per field, a list of None where the shape varies."""
+    return {
+        name: [None] * rows if value.shape is None else np.empty((rows, *value.shape), value.dtype)
+        for name, value in layout.items()
+    }
