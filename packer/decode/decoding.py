@@ -68,8 +68,11 @@ class Decoding:
         wanted = self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
         missing = wanted.copy()
         trust = Trust(timeline.keys, timeline.positions)
+        before = -1
         for index, frame in self._held_back(wanted, trust):
-            if not trust.doubted(index):
+            # A damaged stream may give a frame twice, or too late.
+            if index > before and not trust.doubted(index):
+                before = index
                 missing[index] = False
                 yield index, frame
         lost = np.flatnonzero(missing)

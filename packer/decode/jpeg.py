@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -98,7 +100,18 @@ def decode_strict(data: bytes) -> NDArray[np.uint8]:
     ValueError
         With libjpeg's first warning or error as its message.
     """
-    return np.asarray(simplejpeg.decode_jpeg(data, "RGB", strict=True), np.uint8)
+    return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "RGB", strict=True), np.uint8)
+
+
+def check_cmyk(data: bytes) -> None:
+    """Decode a CMYK or YCCK picture only for libjpeg's verdict; its colours are Pillow's business.
+
+    Raises
+    ------
+    ValueError
+        As `decode_strict`.
+    """
+    _turbojpeg(simplejpeg.decode_jpeg, data, "CMYK", strict=True)
 
 
 def coded_as(data: bytes) -> str:
@@ -109,4 +122,11 @@ def coded_as(data: bytes) -> str:
     ValueError
         If it cannot read the header.
     """
-    return str(simplejpeg.decode_jpeg_header(data, strict=False)[2])
+    return str(_turbojpeg(simplejpeg.decode_jpeg_header, data, strict=False)[2])
+
+
+def _turbojpeg(call: Callable[..., Any], *arguments: object, **options: object) -> Any:
+    try:
+        return call(*arguments, **options)
+    except KeyError as error:  # simplejpeg's table of subsamplings and colour codings has no such entry
+        raise ValueError("libjpeg-turbo knows no name for the picture's subsampling or colours") from error

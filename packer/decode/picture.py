@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 from PIL import (
     BmpImagePlugin,
@@ -26,7 +25,7 @@ from PIL import (
 )
 
 from packer.decode.errors import PictureError
-from packer.decode.jpeg import coded_as, decode_strict, read_header
+from packer.decode.jpeg import check_cmyk, coded_as, decode_strict, read_header
 from packer.decode.limits import MAX_PIXELS, check_size
 from packer.decode.netpbm import decode_netpbm
 from packer.decode.orientation import UPRIGHT, exif_orientation, orient
@@ -142,9 +141,7 @@ def _decode_jpeg(data: bytes, max_pixels: int) -> Picture:
     try:
         coding = coded_as(data)
         if coding in ("CMYK", "YCCK"):
-            simplejpeg.decode_jpeg(
-                data, "CMYK", strict=True
-            )  # only for its verdict: RGB comes from Pillow, by its rule
+            check_cmyk(data)
             return _finish(_decode_by_pillow(data, "JPEG", max_pixels)[0], orientation, "JPEG")
         passthrough = header.ordinary and coding in ("YCbCr", "Gray")
         return _finish(decode_strict(data), orientation, "JPEG", passthrough=passthrough)

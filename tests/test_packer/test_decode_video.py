@@ -148,6 +148,27 @@ def test_times_without_timestamps_are_estimated_from_the_rate(tmp_path):
     np.testing.assert_allclose(np.diff([frame.time for frame in frames]), 1 / 25, atol=1e-6)
 
 
+def test_frames_that_an_edit_list_cuts_away_are_not_counted(tmp_path):
+    source, path = write_video(tmp_path / "v.mp4"), tmp_path / "trimmed.mp4"
+    with av.open(str(source)) as whole, av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as output:
+        stream = whole.streams.video[0]
+        copy = output.add_stream_from_template(stream)
+        for packet in whole.demux(stream):
+            if packet.size:
+                packet.pts -= round(7 / 25 / packet.time_base)
+                packet.dts -= round(7 / 25 / packet.time_base)
+                packet.stream = copy
+                output.mux(packet)
+    reference = opencv_frames(path)
+    assert len(reference) == 33
+    frames, reader = read(path, Sampling(every=4))
+    assert [frame.index for frame in frames] == list(range(0, 33, 4))
+    assert_same(frames, reference)
+    np.testing.assert_allclose([frame.time for frame in frames], np.arange(0, 33, 4) / 25, atol=1e-6)
+    assert reader.damage is None
+    assert reader.frames_seen == 33
+
+
 @pytest.mark.parametrize(
     ("rotation", "turn"),
     [
