@@ -1,0 +1,194 @@
+"""Albumentations pipelines on picture, masks, landmarks, hull, regions and matrix together, drawn from a given generator.
+
+For the last MIT-licensed line, 2.0.0 to 2.0.8. Its successor AlbumentationsX has the same import name under another licence
+(AGPL-3.0 or commercial) and is refused.
+"""
+
+import importlib
+import os
+import random
+import threading
+from copy import deepcopy
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from readers.augment.base import Sample, get_image, present
+from readers.augment.geometry import relabel
+from shardspec.errors import MissingDependencyError, UsageError
+
+__all__ = ["Albumentations", "load_albumentations"]
+
+_INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
+_REFERENCE = np.array([[0.25, 0.25], [0.75, 0.25], [0.25, 0.75], [0.75, 0.75]])  # shares of width and height
+_TOLERANCE = 0.02  # pixels: what float32 keypoints leave of an exact map in a picture of some thousand pixels
+
+
+def load_albumentations() -> Any:
+    """The library, without the question for updates that its import would send over the network.
+
+    Raises
+    ------
+    MissingDependencyError
+        It is not installed, or not in a version from 2.0.0 to 2.0.8, or AlbumentationsX is in its place.
+    """
+    try:
+        other = version("albumentationsx")
+    except PackageNotFoundError:
+        pass
+    else:
+        raise MissingDependencyError(
+            f"expected Albumentations 2.0 (MIT), found AlbumentationsX {other}, which takes its import name under AGPL-3.0 or a "
+            f"commercial licence: pip uninstall albumentationsx, then {_INSTALL}"
+        )
+    try:
+        found = version("albumentations")
+    except PackageNotFoundError:
+        raise MissingDependencyError(f"expected Albumentations 2.0, found none: {_INSTALL}") from None
+    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    if not (2, 0) <= numbers <= (2, 0, 8):
+        raise MissingDependencyError(f"expected Albumentations 2.0.0 to 2.0.8, found {found}: {_INSTALL}")
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    return importlib.import_module("albumentations")  # here, not at the top: only after the checks above
+
+
+class Albumentations:
+    """Applies an Albumentations pipeline to a sample; fulfils `readers.seeding.SeededTransform`.
+
+    * All draws come from the generator that is given with the sample. The pipeline's own seeding is not used: in worker
+      processes it repeats itself, and `Compose.set_random_seed` gives every transform the same seed, so that a flip and a
+      rotation of p=0.5 come always together. Here all transforms draw from one stream.
+    * Landmarks and hull keep their number of points (``remove_invisible=False``), also those that leave the picture.
+    * If the pipeline mirrors, left and right are swapped in landmarks, hull and regions.
+    * A region's box becomes the upright box around its four mapped corners.
+    * ``matrix`` follows, as long as the pipeline is affine.
+
+    Parameters
+    ----------
+    transforms : sequence of albumentations transforms, or albumentations.Compose
+        A ``Compose`` gives its transforms and its `p`; it must not have keypoint or box parameters of its own.
+    masks : sequence of str
+        Fields that lie on the picture pixel by pixel; those that a sample lacks are passed over.
+
+    Raises
+    ------
+    MissingDependencyError
+        See `load_albumentations`.
+    UsageError
+        When made: not such transforms. When called: a transform changed the number of points, or a pipeline that is not affine
+        met a sample with a ``matrix``.
+
+    Notes
+    -----
+    Safe across threads (each has its own copy of the pipeline), fork and pickle. Points are handed over as Albumentations
+    counts them, pixel centres as whole numbers. Its resizing transforms scale such numbers without regard to the half pixel,
+    so points are off by half a pixel times (scale - 1).
+    """
+
+    seeded: ClassVar[Literal[True]] = True
+
+    def __init__(self, transforms: Any, masks: tuple[str, ...] | list[str] = ("mask",)) -> None:
+        library = load_albumentations()
+        self.masks = tuple(masks)
+        p, chain = 1.0, transforms
+        if isinstance(transforms, library.Compose):
+            if transforms.processors:
+                raise UsageError(
+                    "Albumentations: expected a Compose without keypoint_params and bbox_params, which are set here, found "
+                    f"{', '.join(transforms.processors)}"
+                )
+            p, chain = transforms.p, transforms.transforms
+        known = (library.BasicTransform, library.BaseCompose)
+        if not isinstance(chain, list | tuple) or not chain or not all(isinstance(t, known) for t in chain):
+            raise UsageError(f"Albumentations: expected a list of its transforms, or a Compose, found {transforms!r}")
+        self._pipeline = library.Compose(
+            list(chain), keypoint_params=library.KeypointParams(format="xy", remove_invisible=False), p=p
+        )
+        self._restore()
+
+    def _restore(self) -> None:
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._restore()
+
+    def __repr__(self) -> str:
+        return f"Albumentations({[type(transform).__name__ for transform in self._pipeline.transforms]})"
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """The transformed sample, a new dict; the arrays of the old one are not written to."""
+        pipeline = getattr(self._local, "pipeline", None)
+        if pipeline is None:
+            pipeline = self._local.pipeline = deepcopy(self._pipeline)
+        pipeline.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # noqa: S311 -- nothing here is secret
+        image = get_image(sample, "Albumentations")
+        height, width = image.shape[-3:-1]
+        points, places = _gather(sample, (width, height))
+        data: dict[str, Any] = {"images" if image.ndim == 4 else "image": image.copy(), "keypoints": points - 0.5}
+        names = present(sample, self.masks)
+        if names:
+            data["masks"] = [
+                frame for name in names for frame in (sample[name] if image.ndim == 4 else (sample[name],))
+            ]
+        result = pipeline(**data)
+        moved = np.asarray(result["keypoints"], np.float64) + 0.5
+        if moved.shape != points.shape:
+            raise UsageError(
+                f"Albumentations: expected {len(points)} points back, found {len(moved)}: one of "
+                f"{[type(t).__name__ for t in pipeline.transforms]} drops points; leave it out, or set its method that keeps them"
+            )
+        out = _scatter(sample, moved, places)
+        out["image"] = result["images" if image.ndim == 4 else "image"]
+        count = len(image) if image.ndim == 4 else 1
+        for at, name in enumerate(names):
+            frames = result["masks"][at * count : (at + 1) * count]
+            out[name] = np.stack(frames) if image.ndim == 4 else frames[0]
+        return _follow(out, points[: len(_REFERENCE)], moved[: len(_REFERENCE)])
+
+
+def _gather(sample: Sample, size: tuple[int, int]) -> tuple[NDArray[np.float32], dict[str, slice]]:
+    """All points of a sample as one array (N, 2): the reference points, landmarks, hull, corners of the regions."""
+    parts = {"": _REFERENCE * size}
+    for name in present(sample, ("landmarks", "hull")):
+        parts[name] = sample[name].reshape(-1, 2)
+    for name in present(sample, ("regions",)):
+        parts[name] = sample[name][..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2)
+    ends = np.cumsum([len(part) for part in parts.values()]).tolist()
+    places = {name: slice(end - len(part), end) for (name, part), end in zip(parts.items(), ends, strict=True)}
+    return np.concatenate(list(parts.values())).astype(np.float32), places
+
+
+def _scatter(sample: Sample, points: NDArray[np.float64], places: dict[str, slice]) -> Sample:
+    """A new dict with the points of `_gather` put back."""
+    out = dict(sample)
+    for name, place in places.items():
+        if name == "regions":
+            corners = points[place].reshape(*sample[name].shape[:-1], 4, 2)
+            boxes = np.concatenate([corners.min(axis=-2), corners.max(axis=-2)], axis=-1)
+            out[name] = boxes.astype(sample[name].dtype)
+        elif name:
+            out[name] = points[place].reshape(sample[name].shape).astype(sample[name].dtype)
+    return out
+
+
+def _follow(sample: Sample, before: NDArray[np.float32], after: NDArray[np.float64]) -> Sample:
+    """Let the matrix follow, and swap left and right if the reference points were mirrored."""
+    old = np.column_stack([before.astype(np.float64), np.ones(len(before))])
+    affine = np.linalg.solve(old[:3], after[:3]).T
+    if "matrix" in sample:
+        miss = np.abs(affine @ old[3] - after[3]).max()
+        if miss > _TOLERANCE:
+            raise UsageError(
+                f"Albumentations: the field 'matrix' can follow affine transforms only, and this pipeline bends the picture (by "
+                f"{miss:.2f} pixels): read the dataset without that field"
+            )
+        new = affine[:, :2] @ sample["matrix"]
+        new[..., 2] += affine[:, 2]
+        sample["matrix"] = new.astype(sample["matrix"].dtype)
+    return relabel(sample) if np.linalg.det(affine[:, :2]) < 0 else sample

@@ -1,0 +1,110 @@
+"""What all transforms of a sample share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardspec.errors import UsageError
+
+__all__ = ["Params", "Sample", "Transform", "get_field", "get_image", "per_frame", "present", "valid_frames"]
+
+Sample = dict[str, Any]
+Params = TypeVar("Params")
+Picture = NDArray[np.generic]
+
+
+class Transform(ABC, Generic[Params]):
+    """A transform that draws first and applies afterwards; fulfils `readers.seeding.SeededTransform`.
+
+    Parameters
+    ----------
+    p : float, in [0, 1]
+        How often it is applied.
+    masks : sequence of str
+        Fields that lie on the picture pixel by pixel, (H, W) or (H, W, C); those that a sample lacks are passed over.
+
+    Notes
+    -----
+    Without state between calls: safe across threads, fork and pickle. ``image`` may be a clip, (T, H, W, C); every other field
+    then has the same first axis, except for ``matrix``, which may have it; one draw serves the whole clip.
+    """
+
+    seeded: ClassVar[Literal[True]] = True
+
+    def __init__(self, p: float, masks: Sequence[str] = ("mask",)) -> None:
+        if not 0 <= p <= 1:
+            raise UsageError(f"{type(self).__name__}: expected a probability p from 0 to 1, found {p}")
+        if isinstance(masks, str):
+            raise UsageError(f"{type(self).__name__}: expected masks to be a list of names, found {masks!r}")
+        self.p = p
+        self.masks = tuple(masks)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """The transformed sample: a new dict, or the very one if nothing is to be done."""
+        if rng.random() >= self.p:
+            return sample
+        return self.apply(sample, self.draw(sample, rng))
+
+    @abstractmethod
+    def draw(self, sample: Sample, rng: np.random.Generator) -> Params:
+        """All that is random about one application."""
+
+    @abstractmethod
+    def apply(self, sample: Sample, params: Params) -> Sample:
+        """The sample with drawn parameters applied. The same parameters give the same result."""
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({values})"
+
+
+def get_field(sample: Sample, name: str, user: str) -> NDArray[Any]:
+    """A field that a transform needs.
+
+    Raises
+    ------
+    UsageError
+        The sample has no such field.
+    """
+    value = sample.get(name)
+    if not isinstance(value, np.ndarray):
+        raise UsageError(
+            f"{user} needs the field {name!r}: expected an array, found {'none' if value is None else type(value).__name__}; "
+            f"read it with fields=[..., {name!r}]"
+        )
+    return value
+
+
+def get_image(sample: Sample, user: str) -> NDArray[np.uint8]:
+    """The picture, (H, W, C), or the clip, (T, H, W, C).
+
+    Raises
+    ------
+    UsageError
+        There is none, or it is not uint8 of three or four axes.
+    """
+    image = get_field(sample, "image", user)
+    if image.dtype != np.uint8 or image.ndim not in (3, 4):
+        raise UsageError(
+            f"{user}: expected image as uint8 (H, W, C) or (T, H, W, C), found {image.dtype} {image.shape}; "
+            "normalise after augmenting"
+        )
+    return image
+
+
+def present(sample: Sample, names: Sequence[str]) -> list[str]:
+    """Those of the fields that the sample has as arrays."""
+    return [name for name in names if isinstance(sample.get(name), np.ndarray)]
+
+
+def per_frame(value: NDArray[Any], ndim: int) -> Iterator[NDArray[Any]]:
+    """The values of a clip one by one, or the value itself; `ndim` is that of one."""
+    return iter(value.reshape(-1, *value.shape[-ndim:]) if value.ndim > ndim else (value,))
+
+
+def valid_frames(sample: Sample, count: int) -> NDArray[np.bool_]:
+    """In which of `count` frames the landmarks can be trusted: those of ``landmarks_valid``, all where there is no such field."""
+    return np.broadcast_to(np.asarray(sample.get("landmarks_valid", True), np.bool_).reshape(-1), (count,))

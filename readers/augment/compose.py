@@ -1,0 +1,94 @@
+"""Transforms one after the other, or one of several."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from readers.seeding import AnyTransform, is_seeded
+from shardspec.errors import UsageError
+
+__all__ = ["Compose", "OneOf"]
+
+Sample = dict[str, Any]
+
+
+class Compose:
+    """Calls transforms one after the other, all with the same generator; fulfils `readers.seeding.SeededTransform`.
+
+    Parameters
+    ----------
+    transforms : sequence of callable
+        Seeded ones get the sample and the generator, others the sample alone: their draws, if any, are not repeatable.
+    """
+
+    seeded: ClassVar[Literal[True]] = True
+
+    def __init__(self, transforms: Sequence[AnyTransform]) -> None:
+        self.transforms = _checked(transforms, "Compose")
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """The sample after the last of them."""
+        for transform in self.transforms:
+            sample = _call(transform, sample, rng)
+        return sample
+
+    def __repr__(self) -> str:
+        return f"Compose([{', '.join(map(repr, self.transforms))}])"
+
+
+class OneOf:
+    """Draws one of several transforms and calls it; fulfils `readers.seeding.SeededTransform`.
+
+    Parameters
+    ----------
+    transforms : sequence of callable
+        See `Compose`. Their own `p` holds as well: give those that shall always act ``p=1``.
+    weights : sequence of float or None
+        How often each is drawn, 0 or more, by share of their sum; None draws all equally often.
+    p : float, in [0, 1]
+        How often one is drawn at all.
+    """
+
+    seeded: ClassVar[Literal[True]] = True
+
+    def __init__(
+        self, transforms: Sequence[AnyTransform], weights: Sequence[float] | None = None, p: float = 1.0
+    ) -> None:
+        self.transforms = _checked(transforms, "OneOf")
+        shares = np.asarray([1.0] * len(self.transforms) if weights is None else weights, np.float64)
+        if shares.shape != (len(self.transforms),) or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
+            raise UsageError(
+                f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {weights!r}"
+            )
+        if not 0 <= p <= 1:
+            raise UsageError(f"OneOf: expected a probability p from 0 to 1, found {p}")
+        self.p = p
+        self.weights = tuple((shares / shares.sum()).tolist())
+        self._edges = np.cumsum(shares)[:-1] / shares.sum()
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """The sample after the one that was drawn."""
+        acts, which = rng.random(2)
+        if acts >= self.p:
+            return sample
+        return _call(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
+
+    def __repr__(self) -> str:
+        return f"OneOf([{', '.join(map(repr, self.transforms))}], weights={list(self.weights)}, p={self.p})"
+
+
+def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:
+    if is_seeded(transform):
+        return transform(sample, rng)
+    return transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+
+
+def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:
+    chain = tuple(transforms)
+    for transform in chain:
+        if not callable(transform):
+            raise UsageError(f"{user}: expected callables, found {transform!r}")
+    if not chain:
+        raise UsageError(f"{user}: expected one transform or more, found none")
+    return chain

@@ -1,0 +1,55 @@
+"""The mirror."""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from readers.augment.base import Picture, Sample, Transform, get_image, present
+from readers.augment.geometry import move
+
+__all__ = ["HorizontalFlip"]
+
+
+class HorizontalFlip(Transform[None]):
+    """Mirrors picture, masks, landmarks, hull, regions and matrix; the person's left becomes the right.
+
+    Parameters
+    ----------
+    p : float
+    masks : sequence of str
+        See `Transform`.
+
+    Raises
+    ------
+    UsageError
+        When called: the number of landmarks or hull points is that of no layout of `shardspec.points`.
+    """
+
+    def __init__(self, p: float = 0.5, masks: Sequence[str] = ("mask",)) -> None:
+        super().__init__(p, masks)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> None:
+        """Nothing: a mirror has no parameters."""
+
+    def apply(self, sample: Sample, params: None) -> Sample:
+        """The mirrored sample."""
+        image = get_image(sample, "HorizontalFlip")
+        out = move(sample, np.array([[-1.0, 0.0, image.shape[-2]], [0.0, 1.0, 0.0]]))
+        clip = image.ndim == 4
+        for name in ("image", *present(sample, self.masks)):
+            out[name] = _mirrored(sample[name], clip)
+        return out
+
+
+def _mirrored(picture: Picture, clip: bool) -> NDArray[np.generic]:
+    """A picture with its columns in reverse; OpenCV does that ten times faster than numpy."""
+    if clip:
+        out = np.empty_like(picture)
+        for target, frame in zip(out, picture, strict=True):
+            target[...] = _mirrored(frame, False)
+        return out
+    if picture.dtype != np.uint8:
+        return np.ascontiguousarray(picture[:, ::-1])
+    return np.asarray(cv2.flip(picture, 1)).reshape(picture.shape)

@@ -1,0 +1,70 @@
+"""How a 2x3 matrix moves what a face sample knows about its picture: landmarks, hull, regions, and the matrix of the crop.
+
+Pixel (0, 0) covers [0, 1) x [0, 1) in all coordinates, so a mirror is ``x -> width - x``.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from readers.augment.base import Sample, present
+from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
+
+__all__ = ["move", "moved_boxes", "moved_points", "relabel"]
+
+FloatArray = NDArray[np.float64]
+
+
+def moved_points(points: NDArray[Any], matrix: FloatArray) -> NDArray[Any]:
+    """Points (..., 2) mapped by a matrix, in their own dtype."""
+    return (points @ matrix[:, :2].T + matrix[:, 2]).astype(points.dtype)
+
+
+def moved_boxes(boxes: NDArray[Any], matrix: FloatArray) -> NDArray[Any]:
+    """Upright boxes around mapped boxes (..., 4), left, top, right, bottom, in their own dtype."""
+    corners = np.stack([boxes[..., [0, 1]], boxes[..., [2, 1]], boxes[..., [2, 3]], boxes[..., [0, 3]]], axis=-2)
+    mapped = corners @ matrix[:, :2].T + matrix[:, 2]
+    return np.concatenate([mapped.min(axis=-2), mapped.max(axis=-2)], axis=-1).astype(boxes.dtype)
+
+
+def move(sample: Sample, matrix: FloatArray) -> Sample:
+    """A new dict in which the geometry follows a change of the picture; picture and masks are left to the caller.
+
+    Parameters
+    ----------
+    sample : dict
+    matrix : ndarray, (2, 3), float64
+        Old crop pixels to new ones. If it mirrors, left and right are swapped: points, hull and regions are renumbered.
+    """
+    out = dict(sample)
+    for name in present(sample, ("landmarks", "hull")):
+        out[name] = moved_points(sample[name], matrix)
+    for name in present(sample, ("regions",)):
+        out[name] = moved_boxes(sample[name], matrix)
+    for name in present(sample, ("matrix",)):
+        old = sample[name]
+        new = matrix[:, :2] @ old
+        new[..., 2] += matrix[:, 2]
+        out[name] = new.astype(old.dtype)
+    mirrors = matrix[0, 0] * matrix[1, 1] < matrix[0, 1] * matrix[1, 0]
+    return relabel(out) if mirrors else out
+
+
+def relabel(sample: Sample) -> Sample:
+    """A new dict in which what was the person's left is called right, and the other way round: what a mirror does.
+
+    Raises
+    ------
+    UsageError
+        The landmarks or the hull have as many points as no layout of `shardspec.points`.
+    """
+    out = dict(sample)
+    for name in present(sample, ("landmarks",)):
+        order = flip_permutation(layout_of(sample[name].shape[-2]).name)
+        out[name] = sample[name][..., order, :]
+    for name in present(sample, ("hull",)):
+        out[name] = sample[name][..., hull_flip_of(sample[name].shape[-2]), :]
+    for name in present(sample, ("regions",)):
+        out[name] = sample[name][..., REGION_FLIP, :]
+    return out

@@ -1,0 +1,112 @@
+"""Another crop within the stored one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from readers.augment.base import Picture, Sample, Transform, get_image, present
+from readers.augment.geometry import move
+from shardspec.errors import UsageError
+
+__all__ = ["CropJitter"]
+
+
+@dataclass(frozen=True)
+class _Window:
+    left: int
+    top: int
+    side: int
+
+
+class CropJitter(Transform[_Window]):
+    """Cuts a random square out of the stored crop and resizes it: face and margin move and scale.
+
+    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels; shrinking averages areas, enlarging is
+    bilinear, and masks take the nearest pixel. A picture that is not square gives a square from within it.
+
+    Parameters
+    ----------
+    scale : tuple of float, in (0, 1]
+        Least and largest side of the square, as a share of the picture's shorter side. A crop stored with a margin of 0.3 is
+        1.6 times as wide as the box, so 0.625 leaves the box alone, and 0.875 a margin of 0.2.
+    shift : float, in [0, 1]
+        How far the square may leave the middle, as a share of the room that there is on each side; 1 allows every place
+        within the crop.
+    size : int or None, pixels
+        Side of the result; None keeps the shorter side of the picture.
+    p : float
+        Of a square drawn at random; else, where `size` is given, the largest square in the middle is resized to it, so that
+        all results have one size.
+    masks : sequence of str
+        See `Transform`.
+    """
+
+    def __init__(
+        self,
+        scale: tuple[float, float] = (0.8, 1.0),
+        shift: float = 1.0,
+        size: int | None = None,
+        p: float = 1.0,
+        masks: Sequence[str] = ("mask",),
+    ) -> None:
+        super().__init__(p, masks)
+        if not 0 < scale[0] <= scale[1] <= 1:
+            raise UsageError(f"CropJitter: expected scales (least, largest) above 0 and at most 1, found {scale}")
+        if not 0 <= shift <= 1:
+            raise UsageError(f"CropJitter: expected a shift from 0 to 1, found {shift}")
+        if size is not None and size < 1:
+            raise UsageError(f"CropJitter: expected a size of 1 pixel or more, found {size}")
+        self.scale = (float(scale[0]), float(scale[1]))
+        self.shift = shift
+        self.size = size
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """The sample with another crop."""
+        if rng.random() < self.p:
+            return self.apply(sample, self.draw(sample, rng))
+        if self.size is None:
+            return sample
+        return self.apply(sample, _place(sample, 1.0, 0.0, 0.0))
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> _Window:
+        """The square."""
+        size, x, y = rng.random(3).tolist()
+        share = self.scale[0] + size * (self.scale[1] - self.scale[0])
+        return _place(sample, share, self.shift * (2 * x - 1), self.shift * (2 * y - 1))
+
+    def apply(self, sample: Sample, params: _Window) -> Sample:
+        """The sample with that square as its crop."""
+        image = get_image(sample, "CropJitter")
+        size = min(image.shape[-3:-1]) if self.size is None else self.size
+        k = size / params.side
+        out = move(sample, np.array([[k, 0.0, -k * params.left], [0.0, k, -k * params.top]]))
+        clip = image.ndim == 4
+        smooth = cv2.INTER_AREA if k < 1 else cv2.INTER_LINEAR
+        out["image"] = _cut(image, params, size, smooth, clip)
+        for name in present(sample, self.masks):
+            out[name] = _cut(sample[name], params, size, cv2.INTER_NEAREST_EXACT, clip)
+        return out
+
+
+def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
+    """A square by its share of the shorter side and its shift from the middle, from -1 to 1, in whole pixels."""
+    height, width = get_image(sample, "CropJitter").shape[-3:-1]
+    side = min(max(round(share * min(height, width)), 1), min(height, width))
+    left, top = (width - side) * (1 + x) / 2, (height - side) * (1 + y) / 2
+    return _Window(round(left), round(top), side)
+
+
+def _cut(picture: Picture, window: _Window, size: int, interpolation: int, clip: bool) -> NDArray[np.generic]:
+    """The square of a picture, or of each frame of a clip, resized; an array of its own."""
+    if clip:
+        return np.stack([_cut(frame, window, size, interpolation, False) for frame in picture])
+    square = picture[window.top : window.top + window.side, window.left : window.left + window.side]
+    if window.side == size:
+        return square.copy()
+    if square.dtype == np.bool_:
+        return _cut(picture.view(np.uint8), window, size, interpolation, False).view(np.bool_)
+    resized = np.asarray(cv2.resize(square, (size, size), interpolation=interpolation))
+    return resized.reshape(size, size, *picture.shape[2:])
