@@ -1,0 +1,98 @@
+"""What every test runs under: no leaks, no global settings left behind, Hypothesis in a short or a long profile."""
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "short", max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+hypothesis.settings.register_profile(
+    "long", parent=hypothesis.settings.get_profile("short"), max_examples=3000, print_blob=True
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+_GRACE_S = 5.0
+"""Threads and processes that were told to end may take so long."""
+
+_NOT_OURS = ("tqdm", "TMonitor")
+"""Names of threads that a library keeps for the rest of the process."""
+
+
+@pytest.fixture
+def leaks_allowed() -> None:
+    """Requested by a test that leaves something open on purpose, or whose libraries do."""
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves a file, a thread or a child process behind."""
+    if "leaks_allowed" in request.fixturenames or not Path("/proc/self/fd").is_dir():
+        yield
+        return
+    files, threads, children = open_files(), live_threads(), child_processes()
+    yield
+    _check("open files", lambda: open_files() - files)
+    _check("threads", lambda: live_threads() - threads)
+    _check("child processes", lambda: child_processes() - children)
+
+
+def _check(what: str, left: Callable[[], set[str]]) -> None:
+    """Nothing is left, after a while at the latest."""
+    if not left():
+        return
+    gc.collect()
+    until = time.monotonic() + _GRACE_S
+    while left() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not left(), f"the test left {what} behind"
+
+
+def open_files() -> set[str]:
+    """Files, pipes and sockets that this process holds open, but for devices and libraries' own descriptors."""
+    # Python's own helpers of `spawn` and `forkserver` are spoken to through pipes for as long as the process lives.
+    helpers = {
+        getattr(resource_tracker._resource_tracker, "_fd", None),
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+    }
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- the listing's own descriptor is gone when it is read
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if int(name) not in helpers and not target.startswith(("/dev/", "/proc/", "/sys/", "anon_inode:", "/memfd:")):
+            found.add(f"{name} -> {target}")
+    return found
+
+
+def live_threads() -> set[str]:
+    """Threads of Python, but for those that a library keeps."""
+    return {
+        f"{thread.name} ({thread.ident})"
+        for thread in threading.enumerate()
+        if not thread.name.startswith(_NOT_OURS) and type(thread).__name__ not in _NOT_OURS
+    }
+
+
+def child_processes() -> set[str]:
+    """Processes that this one started, dead ones that nobody waited for included."""
+    multiprocessing.active_children()  # waits for those that have ended
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            try:
+                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if "resource_tracker" not in command and "forkserver" not in command:
+                found.add(f"{child} {command}")
+    return found

@@ -1,0 +1,64 @@
+"""The `packer` command as a user runs it: a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+COMMAND_LIMIT_S = 300
+"""No command of the tests runs anywhere near so long; one that hangs fails its test."""
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def environment(*, python_path: Path | None = None, **more: str) -> dict[str, str]:
+    """The environment of a command; modules in `python_path` can be imported by it and by its workers."""
+    paths = [str(path) for path in (python_path, REPOSITORY) if path is not None]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
+
+
+def arguments(command: str, *values: object) -> list[str]:
+    """``python -m packer COMMAND ...`` as a list."""
+    return [sys.executable, "-m", "packer", command, *(os.fspath(v) if isinstance(v, Path) else str(v) for v in values)]
+
+
+def run_packer(
+    command: str, *values: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, expect: int | None = 0
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end. `expect` is its exit status; None takes any."""
+    done = subprocess.run(
+        arguments(command, *values),
+        env=dict(env or environment()),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=COMMAND_LIMIT_S,
+        check=False,
+    )
+    assert expect is None or done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def start_packer(
+    command: str, *values: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> "subprocess.Popen[str]":
+    """Start a command in a session of its own, its output in pipes."""
+    return subprocess.Popen(
+        arguments(command, *values),
+        env=dict(env or environment()),
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def read_jsonl(path: Path) -> list[Any]:
+    """The documents of a JSON lines file."""
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]

@@ -1,0 +1,82 @@
+"""What a packed dataset's folder holds, byte for byte and value by value."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from support.datasets import open_shard, read_rows
+
+from shardspec.codecs import codec_for
+from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.manifest import Manifest
+
+
+def fingerprints(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of a dataset; of the manifest without its wall-clock section."""
+    assert not (root / BUILD_FOLDER).exists()
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            if path.name == "manifest.json":
+                document = json.loads(data)
+                del document["wall_clock"]
+                data = json.dumps(document).encode()
+            found[path.relative_to(root).as_posix()] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def check_whole(root: Path) -> Manifest:
+    """Every file that the manifest names has the size and digest it tells, and there is no other file; items add up."""
+    layout = Layout(root)
+    manifest = layout.load()
+    entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
+    for entry in entries:
+        layout.check_digest(entry)
+    files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    assert files == {"manifest.json", *(entry.name for entry in entries)}
+    counts = manifest.generations[-1].counts
+    items = [json.loads(line) for line in layout.items.read_text("utf-8").split("\n") if line]
+    rejects = [json.loads(line) for line in layout.rejects.read_text("utf-8").split("\n") if line]
+    assert counts.items == len(items) == counts.packed_items + counts.rejected_items
+    assert counts.packed_items == sum(item["state"] == "packed" for item in items)
+    assert {reject["item"] for reject in rejects if reject["kind"] == "item"} == {
+        item["item"] for item in items if item["state"] == "rejected"
+    }
+    assert counts.samples == sum(item["samples"] for item in items) == manifest.samples
+    return manifest
+
+
+def read_samples(root: Path) -> list[dict[str, Any]]:
+    """Every sample, decoded, in the stored order."""
+    manifest = Layout(root).load()
+    schema = manifest.schema
+    codecs = {field.name: codec_for(field) for field in schema if not field.is_fixed}
+    samples = []
+    for number, shard in enumerate(manifest.shards):
+        reader = open_shard(root, manifest, number)
+        columns = read_rows(reader, schema, range(shard.samples))
+        reader.close()
+        for row in range(shard.samples):
+            samples.append(
+                {
+                    field.name: columns[field.name][row]
+                    if field.is_fixed
+                    else codecs[field.name].decode(columns[field.name][row])
+                    for field in schema
+                }
+            )
+    return samples
+
+
+def encoded_values(root: Path, field: str) -> dict[str, bytes]:
+    """The encoded bytes of a field that is not fixed, by the samples' keys."""
+    manifest = Layout(root).load()
+    found = {}
+    for number, shard in enumerate(manifest.shards):
+        reader = open_shard(root, manifest, number)
+        columns = read_rows(reader, manifest.schema, range(shard.samples), ["key", field])
+        reader.close()
+        found.update(zip((key.decode() for key in columns["key"]), columns[field], strict=True))
+    return found
