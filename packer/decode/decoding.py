@@ -56,16 +56,17 @@ class Decoding:
         self._failure = ""
         self.problems: list[str] = []
 
-    def frames(self) -> Iterator[tuple[int, VideoFrame]]:
-        """The sampled frames with their indices, in presentation order."""
+    def frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
+        """The sampled frames with their indices and times in seconds, in presentation order."""
         yield from self._by_timeline() if self._timeline.exact else self._by_counting()
         if self._failures:
             self.problems.append(f"{self._failures} packets did not decode: {self._failure}")
 
-    def _by_timeline(self) -> Iterator[tuple[int, VideoFrame]]:
+    def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
         """Frames are told by their timestamps, so what is not wanted need not be decoded."""
         timeline = self._timeline
-        wanted = self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
+        times = timeline.times().tolist()
+        wanted = self._sampling.choose(times, timeline.keys.tolist(), timeline.count)
         missing = wanted.copy()
         trust = Trust(timeline.keys, timeline.positions)
         before = -1
@@ -74,7 +75,7 @@ class Decoding:
             if index > before and not trust.doubted(index):
                 before = index
                 missing[index] = False
-                yield index, frame
+                yield index, times[index], frame
         lost = np.flatnonzero(missing)
         if len(lost):
             self.problems.append(
@@ -105,23 +106,31 @@ class Decoding:
                     return
         yield from held
 
-    def _by_counting(self) -> Iterator[tuple[int, VideoFrame]]:
-        """Every frame is decoded and counted; one that fails counts too."""
+    def _by_counting(self) -> Iterator[tuple[int, float, VideoFrame]]:
+        """Every frame is decoded and counted; one that fails counts too.
+
+        A frame without a timestamp, or with one that is not after the last frame's, is timed by the average rate.
+        """
         wants = self._sampling.picker(self._timeline.count)
         index, doubted, left_out = -1, False, 0
+        step = float(1 / self._timeline.rate)
+        time = -step
         for frames, damaged in self._decode(None):
             if damaged is not None:
                 index += 1
+                time += step
                 doubted = True
             for frame in frames:
                 index += 1
                 doubted = frame.is_corrupt or (doubted and not frame.key_frame)
-                if not wants(index, self._timeline.time(frame.pts, index), bool(frame.key_frame)):
+                stamp = self._timeline.time(frame.pts)
+                time = time + step if stamp is None or stamp <= time else stamp
+                if not wants(index, time, bool(frame.key_frame)):
                     continue
                 if doubted:
                     left_out += 1
                 else:
-                    yield index, frame
+                    yield index, time, frame
         if left_out:
             self.problems.append(f"{left_out} sampled frames are damaged")
 
@@ -158,7 +167,7 @@ class Decoding:
             return "DEFAULT"
         if self._sampling.keyframes:
             return "NONKEY"
-        return "NONREF" if self._stream.codec_context.name in _TELLS_NON_REFERENCE else "DEFAULT"
+        return "NONREF" if self._stream.codec.canonical_name in _TELLS_NON_REFERENCE else "DEFAULT"
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """The stream's packets, then None, for which the decoder gives what it still holds."""

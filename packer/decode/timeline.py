@@ -85,9 +85,9 @@ class Timeline:
         """Presentation times, (N,), float64, seconds."""
         return np.asarray(self.pts * float(self.unit) - float(self.start), np.float64)
 
-    def time(self, pts: int | None, index: int) -> float:
-        """Seconds from the beginning of the file; by index and average rate where there is no timestamp."""
-        return float(index / self.rate if pts is None else pts * self.unit - self.start)
+    def time(self, pts: int | None) -> float | None:
+        """Seconds from the beginning of the file, None without a timestamp."""
+        return None if pts is None else float(pts * self.unit - self.start)
 
 
 def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
@@ -125,7 +125,7 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
 def _timeline(stream: VideoStream, rows: list[_Row], start: Fraction, damage: str | None) -> Timeline:
     stamps = [pts for pts, *_ in rows if pts is not None]
     exact = (
-        stream.codec_context.name in _ONE_FRAME_A_PACKET
+        stream.codec.canonical_name in _ONE_FRAME_A_PACKET
         and stream.codec_context.field_order in _PROGRESSIVE_OR_UNKNOWN
         and len(set(stamps)) == len(rows) > 0
     )
@@ -150,7 +150,7 @@ def _by_stamp(row: _Row) -> int:
 
 
 def _shown(stream: VideoStream, packet: Packet[VideoStream]) -> bool:
-    return stream.codec_context.name != "vp8" or bool(bytes(packet)[0] & _VP8_SHOW_FRAME)
+    return stream.codec.canonical_name != "vp8" or bool(bytes(packet)[0] & _VP8_SHOW_FRAME)
 
 
 def _start(container: av.container.InputContainer, stream: VideoStream) -> Fraction:

@@ -1,7 +1,8 @@
 """The sampled frames of one video, streamed.
 
 Frames are numbered in presentation order. A frame's time is seconds from the beginning of the file, as players show it (the
-earliest timestamp of any of its streams is 0); a frame without a timestamp gets its index over the average rate.
+earliest timestamp of any of its streams is 0); a frame without a timestamp, or with one that does not
+follow the last frame's, is timed by the average rate.
 """
 
 from __future__ import annotations
@@ -112,10 +113,10 @@ class VideoReader:
         self._container.close()
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        for index, frame in self._decoding.frames():
+        for index, time, frame in self._decoding.frames():
             image = self._to_rgb(frame)
             self.frames_read += 1
-            yield VideoFrame(index, self._timeline.time(frame.pts, index), image)
+            yield VideoFrame(index, time, image)
         if not self.frames_read:
             raise VideoError(f"expected at least one frame, found none that is whole: {self.damage or 'no keyframe'}")
 
