@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TFRecordDataset,
         open_dataset,
     )
+    from readers.loader import Loader
     from readers.plans import Whole
     from readers.sampler import class_balanced_weights
     from readers.seeding import sample_rng
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "HDF5Dataset": Entry("readers.datasets:HDF5Dataset", "torch"),
     "LMDBDataset": Entry("readers.datasets:LMDBDataset", "torch"),
+    "Loader": Entry("readers.loader:Loader", "torch"),
     "NpyDataset": Entry("readers.datasets:NpyDataset", "torch"),
     "PackedDataset": Entry("readers.datasets:PackedDataset", "torch"),
     "ParquetDataset": Entry("readers.datasets:ParquetDataset", "torch"),
@@ -41,6 +43,7 @@ _NAMES = {
 __all__ = [
     "HDF5Dataset",
     "LMDBDataset",
+    "Loader",
     "NpyDataset",
     "PackedDataset",
     "ParquetDataset",

@@ -114,6 +114,18 @@ if hasattr(os, "register_at_fork"):
 
 _pool_numbers = count()
 
+reading: "dict[int, tuple[ShardPool, int]]" = {}
+"""What each thread, by its identifier, is reading now: for messages about a read that does not come back."""
+
+
+def explain_thread(thread: int) -> str:
+    """What a thread is doing, as far as reading goes."""
+    found = reading.get(thread)
+    if found is None:
+        return "not in a read (decoding, or in a transform)"
+    pool, number = found
+    return f"reading {pool.layout.shard(pool.manifest.shards[number], pool.manifest.format)}"
+
 
 class ShardPool:
     """Reads rows of a dataset, numbered through all shards. Shards open when they are first read, in whatever process.
@@ -197,8 +209,13 @@ class ShardPool:
         for part in np.split(by_shard, cuts):
             number = int(np.searchsorted(self._ends, rows[part[0]], side="right"))
             start = int(self._ends[number]) - self.manifest.shards[number].samples
-            with open_shards.use(self, number) as reader:
-                reader.read(rows[part] - start, fields, out, at[part])
+            thread = threading.get_ident()
+            reading[thread] = (self, number)
+            try:
+                with open_shards.use(self, number) as reader:
+                    reader.read(rows[part] - start, fields, out, at[part])
+            finally:
+                del reading[thread]
 
     def describe(self, row: int) -> str:
         """Where a row lies, for messages: its shard and its number there."""

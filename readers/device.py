@@ -1,0 +1,93 @@
+"""Batches on their way to the device: copies on a side stream, then transforms of whole batches."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from readers.collate import Batch
+
+BatchTransform = Callable[..., Batch]
+"""Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
+(B,) on the CPU, one per sample: functions of seed, epoch and row. Runs without gradients."""
+
+
+class DeviceStage:
+    """Moves batches to a device, one ahead of the consumer, and transforms them there.
+
+    On CUDA, the copy runs on a stream of its own, so it overlaps with the consumer's work; the consumer's stream waits for it.
+
+    Parameters
+    ----------
+    batches : iterator of (Batch, seeds)
+    device : torch.device or None
+        None leaves batches where they are.
+    transform : callable, optional
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[tuple[Batch, torch.Tensor]],
+        device: torch.device | None,
+        transform: BatchTransform | None,
+    ) -> None:
+        self._batches = batches
+        self._device = device
+        self._transform = transform
+        self._seeded = getattr(transform, "seeded", False) is True
+        self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
+        self._ahead: tuple[Batch, torch.Tensor] | None = None
+
+    def __next__(self) -> Batch:
+        if self._side is None:
+            batch, seeds = next(self._batches)
+            return self._transformed(self._to_device(batch), seeds)
+        # Only CUDA runs one ahead: elsewhere the copy would happen at once, in the consumer's own time.
+        current = self._ahead if self._ahead is not None else self._copy()
+        if current is None:
+            raise StopIteration
+        torch.cuda.current_stream(self._device).wait_stream(self._side)
+        batch, seeds = current
+        for value in batch.values():
+            _record(value, torch.cuda.current_stream(self._device))
+        self._ahead = self._copy()
+        return self._transformed(batch, seeds)
+
+    def _copy(self) -> tuple[Batch, torch.Tensor] | None:
+        """Start the next batch's copy; None at the end."""
+        try:
+            batch, seeds = next(self._batches)
+        except StopIteration:
+            return None
+        with torch.cuda.stream(self._side):
+            return self._to_device(batch), seeds
+
+    def _to_device(self, batch: Batch) -> Batch:
+        if self._device is None:
+            return batch
+        return {name: _move(value, self._device) for name, value in batch.items()}
+
+    def _transformed(self, batch: Batch, seeds: torch.Tensor) -> Batch:
+        if self._transform is None:
+            return batch
+        with torch.no_grad():
+            return self._transform(batch, seeds) if self._seeded else self._transform(batch)
+
+
+def _new_stream(device: torch.device) -> "torch.cuda.Stream":
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call] # torch's
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    return [_move(item, device) for item in value] if isinstance(value, list) else value
+
+
+def _record(value: Any, stream: "torch.cuda.Stream") -> None:
+    """Tell the allocator that a tensor made on the side stream is used on another."""
+    if isinstance(value, torch.Tensor):
+        value.record_stream(stream)
+    elif isinstance(value, list):
+        for item in value:
+            _record(item, stream)

@@ -1,0 +1,271 @@
+"""The Loader: threads that put whole batches together ahead of the training loop."""
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from readers.collate import Batch, collate_columns
+from readers.device import BatchTransform, DeviceStage
+from readers.order import WINDOW_BLOCKS, Cut, EpochOrder, Picks, Shuffle
+from readers.permutation import mix_array, mix_words
+from readers.progress import Progress
+from readers.ring import Buffers, PinnedBuffers, Ring
+from readers.samples import SampleDataset
+from readers.seeding import SampleTransform, SeededTransform
+from readers.shards import explain_thread
+from readers.stages import Stage, StageTimes
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+
+_POSITIONS = 4096
+"""Positions of the order that are computed at once."""
+
+
+class Loader:
+    """Batches of a dataset, read and decoded by threads straight into the batches' memory.
+
+    Iterating gives dicts of torch tensors: pictures as uint8 (B, 3, H, W) in channels_last memory, other fields as (B, ...),
+    fields of varying shape and text as lists. A batch's memory is used again once nothing refers to it or to any view of it, so
+    batches may be kept (``list(loader)`` works).
+
+    Iterating again takes the next epoch; `set_epoch` chooses one. Every rank gets as many batches.
+
+    Parameters
+    ----------
+    dataset : SampleDataset
+        `readers.open_dataset`, a subset, clips, a mixture.
+    batch_size : int
+        Per rank.
+    shuffle : {"full", "blocks", False}
+        ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory and for
+        network file systems.
+    seed : int
+        Of the order and of seeded transforms.
+    drop_last : bool
+        Leave out the samples that fill no batch. Otherwise the last batch is smaller, and where the samples do not divide by
+        the ranks the first few are repeated, fewer than there are ranks.
+    workers : int, optional
+        Threads; as many as this process may use processors by default. More help where reading waits for a disk or network.
+    prefetch : int, optional
+        Batches ahead of the training loop, those in work among them; ``workers + 2`` by default. About ``prefetch + 2`` batches
+        are in memory.
+    weights, draws
+        Draws with replacement (`readers.order.Order`).
+    rank, world_size : int, optional
+        From ``torch.distributed`` where it is initialised, else 0 of 1.
+    sample_transform : callable, optional
+        One more transform of samples behind the dataset's own (`readers.seeding`), run in the threads.
+    batch_transform : callable, optional
+        Transform of whole batches, run on the device (`readers.device`).
+    device : torch.device or str, optional
+        Where batches go.
+    pin_memory : bool, optional
+        Page-locked batches; by default where `device` is a CUDA device.
+    timeout_s : float
+        For one batch; a read that hangs is then an error that names the file.
+    """
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        batch_size: int,
+        *,
+        shuffle: Shuffle = "full",
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        sample_transform: SampleTransform | SeededTransform | None = None,
+        batch_transform: BatchTransform | None = None,
+        device: torch.device | str | None = None,
+        pin_memory: bool | None = None,
+        timeout_s: float = 300.0,
+    ) -> None:
+        self.workers = available_processors() if workers is None else workers
+        self.prefetch = self.workers + 2 if prefetch is None else prefetch
+        for name, value in (("batch_size", batch_size), ("workers", self.workers), ("prefetch", self.prefetch)):
+            if value < 1:
+                raise UsageError(f"{name}: expected 1 or more, found {value}")
+        if (rank is None) != (world_size is None):
+            raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
+        self.dataset = dataset.with_transform(sample_transform)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.timeout_s = timeout_s
+        self.device = None if device is None else torch.device(device)
+        self.batch_transform = batch_transform
+        self.pin_memory = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
+        self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
+        self._progress = Progress(self.dataset.order(shuffle, seed, window, weights, draws), Cut(drop=drop_last))
+        self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(batch_size, self.prefetch + 2)
+        self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return self._batches(self._cut().length(len(self._progress.order)))
+
+    def __iter__(self) -> "LoaderIterator":
+        self._progress.cut = self._cut()
+        epoch, consumed = self._progress.begin()
+        self._taken = 0
+        length = self._progress.cut.length(len(self._progress.order), consumed)
+        if self.drop_last:
+            length -= length % self.batch_size
+        iterator = LoaderIterator(self, epoch, consumed, length, self._buffers)
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of `epoch`."""
+        self._progress.set_epoch(epoch)
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """The state from which `load_state_dict` goes on, at any number of ranks and threads and any batch size.
+
+        Parameters
+        ----------
+        consumed : int, optional
+            Samples of this epoch that all ranks together have consumed; by default those of the batches handed out.
+        """
+        if consumed is None:
+            consumed = self._progress.consumed + self._taken * self._progress.cut.world_size
+        return self._progress.state_dict(consumed)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state: the next iteration gives the rest of its epoch.
+
+        Raises
+        ------
+        UsageError
+            The state is of another order.
+        """
+        self._progress.load_state_dict(state)
+        self._taken = 0
+
+    @property
+    def times(self) -> StageTimes | None:
+        """Where the time of the running iteration goes; None if none is running."""
+        iterator = None if self._iterator is None else self._iterator()
+        return None if iterator is None else iterator.times
+
+    def _batches(self, samples: int) -> int:
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def _cut(self) -> Cut:
+        """The ranks as they are now: torch.distributed is often initialised after the Loader is made."""
+        if self._ranks is not None:
+            return self._ranks
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return Cut(torch.distributed.get_rank(), torch.distributed.get_world_size(), self.drop_last)
+        return Cut(drop=self.drop_last)
+
+
+class LoaderIterator(Iterator[Batch]):
+    """One epoch of a `Loader`. Ends its threads when it is exhausted, closed or no longer referred to."""
+
+    def __init__(self, loader: Loader, epoch: int, consumed: int, length: int, buffers: Buffers) -> None:
+        self._loader = loader
+        self._left = length
+        jobs = -(-length // loader.batch_size)
+        sequence = loader._progress.order.epoch(epoch)
+        work = _BatchWork(loader.dataset, sequence, loader._progress.cut, consumed, length, loader.batch_size, buffers)
+        self._stage: Stage[tuple[Batch, torch.Tensor]] = Stage(
+            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
+        )
+        # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
+        self._finalizer = weakref.finalize(self, self._stage.stop)
+        batches = _take(self._stage, jobs)
+        self._batches = DeviceStage(batches, loader.device, loader.batch_transform)
+
+    def __next__(self) -> Batch:
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+        loader = self._loader
+        loader._taken += min(loader.batch_size, self._left)
+        self._left -= min(loader.batch_size, self._left)
+        return batch
+
+    @property
+    def times(self) -> StageTimes:
+        """Where the time goes."""
+        return self._stage.times
+
+    def close(self) -> None:
+        """End the threads and let go of the batches that were not taken."""
+        self._finalizer()
+
+
+class _BatchWork:
+    """Puts one batch together; the job of the Loader's threads."""
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        sequence: EpochOrder,
+        cut: Cut,
+        consumed: int,
+        length: int,
+        batch_size: int,
+        buffers: Buffers,
+    ) -> None:
+        self._dataset = dataset
+        self._layout = dataset.layout
+        self._sequence = sequence
+        self._cut = cut
+        self._consumed = consumed
+        self._length = length
+        self._batch_size = batch_size
+        self._buffers = buffers
+        self._lock = threading.Lock()
+        self._picks: Picks | None = None
+        self._start = 0
+
+    def __call__(self, number: int) -> tuple[Batch, torch.Tensor]:
+        """Batch `number` of this rank, and the seeds of its samples."""
+        picks = self._picks_of(number)
+        columns = self._buffers.take(self._layout, len(picks))
+        self._dataset.read_picks(picks, columns)
+        seeds = sample_seeds(picks, self._dataset.base_rows(picks))
+        return collate_columns(columns, self._layout), torch.from_numpy(seeds)
+
+    def _picks_of(self, number: int) -> Picks:
+        start = number * self._batch_size
+        stop = min(start + self._batch_size, self._length)
+        with self._lock:
+            if self._picks is None or not self._start <= start <= stop <= self._start + len(self._picks):
+                end = min(start + max(1, _POSITIONS // self._batch_size) * self._batch_size, self._length)
+                self._picks = self._sequence.at(self._cut.positions(start, end, self._consumed))
+                self._start = start
+            return self._picks.part(start - self._start, stop - self._start)
+
+
+def _take(stage: Stage[tuple[Batch, torch.Tensor]], jobs: int) -> Iterator[tuple[Batch, torch.Tensor]]:
+    for _ in range(jobs):
+        yield stage.take()
+
+
+def sample_seeds(picks: Picks, rows: IntArray) -> npt.NDArray[np.int64]:
+    """A number for each sample that is a function of seed, epoch and row in the base dataset: int64, (n,)."""
+    mixed = mix_array(picks.seeds ^ mix_array(rows, mix_words(picks.epoch)), 0)
+    return mixed.view(np.int64)
+
+
+def available_processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

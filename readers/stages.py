@@ -1,0 +1,163 @@
+"""Threads that work on numbered jobs ahead of a consumer, who takes the results in order."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from shardspec.errors import DatasetError, ReadTimeoutError
+
+T = TypeVar("T")
+
+_JOIN_S = 5.0
+
+
+@dataclass
+class StageTimes:
+    """Where the time went, in seconds.
+
+    Attributes
+    ----------
+    working : float
+        Of all threads together, inside jobs.
+    blocked : float
+        Of all threads together, waiting for the consumer to take results.
+    waiting : float
+        Of the consumer, waiting for results.
+    jobs : int
+        Results taken.
+    """
+
+    working: float = 0.0
+    blocked: float = 0.0
+    waiting: float = 0.0
+    jobs: int = 0
+
+
+class Stage(Generic[T]):
+    """Runs ``work(number)`` for 0 … jobs-1 in threads, at most `ahead` jobs before the consumer.
+
+    Parameters
+    ----------
+    work : callable
+        Called from any of the threads, each number once.
+    jobs, threads, ahead : int
+    timeout_s : float
+        For one result.
+    explain : callable
+        Called with a thread's identifier, says what it is doing, for the timeout's message.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[int], T],
+        jobs: int,
+        threads: int,
+        ahead: int,
+        timeout_s: float,
+        explain: Callable[[int], str],
+    ) -> None:
+        self._work = work
+        self._jobs = jobs
+        self._ahead = ahead
+        self._timeout_s = timeout_s
+        self._explain = explain
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._done = threading.Condition(self._lock)
+        self._started = self._taken = 0
+        self._results: dict[int, tuple[T | None, BaseException | None]] = {}
+        self._running: dict[int, tuple[int, float]] = {}  # job to thread identifier and start
+        self._stopped = False
+        self._pid = os.getpid()
+        self.times = StageTimes()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"readers-loader-{i}", daemon=True)
+            for i in range(min(threads, jobs))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def take(self) -> T:
+        """The next job's result. An error in the job is raised here, and ends the stage.
+
+        Raises
+        ------
+        ReadTimeoutError
+            It did not come in time.
+        """
+        if os.getpid() != self._pid:
+            raise DatasetError("a Loader's iterator does not survive a fork: make a new one in the child process")
+        begin = time.monotonic()
+        with self._lock:
+            number = self._taken
+            while number not in self._results:
+                if self._stopped:
+                    raise DatasetError("the Loader's iterator was closed")
+                left = begin + self._timeout_s - time.monotonic()
+                if left <= 0:
+                    raise ReadTimeoutError(self._late(number))
+                self._done.wait(left)
+            result, error = self._results.pop(number)
+            self._taken += 1
+            self.times.waiting += time.monotonic() - begin
+            self.times.jobs += 1
+            self._room.notify()
+        if error is not None:
+            self.stop()
+            raise error
+        return result  # type: ignore[return-value] # a job without an error has its result
+
+    def stop(self) -> None:
+        """End the threads. One that hangs in a read is left behind."""
+        with self._lock:
+            self._stopped = True
+            self._results.clear()
+            self._room.notify_all()
+            self._done.notify_all()
+        deadline = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        """One thread's life."""
+        while True:
+            begin = time.monotonic()
+            with self._lock:
+                while not self._stopped and self._started < self._jobs and self._started >= self._taken + self._ahead:
+                    self._room.wait()
+                if self._stopped or self._started >= self._jobs:
+                    self._room.notify()
+                    return
+                number = self._started
+                self._started += 1
+                start = time.monotonic()
+                self.times.blocked += start - begin
+                self._running[number] = (threading.get_ident(), start)
+            outcome: tuple[T | None, BaseException | None]
+            try:
+                outcome = (self._work(number), None)
+            except BaseException as error:  # the consumer raises it
+                outcome = (None, error)
+            with self._lock:
+                self.times.working += time.monotonic() - start
+                del self._running[number]
+                if not self._stopped:
+                    self._results[number] = outcome
+                    self._done.notify()
+            del outcome  # the batch is the consumer's alone
+
+    def _late(self, number: int) -> str:
+        """What the timeout's message says; called with the lock held."""
+        running = self._running.get(number)
+        if running is None:
+            return f"batch {number}: expected within {self._timeout_s:g} s, but no thread has begun it"
+        thread, start = running
+        seconds = time.monotonic() - start
+        return (
+            f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is {self._explain(thread)}: "
+            "check the disk or the network file system, or raise timeout_s"
+        )
