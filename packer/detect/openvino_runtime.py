@@ -4,11 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import openvino
-from openvino import opset13 as ops
 
 from packer.detect.cpu import CpuFrame
 from packer.detect.networks import CROP_SIZES, Layer, Pool
+from packer.quiet_openvino import openvino, ops
 
 __all__ = ["OpenVINORuntime"]
 
@@ -69,7 +68,9 @@ class OpenVINORuntime:
 
     def _run(self, net: str, pixels: FloatArray) -> FloatArray:
         request = self._requests[net]
-        result: FloatArray = request.infer([pixels], share_inputs=True, share_outputs=True)[0]
+        request.set_input_tensor(openvino.Tensor(pixels, shared_memory=True))
+        request.infer()
+        result: FloatArray = request.get_output_tensor().data
         return result
 
 

@@ -1,8 +1,10 @@
 """The processes engine: worker processes of our own entry point, so a user's script needs no ``__main__`` guard."""
 
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +18,8 @@ from packer.work import Unit, Verdicts
 from packer.workspace import Workspace
 
 _TICK_S = 0.5
+_READER_JOIN_S = 5.0
+"""A child that left the worker's group may hold its pipe open; the reader is a daemon and may wait for it."""
 _LOG_TAIL_BYTES = 1500
 _START_ATTEMPTS = 5
 """Workers in a row that may die before they are ready (killed from outside, say) until the job gives up."""
@@ -59,10 +63,14 @@ class _Worker:
             pass
 
     def end(self) -> None:
-        """Kill the process and wait until it is gone."""
+        """Kill the process, with all that it started, and wait until it is gone."""
+        if os.name == "posix":
+            # Its own session's group (start_new_session); a child that lived on would also hold the pipes open.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        self._reader.join(_READER_JOIN_S)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 try:
@@ -137,7 +145,7 @@ class ProcessesEngine:
             try:
                 worker, message = self._answers.get(timeout=_TICK_S)
             except queue.Empty:
-                return Event("tick")
+                return self._silent_death() or Event("tick")
             if worker in self._workers:
                 event = self._translate(worker, message)
                 if event is not None:
@@ -171,6 +179,13 @@ class ProcessesEngine:
             return Event("failed", unit, message=message["message"])
         elif kind == "died":
             return self._bury(worker, "died", worker.describe_death())
+        return None
+
+    def _silent_death(self) -> Event | None:
+        """A worker that has ended while a child of its keeps the pipe open, so that no end of its answers is seen."""
+        for worker in self._workers:
+            if worker is not None and worker.process.poll() is not None:
+                return self._bury(worker, "died", worker.describe_death())
         return None
 
     def _overdue(self) -> Event | None:

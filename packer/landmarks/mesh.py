@@ -4,13 +4,13 @@ import math
 from pathlib import Path
 
 import numpy as np
-import openvino
 from numpy.typing import ArrayLike, NDArray
 
 from packer.geometry.affine import apply, invert
 from packer.geometry.bilinear import bilinear
 from packer.landmarks.base import agrees
 from packer.landmarks.similarity import BOX_SIDE, upright_matrix
+from packer.quiet_openvino import openvino
 from shardspec.errors import UsageError
 
 _MARGIN = 1.6  # side of the model's picture over MTCNN's box: a quarter more on each side, as MediaPipe cuts it, and a little more
