@@ -8,6 +8,7 @@ import importlib
 import os
 import random
 import threading
+import warnings
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal
@@ -22,7 +23,9 @@ from shardspec.errors import MissingDependencyError, UsageError
 __all__ = ["Albumentations", "load_albumentations"]
 
 _INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
-_REFERENCE = np.array([[0.25, 0.25], [0.75, 0.25], [0.25, 0.75], [0.75, 0.75]])  # shares of width and height
+# Small right-angled triangles that travel with the landmarks: how they come back says what the pipeline did to the picture.
+_PLACES = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.8], [0.8, 0.8], [0.45, 0.55]])  # shares of width and height
+_TRIANGLE = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])  # pixels
 _TOLERANCE = 0.02  # pixels: what float32 keypoints leave of an exact map in a picture of some thousand pixels
 
 
@@ -103,9 +106,10 @@ class Albumentations:
         known = (library.BasicTransform, library.BaseCompose)
         if not isinstance(chain, list | tuple) or not chain or not all(isinstance(t, known) for t in chain):
             raise UsageError(f"Albumentations: expected a list of its transforms, or a Compose, found {transforms!r}")
-        self._pipeline = library.Compose(
-            list(chain), keypoint_params=library.KeypointParams(format="xy", remove_invisible=False), p=p
-        )
+        keypoints = library.KeypointParams(format="xy", remove_invisible=False)
+        with warnings.catch_warnings():  # a pipeline that moves nothing is no mistake
+            warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
+            self._pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
         self._restore()
 
     def _restore(self) -> None:
@@ -128,33 +132,48 @@ class Albumentations:
             pipeline = self._local.pipeline = deepcopy(self._pipeline)
         pipeline.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # noqa: S311 -- nothing here is secret
         image = get_image(sample, "Albumentations")
+        clip = image.ndim == 4
         height, width = image.shape[-3:-1]
         points, places = _gather(sample, (width, height))
-        data: dict[str, Any] = {"images" if image.ndim == 4 else "image": image.copy(), "keypoints": points - 0.5}
+        points -= np.float32(0.5)
+        data: dict[str, Any] = {"images" if clip else "image": image.copy(), "keypoints": points}
         names = present(sample, self.masks)
-        if names:
-            data["masks"] = [
-                frame for name in names for frame in (sample[name] if image.ndim == 4 else (sample[name],))
-            ]
+        data |= _masks(sample, names, clip)
         result = pipeline(**data)
-        moved = np.asarray(result["keypoints"], np.float64) + 0.5
+        moved = np.asarray(result["keypoints"], np.float32)
         if moved.shape != points.shape:
             raise UsageError(
                 f"Albumentations: expected {len(points)} points back, found {len(moved)}: one of "
                 f"{[type(t).__name__ for t in pipeline.transforms]} drops points; leave it out, or set its method that keeps them"
             )
-        out = _scatter(sample, moved, places)
-        out["image"] = result["images" if image.ndim == 4 else "image"]
-        count = len(image) if image.ndim == 4 else 1
-        for at, name in enumerate(names):
-            frames = result["masks"][at * count : (at + 1) * count]
-            out[name] = np.stack(frames) if image.ndim == 4 else frames[0]
-        return _follow(out, points[: len(_REFERENCE)], moved[: len(_REFERENCE)])
+        still = np.array_equal(moved, points)
+        out = (
+            dict(sample)
+            if still
+            else _moved(sample, points.astype(np.float64) + 0.5, moved.astype(np.float64) + 0.5, places)
+        )
+        out["image"] = result["images" if clip else "image"]
+        if len(names) == 1 and not clip:
+            out[names[0]] = result["mask"]
+        else:
+            count = len(image) if clip else 1
+            for at, name in enumerate(names):
+                frames = result["masks"][at * count : (at + 1) * count]
+                out[name] = np.stack(frames) if clip else frames[0]
+        return out
+
+
+def _masks(sample: Sample, names: list[str], clip: bool) -> dict[str, Any]:
+    """The masks as Albumentations takes them: one under its own name, several, or those of a clip's frames, in a list."""
+    if len(names) == 1 and not clip:
+        return {"mask": sample[names[0]].copy()}
+    frames = [frame.copy() for name in names for frame in (sample[name] if clip else (sample[name],))]
+    return {"masks": frames} if names else {}
 
 
 def _gather(sample: Sample, size: tuple[int, int]) -> tuple[NDArray[np.float32], dict[str, slice]]:
     """All points of a sample as one array (N, 2): the reference points, landmarks, hull, corners of the regions."""
-    parts = {"": _REFERENCE * size}
+    parts = {"": (_PLACES[:, None] * size + _TRIANGLE).reshape(-1, 2)}
     for name in present(sample, ("landmarks", "hull")):
         parts[name] = sample[name].reshape(-1, 2)
     for name in present(sample, ("regions",)):
@@ -164,31 +183,35 @@ def _gather(sample: Sample, size: tuple[int, int]) -> tuple[NDArray[np.float32],
     return np.concatenate(list(parts.values())).astype(np.float32), places
 
 
-def _scatter(sample: Sample, points: NDArray[np.float64], places: dict[str, slice]) -> Sample:
-    """A new dict with the points of `_gather` put back."""
+def _moved(sample: Sample, before: NDArray[np.float64], after: NDArray[np.float64], places: dict[str, slice]) -> Sample:
+    """A new dict with the geometry of a sample after the points of `_gather` have moved."""
     out = dict(sample)
-    for name, place in places.items():
+    for name in (name for name in places if name):
+        old = sample[name]
         if name == "regions":
-            corners = points[place].reshape(*sample[name].shape[:-1], 4, 2)
-            boxes = np.concatenate([corners.min(axis=-2), corners.max(axis=-2)], axis=-1)
-            out[name] = boxes.astype(sample[name].dtype)
-        elif name:
-            out[name] = points[place].reshape(sample[name].shape).astype(sample[name].dtype)
-    return out
+            corners = after[places[name]].reshape(*old.shape[:-1], 4, 2)
+            out[name] = np.concatenate([corners.min(axis=-2), corners.max(axis=-2)], axis=-1).astype(old.dtype)
+        else:
+            out[name] = after[places[name]].reshape(old.shape).astype(old.dtype)
+    before, after = before[places[""]], after[places[""]]
+    if "matrix" in out:
+        out["matrix"] = _followed(out["matrix"], before, after)
+    first, second = (after[at::3] - after[::3] for at in (1, 2))
+    turns = np.sign(first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0])
+    return relabel(out) if turns.sum() < 0 else out
 
 
-def _follow(sample: Sample, before: NDArray[np.float32], after: NDArray[np.float64]) -> Sample:
-    """Let the matrix follow, and swap left and right if the reference points were mirrored."""
-    old = np.column_stack([before.astype(np.float64), np.ones(len(before))])
-    affine = np.linalg.solve(old[:3], after[:3]).T
-    if "matrix" in sample:
-        miss = np.abs(affine @ old[3] - after[3]).max()
-        if miss > _TOLERANCE:
-            raise UsageError(
-                f"Albumentations: the field 'matrix' can follow affine transforms only, and this pipeline bends the picture (by "
-                f"{miss:.2f} pixels): read the dataset without that field"
-            )
-        new = affine[:, :2] @ sample["matrix"]
-        new[..., 2] += affine[:, 2]
-        sample["matrix"] = new.astype(sample["matrix"].dtype)
-    return relabel(sample) if np.linalg.det(affine[:, :2]) < 0 else sample
+def _followed(matrix: NDArray[Any], before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[Any]:
+    """The matrix of a crop whose points have moved."""
+    known = np.column_stack([before, np.ones(len(before))])
+    affine = np.linalg.lstsq(known, after)[0].T
+    miss = np.abs(known @ affine.T - after).max()
+    if miss > _TOLERANCE:
+        raise UsageError(
+            f"Albumentations: the field 'matrix' can follow affine transforms only, and this pipeline bends the picture (by "
+            f"{miss:.2f} pixels or more): read the dataset without that field"
+        )
+    new = affine[:, :2] @ matrix
+    new[..., 2] += affine[:, 2]
+    followed: NDArray[Any] = new.astype(matrix.dtype)
+    return followed

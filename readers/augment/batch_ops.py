@@ -1,0 +1,100 @@
+"""What the batched transforms do to pictures and geometry, row by row, in torch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from readers.augment.draws import RowDraws
+from shardspec.errors import UsageError
+from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
+
+__all__ = ["choose", "move", "orders", "over", "present", "sampled", "uniform", "window"]
+
+Batch = dict[str, Any]
+
+
+def present(batch: Batch, names: Sequence[str]) -> list[str]:
+    """Those of the fields that the batch has as tensors."""
+    return [name for name in names if isinstance(batch.get(name), Tensor)]
+
+
+def uniform(image: Tensor, count: int, draws: RowDraws | None) -> Tensor:
+    """(B, count) numbers in [0, 1), on the picture's device."""
+    if draws is None:
+        return torch.rand(len(image), count, device=image.device)
+    if len(draws) != len(image):
+        raise UsageError(f"expected draws for the batch's {len(image)} rows, found {len(draws)}")
+    numbers = torch.from_numpy(draws.uniform(count))
+    return numbers.to(image.device, non_blocking=True)
+
+
+def choose(numbers: Tensor, count: int) -> Tensor:
+    """Integers 0 … count - 1 from numbers in [0, 1), equally likely; rounding never reaches `count`."""
+    return (numbers * count).long().clamp_(max=count - 1)
+
+
+def over(rows: Tensor, value: Tensor) -> Tensor:
+    """A value per row, shaped so that it is broadcast over the other axes."""
+    return rows.view(-1, *(1,) * (value.ndim - 1))
+
+
+def move(batch: Batch, matrix: Tensor) -> Batch:
+    """Map the geometry of every row by its matrix (B, 2, 3), old crop pixels to new ones; nothing is renumbered."""
+    out = dict(batch)
+    turn, shift = matrix[:, :, :2], matrix[:, :, 2]
+    for name in present(batch, ("landmarks", "hull")):
+        points = batch[name]
+        out[name] = (points @ turn.mT.to(points.dtype) + shift[:, None].to(points.dtype)).to(points.dtype)
+    for name in present(batch, ("regions",)):
+        boxes = batch[name]
+        # the matrices here scale and mirror, so two opposite corners say all
+        ends = boxes.view(len(boxes), -1, 2) @ turn.mT.to(boxes.dtype) + shift[:, None].to(boxes.dtype)
+        ends = ends.view(len(boxes), -1, 2, 2)
+        out[name] = torch.cat([ends.amin(2), ends.amax(2)], -1)
+    for name in present(batch, ("matrix",)):
+        old = batch[name]
+        new = turn.to(old.dtype) @ old
+        new[:, :, 2] += shift.to(old.dtype)
+        out[name] = new
+    return out
+
+
+def orders(batch: Batch) -> dict[str, Any]:
+    """How the points of each field are renumbered by a mirror."""
+    found: dict[str, Any] = {}
+    for name in present(batch, ("landmarks",)):
+        found[name] = flip_permutation(layout_of(batch[name].shape[1]).name).copy()
+    for name in present(batch, ("hull",)):
+        found[name] = hull_flip_of(batch[name].shape[1]).copy()
+    for name in present(batch, ("regions",)):
+        found[name] = REGION_FLIP.copy()
+    return found
+
+
+def window(value: Tensor, left: Tensor, top: Tensor, size: int) -> Tensor:
+    """A (B, …, size, size) window of each row of (B, …, H, W), its dtype and memory format kept."""
+    reach = torch.arange(size, device=value.device)
+    rows, columns = top[:, None] + reach, left[:, None] + reach
+    batch = torch.arange(len(value), device=value.device)[:, None, None]
+    if value.ndim == 3:
+        return value[batch, rows[:, :, None], columns[:, None, :]]
+    return value.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def sampled(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int, mode: str) -> Tensor:
+    """Squares of (B, …, H, W), resized to (B, …, size, size); pixel (0, 0) covers [0, 1) x [0, 1)."""
+    height, width = value.shape[-2:]
+    steps = (torch.arange(size, device=value.device, dtype=torch.float32) + 0.5) / size
+    x = (left[:, None] + steps * side[:, None]) * (2 / width) - 1
+    y = (top[:, None] + steps * side[:, None]) * (2 / height) - 1
+    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], -1)
+    floating = (
+        value.to(torch.float32).reshape(len(value), -1, height, width) if value.ndim == 3 else value.to(torch.float32)
+    )
+    out = functional.grid_sample(floating, grid, mode=mode, padding_mode="border", align_corners=False)
+    return out.reshape(len(value), *value.shape[1:-2], size, size).to(
+        value.dtype if mode == "nearest" else torch.float32
+    )
