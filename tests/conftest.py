@@ -66,7 +66,7 @@ def open_files() -> set[str]:
     found = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- the listing's own descriptor is gone when it is read
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            target = str(Path(f"/proc/self/fd/{name}").readlink())
         except OSError:
             continue
         if int(name) not in helpers and not target.startswith(("/dev/", "/proc/", "/sys/", "anon_inode:", "/memfd:")):

@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.datasets import open_shard, read_rows
-
 from shardspec.codecs import codec_for
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
+from support.datasets import open_shard, read_rows
 
 
 def fingerprints(root: Path) -> dict[str, str]:

@@ -1,0 +1,444 @@
+"""The directions of imports: between the packages, inside them, and what an import loads."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.command import environment
+
+from packer.pipeline import STEPS
+from shardspec.formats import FORMATS
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGES = ("packer", "readers", "shardspec")
+
+MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
+    "shardspec": ("shardspec",),
+    "readers": ("shardspec", "readers"),
+    "packer": ("shardspec", "packer", "readers.formats"),
+}
+
+PACKER_TOP = (
+    "packer.__main__",
+    "packer.api",
+    "packer.assemble",
+    "packer.cli",
+    "packer.commands",
+    "packer.commit",
+    "packer.engines",
+    "packer.estimate",
+    "packer.folder",
+    "packer.job",
+    "packer.part",
+    "packer.part_rows",
+    "packer.plan",
+    "packer.schedule",
+    "packer.shard_stage",
+    "packer.work",
+    "packer.worker",
+    "packer.workspace",
+)
+"""What runs a build. Nothing that a build is made of knows it."""
+
+MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
+    # cli -> job -> plan, worker, assemble -> recipe
+    "packer.recipe": ("packer",),
+    "packer.options": ("packer",),
+    "packer.item": ("packer",),
+    "packer.plan": (
+        "packer.api",
+        "packer.assemble",
+        "packer.cli",
+        "packer.commands",
+        "packer.job",
+        "packer.work",
+    ),
+    "packer.assemble": (
+        "packer.api",
+        "packer.cli",
+        "packer.commands",
+        "packer.job",
+        "packer.work",
+        "packer.engines",
+    ),
+    "packer.work": (
+        "packer.api",
+        "packer.cli",
+        "packer.commands",
+        "packer.job",
+        "packer.engines",
+        "packer.schedule",
+    ),
+    "packer.worker": (
+        "packer.api",
+        "packer.cli",
+        "packer.commands",
+        "packer.job",
+        "packer.engines",
+    ),
+    "packer.engines": (
+        "packer.api",
+        "packer.cli",
+        "packer.commands",
+        "packer.job",
+        "packer.schedule",
+    ),
+    "packer.schedule": ("packer.api", "packer.cli", "packer.commands", "packer.job"),
+    "packer.job": ("packer.api", "packer.cli", "packer.commands"),
+    # sources, steps and writers know none of them, nor each other
+    "packer.sources": (
+        *PACKER_TOP,
+        "packer.steps",
+        "packer.writers",
+        "packer.detect",
+        "packer.decode",
+    ),
+    "packer.steps": (*PACKER_TOP, "packer.sources", "packer.writers", "readers"),
+    "packer.writers": (
+        *PACKER_TOP,
+        "packer.sources",
+        "packer.steps",
+        "packer.recipe",
+        "packer.item",
+        "readers",
+    ),
+    # what steps are made of could stand alone
+    "packer.decode": (
+        *PACKER_TOP,
+        "packer.steps",
+        "packer.recipe",
+        "packer.item",
+        "packer.detect",
+        "packer.geometry",
+    ),
+    "packer.detect": (
+        *PACKER_TOP,
+        "packer.steps",
+        "packer.recipe",
+        "packer.item",
+        "packer.decode",
+    ),
+    "packer.geometry": (
+        *PACKER_TOP,
+        "packer.steps",
+        "packer.recipe",
+        "packer.item",
+        "packer.decode",
+        "packer.detect",
+    ),
+    "packer.landmarks": (
+        *PACKER_TOP,
+        "packer.steps",
+        "packer.recipe",
+        "packer.item",
+        "packer.decode",
+    ),
+    # loader -> datasets -> order, formats
+    "readers.formats": (
+        "readers.augment",
+        "readers.datasets",
+        "readers.loader",
+        "readers.order",
+        "readers.sampler",
+    ),
+    "readers.augment": (
+        "readers.datasets",
+        "readers.loader",
+        "readers.formats",
+        "readers.shards",
+    ),
+    "readers.order": (
+        "readers.datasets",
+        "readers.loader",
+        "readers.formats",
+        "readers.augment",
+        "readers.shards",
+    ),
+    "readers.datasets": ("readers.loader",),
+    # the contract is data: only the codecs know libraries, and nothing but the layout knows folders
+    "shardspec.schema": ("shardspec.manifest", "shardspec.layout", "shardspec.codecs"),
+    "shardspec.manifest": ("shardspec.layout", "shardspec.codecs"),
+}
+
+HEAVY = (
+    "PIL",
+    "albumentations",
+    "av",
+    "cv2",
+    "dlib",
+    "google_crc32c",
+    "h5py",
+    "lightning",
+    "lmdb",
+    "openvino",
+    "pyarrow",
+    "scipy",
+    "simplejpeg",
+    "torch",
+    "torchvision",
+)
+
+_DISTRIBUTIONS = {
+    "cv2": "opencv-python-headless",
+    "dlib": "dlib-bin",
+    "google_crc32c": "google-crc32c",
+    "PIL": "pillow",
+}
+"""Where a library comes from that is not installed here and is not called as it is imported."""
+
+
+class Import(NamedTuple):
+    """One import: of what, by which module, in which line, inside a function or not, for type checkers alone or not."""
+
+    target: str
+    by: str
+    line: int
+    inside: bool
+    types_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.by}:{self.line} imports {self.target}"
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Every module of ours by its name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((REPOSITORY / package).rglob("*.py")):
+            parts = path.relative_to(REPOSITORY).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import of every module of ours, wherever it stands."""
+    return tuple(found for name, path in modules().items() for found in _imports_of(name, path))
+
+
+def _imports_of(name: str, path: Path) -> Iterator[Import]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+    def visit(node: ast.AST, inside: bool, types_only: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            typed = types_only or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+            deeper = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, name, child.lineno, inside, types_only)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    base = ".".join(
+                        [
+                            *package.split(".")[: len(package.split(".")) - child.level + 1],
+                            *filter(None, [base]),
+                        ]
+                    )
+                for alias in child.names:
+                    whole = f"{base}.{alias.name}"
+                    yield Import(
+                        whole if whole in modules() else base,
+                        name,
+                        child.lineno,
+                        inside,
+                        types_only,
+                    )
+            else:
+                yield from visit(child, deeper, typed)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), inside=False, types_only=False)
+
+
+def is_below(name: str, package: str) -> bool:
+    """Whether a module is the package itself or lies in it."""
+    return name == package or name.startswith(package + ".")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a module is one of this project."""
+    return any(is_below(name, package) for package in PACKAGES)
+
+
+def test_the_scan_sees_what_it_should() -> None:
+    assert {"packer.job", "readers.order", "shardspec.schema", "shardspec"} <= set(modules())
+    assert any(i.by == "packer.api" and i.target == "packer.job" for i in imports())
+    assert any(i.by == "packer" and i.types_only for i in imports())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_in_one_direction(package: str) -> None:
+    wrong = [
+        str(i)
+        for i in imports()
+        if is_below(i.by, package)
+        and is_ours(i.target)
+        and not any(is_below(i.target, allowed) for allowed in MAY_IMPORT[package])
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", sorted(MUST_NOT_IMPORT))
+def test_layers_inside_a_package(name: str) -> None:
+    assert any(is_below(module, name) for module in modules()), f"the table of layers names {name}, which is gone"
+    wrong = [
+        str(i)
+        for i in imports()
+        if is_below(i.by, name)
+        and not is_below(i.target, name)
+        and any(is_below(i.target, forbidden) for forbidden in MUST_NOT_IMPORT[name])
+    ]
+    assert not wrong
+
+
+def test_sources_steps_writers_and_engines_do_not_know_their_neighbours() -> None:
+    named = {entry.target.split(":")[0] for entry in STEPS.values()}
+    named |= {format.writer.target.split(":")[0] for format in FORMATS.values()}
+    named |= {"packer.engines.inline", "packer.engines.processes"}
+    named |= {name for name in modules() if is_below(name, "packer.sources")} - {"packer.sources.base"}
+    wrong = {(i.by, i.target) for i in imports() if i.target in named and i.by in named and i.by != i.target}
+    # A table is a list of rows that lies in a file.
+    assert wrong <= {("packer.sources.table", "packer.sources.rows")}
+
+
+def test_no_import_of_ours_inside_a_function() -> None:
+    assert not [str(i) for i in imports() if i.inside and is_ours(i.target)]
+
+
+def test_no_cycles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for i in imports():
+        if is_ours(i.target) and not i.types_only:
+            assert i.target in graph, f"{i}, which is not there"
+            graph[i.by].add(i.target)
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, "a cycle: " + " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for target in sorted(graph[name]):
+                walk(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
+    declared = {re.split(r"[^A-Za-z0-9_.-]", line)[0].lower().replace("_", "-") for line in lines}
+    by_import = packages_distributions()
+    wrong = set()
+    for i in imports():
+        name = i.target.split(".")[0]
+        if is_ours(name) or name in sys.stdlib_module_names or i.types_only:
+            continue
+        distributions = {d.lower().replace("_", "-") for d in by_import.get(name, [name])}
+        if not distributions & declared:
+            wrong.add(f"{i} ({', '.join(sorted(distributions))})")
+    assert not wrong
+
+
+def test_every_extra_that_a_message_names_is_declared() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {
+        (extra, name)
+        for name, path in modules().items()
+        for extra in re.findall(
+            r'facepack\[(\w+)\]|Entry\("[\w.:]+", "(\w+)"\)',
+            path.read_text(encoding="utf-8"),
+        )
+        for extra in extra
+        if extra
+    }
+    assert {extra for extra, _ in named} >= {"pack", "faces", "parquet"}
+    assert {(extra, name) for extra, name in named if extra not in project["optional-dependencies"]} == set()
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules outside the standard library that a fresh interpreter has loaded after some code."""
+    script = f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    names = {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    # What the interpreter's own start loads (editable installs, coverage) is not the code's doing.
+    return {n for n in names - sys.stdlib_module_names - _at_start() if n not in PACKAGES}
+
+
+@cache
+def _at_start() -> set[str]:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, json; print(json.dumps(sorted(sys.modules)))",
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return {name.split(".")[0] for name in json.loads(done.stdout)}
+
+
+def test_importing_the_contract_loads_numpy_alone() -> None:
+    names = ", ".join(name for name in modules() if is_below(name, "shardspec") and "codecs." not in name)
+    assert loaded_by(f"import {names}") <= {"numpy"}
+
+
+def test_importing_the_packer_loads_no_heavy_library() -> None:
+    assert not loaded_by("import packer")
+
+
+def test_planning_a_build_loads_no_heavy_library() -> None:
+    assert not loaded_by("from packer import build, Recipe, BuildOptions") & set(HEAVY)
+
+
+def test_the_command_answers_help_without_heavy_libraries() -> None:
+    for arguments in (
+        ["--help"],
+        ["--version"],
+        ["build", "--help"],
+        ["inspect", "--help"],
+    ):
+        code = f"import packer.cli\ntry:\n    packer.cli.main({arguments!r})\nexcept SystemExit as e:\n    assert not e.code"
+        assert not loaded_by(code) & set(HEAVY)
+
+
+@pytest.mark.parametrize("name", ["readers", "readers.formats", "readers.order", "readers.formats.npy"])
+def test_reading_parts_that_need_no_torch_load_none(name: str) -> None:
+    assert not loaded_by(f"import {name}") & {
+        "torch",
+        "torchvision",
+        "lightning",
+        "cv2",
+        "av",
+        "pyarrow",
+        "h5py",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(n for n in modules() if is_below(n, "readers.formats")))
+def test_no_format_needs_torch(name: str) -> None:
+    assert "torch" not in {i.target.split(".")[0] for i in imports() if i.by == name}
