@@ -1,7 +1,6 @@
 """parquet: a shard is one Parquet file."""
 
 import json
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from packer.writers.blocks import Blocks
 from shardspec.columns import Columns, fixed_bytes
 from shardspec.parquet_columns import ROWS_MAX, parquet_column
 from shardspec.schema import Field, Schema
@@ -49,8 +49,7 @@ class ParquetShardWriter:
         self._schema = schema
         self._stored = [f for f in schema if parquet_column(f).storage != "none"]
         self._rows = 0
-        self._pending: list[Columns] = []
-        self._pending_rows = 0
+        self._blocks = Blocks(schema, self.block_rows)
         metadata = {"huggingface": json.dumps({"info": {"features": huggingface_features(schema)}})}
         self._arrow = pa.schema([pa.field(f.name, _type(f), nullable=False) for f in self._stored], metadata)
         self._writer = pq.ParquetWriter(
@@ -71,37 +70,22 @@ class ParquetShardWriter:
 
     def write(self, rows: Columns) -> None:
         """Append rows."""
-        count, start = count_rows(self._schema, rows), 0
+        count = count_rows(self._schema, rows)
         self._rows += count
-        while start < count:
-            end = min(count, start + self.block_rows - self._pending_rows)
-            # A copy: the caller may use its arrays again before the row group is full.
-            self._pending.append({f.name: _copied(f, rows[f.name][start:end]) for f in self._stored})
-            self._pending_rows += end - start
-            start = end
-            if self._pending_rows == self.block_rows:
-                self._flush()
+        for block in self._blocks.add(rows, count):
+            self._write(block)
 
-    def _flush(self) -> None:
-        """Write the pending rows as one row group."""
-        columns = []
-        for field in self._stored:
-            pieces = [piece[field.name] for piece in self._pending]
-            columns.append(_array(field, np.concatenate(pieces) if field.is_fixed else list(chain(*pieces))))
-        table = pa.Table.from_arrays(columns, schema=self._arrow)
-        self._writer.write_table(table, row_group_size=self._pending_rows)
-        self._pending, self._pending_rows = [], 0
+    def _write(self, block: Columns) -> None:
+        """Write one row group."""
+        table = pa.Table.from_arrays([_array(f, block[f.name]) for f in self._stored], schema=self._arrow)
+        self._writer.write_table(table, row_group_size=self.block_rows)
 
     def close(self) -> None:
         """Finish the file."""
-        if self._pending_rows:
-            self._flush()
+        for block in self._blocks.rest():
+            self._write(block)
         self._writer.close()
         check_rows(self._name, self._size, self._rows)
-
-
-def _copied(field: Field, values: Any) -> Any:
-    return values.copy() if field.is_fixed else [bytes(value) for value in values]
 
 
 def _type(field: Field) -> Any:

@@ -45,6 +45,11 @@ def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, st
         raise corrupt(path, f"offsets that are multiples of {step}", "others")
 
 
+def distinct(numbers: IntArray) -> list[int]:
+    """The distinct numbers, rising. Unlike ``np.unique`` it imports nothing, which after a fork beside threads can hang."""
+    return sorted(set(numbers.tolist()))
+
+
 def is_run(positions: IntArray) -> bool:
     """Whether positions follow one another without a gap."""
     return bool(len(positions)) and bool((np.diff(positions) == 1).all())

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from readers.formats.checks import corrupt, gather_bytes, take_bytes
+from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
 from shardspec.columns import Columns, IntArray
@@ -54,7 +54,7 @@ class ParquetShardReader:
             column = self._columns[name]
             known = column.known[groups]
             if not known.all():
-                for group in np.unique(groups[~known]).tolist():
+                for group in distinct(groups[~known]):
                     self._learn(self._data, column, group)
             if column.field.is_fixed:
                 column.gather(self._data, rows, groups, rows - groups * self._block_rows, out[name], at)

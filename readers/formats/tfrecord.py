@@ -7,7 +7,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from readers.formats.checks import corrupt, gather_bytes, take_bytes
+from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.tfrecord_example import (
     ExampleError,
@@ -59,7 +59,7 @@ class TFRecordShardReader:
             raise DatasetError(f"{self._path}: expected an open reader, found a closed one")
         if not len(rows):
             return
-        unknown = np.unique(rows[~self._known[rows]])
+        unknown = np.array(distinct(rows[~self._known[rows]]), np.int64)
         if len(unknown):
             self._check_records(self._data, unknown)
         fixed = [self._features[name] for name in fields if self._features[name].field.is_fixed]

@@ -1,0 +1,134 @@
+"""hdf5: a shard is one HDF5 file."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from readers.formats.checks import check_offsets, corrupt, distinct, gather_bytes
+from readers.formats.hdf5_chunks import Chunks, read_chunks
+from readers.formats.mapping import ByteArray, map_file
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import DatasetError, ShardCorruptError
+from shardspec.hdf5_datasets import hdf5_datasets
+from shardspec.manifest import Shard
+from shardspec.schema import Field, Schema
+
+
+class HDF5ShardReader:
+    """Reads one HDF5 file (`readers.formats.base`).
+
+    h5py, which holds one lock over all of HDF5, only says where the chunks of a dataset are, when a field is first asked for;
+    the file is closed again. Values come from the mapped file: one copy, into the batch. With `checksums`, a chunk's Fletcher-32
+    is compared when the chunk is first touched; the metadata's checksums are always compared. Encoded values are views of the
+    mapping and keep it alive, but those that a chunk's end cuts are copies. What is kept: eight bytes per row and varying field,
+    and eight per chunk. Safe to use from several threads, and after a fork.
+    """
+
+    descriptors = 0
+    threads = True
+
+    def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
+        self._path = path
+        self._rows = shard.samples
+        self._schema = schema
+        self._checksums = checksums
+        self._data: ByteArray | None = map_file(path)
+        self._lock = threading.Lock()
+        self._values: dict[str, Chunks] = {}
+        self._offsets: dict[str, IntArray] = {}
+        self._learn([])
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Gather rows (`readers.formats.base.ShardReader.read`)."""
+        if self._data is None:
+            raise DatasetError(f"{self._path}: expected an open reader, found a closed one")
+        missing = [name for name in fields if name not in self._values]
+        if missing:
+            self._learn(missing)
+        for name in fields:
+            field, chunks = self._schema[name], self._values[name]
+            if field.is_fixed:
+                if field.row_bytes:
+                    gather_bytes(self._data, self._places(chunks, rows), field, out[name], at)
+                continue
+            offsets = self._offsets[name]
+            starts, ends = offsets[rows].tolist(), offsets[rows + 1].tolist()
+            for place, start, end in zip(at.tolist(), starts, ends, strict=True):
+                out[name][place] = self._span(chunks, start, end)
+
+    def close(self) -> None:
+        """Let go of the mapping; it ends with the last view of it."""
+        self._data = None
+
+    def _places(self, chunks: Chunks, rows: IntArray) -> IntArray:
+        """Where rows of a dataset begin in the file, their chunks checked."""
+        numbers = rows // chunks.rows
+        self._check(chunks, numbers)
+        places: IntArray = chunks.starts[numbers] + (rows - numbers * chunks.rows) * chunks.row_bytes
+        return places
+
+    def _span(self, chunks: Chunks, start: int, end: int) -> memoryview:
+        """Rows of a dataset as one run of bytes."""
+        data = self._data
+        if start == end or not chunks.row_bytes or data is None:
+            return memoryview(b"")
+        first, last = start // chunks.rows, (end - 1) // chunks.rows
+        self._check(chunks, np.arange(first, last + 1))
+        pieces = []
+        for number in range(first, last + 1):
+            base = int(chunks.starts[number])
+            low = max(start - number * chunks.rows, 0) * chunks.row_bytes
+            high = min(end - number * chunks.rows, chunks.rows) * chunks.row_bytes
+            pieces.append(data[base + low : base + high].data)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _check(self, chunks: Chunks, numbers: IntArray) -> None:
+        """Compare the checksums of chunks that have not been touched before."""
+        if not self._checksums or self._data is None or chunks.known[numbers].all():
+            return
+        for number in distinct(numbers[~chunks.known[numbers]]):
+            if not chunks.is_sound(self._data, number):
+                raise self._corrupt(f"the Fletcher-32 of chunk {number} of dataset {chunks.name!r}", "another")
+            chunks.known[number] = True
+
+    def _learn(self, names: list[str]) -> None:
+        """Find the chunks of some fields."""
+        if self._data is None:
+            return
+        with self._lock:
+            try:
+                # Never locked: shards are not written to, and network file systems often cannot.
+                with h5py.File(self._path, "r", locking=False) as file:
+                    for name in names:
+                        if name not in self._values:
+                            self._learn_field(file, self._schema[name], len(self._data))
+            except (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+                raise self._corrupt(
+                    "an HDF5 file of the dataset's fields", f"one that does not read ({error})"
+                ) from error
+
+    def _learn_field(self, file: Any, field: Field, end: int) -> None:
+        if field.is_fixed:
+            (dataset,) = hdf5_datasets(field, self._rows, 0)
+            self._values[field.name] = read_chunks(file, dataset, end)
+            return
+        name = f"{field.name}_offsets"
+        _, expected = hdf5_datasets(field, self._rows, 0)
+        where = read_chunks(file, expected, end)
+        if self._data is None:
+            raise ValueError("closed")
+        offsets = np.frombuffer(self._span(where, 0, self._rows + 1), "<i8").astype(np.int64)
+        check_offsets(Path(f"{self._path}:{name}"), offsets, self._rows, int(offsets[-1]))
+        values, _ = hdf5_datasets(field, self._rows, int(offsets[-1]))
+        self._offsets[field.name] = offsets
+        self._values[field.name] = read_chunks(file, values, end)
+
+    def _corrupt(self, expected: str, found: str) -> ShardCorruptError:
+        return corrupt(self._path, expected, found)
