@@ -179,7 +179,7 @@ class BatchDropRegion(BatchTransform):
         columns = (x >= left[..., None]) & (x < right[..., None]) & chosen[..., None]  # (B, 4, W)
         rows = (y >= top[..., None]) & (y < bottom[..., None])  # (B, 4, H)
         covered = (rows[..., :, None] & columns[..., None, :]).any(1)  # (B, H, W)
-        return {**batch, "image": image.masked_fill(covered[:, None], self.fill)}
+        return {**batch, "image": image.clone().masked_fill_(covered[:, None], self.fill)}
 
 
 class BatchNormalize(BatchTransform):
@@ -213,7 +213,7 @@ class BatchNormalize(BatchTransform):
         """The batch with floating pictures."""
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
-        return {**batch, "image": torch.addcmul(shift, image.to(torch.float32), scale).to(self.dtype)}
+        return {**batch, "image": (image * scale + shift).to(self.dtype)}
 
 
 def _probability(p: float, user: str) -> float:
