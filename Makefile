@@ -24,7 +24,7 @@ test-external: setup
 	$(BIN)/python -m pytest -q -m external
 
 demo: setup
-	$(BIN)/python -m packer.demo
+	$(BIN)/python examples/demo.py
 
 lint: setup
 	$(BIN)/ruff check .
