@@ -85,6 +85,10 @@ class Workspace:
         """What one item of a task leaves, when the task runs item by item."""
         return self.parts / f"part-{task:06d}.item-{item:08d}"
 
+    def scan(self, shard: int) -> Path:
+        """What was seen of a shard of the packed datasets that rows are taken from; it stands once the shard is checked."""
+        return self.root / "scans" / f"scan-{shard:05d}.npy"
+
     def staging(self, name: str) -> Path:
         """Where a shard is written before it is moved into place."""
         return self.root / "staging" / name
