@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_files import face_columns, write_faces
 from PIL import Image
 from support.datasets import fixed, text, write_dataset
-from test_packer.packed_files import face_columns, write_faces
 
 from packer.cli import main
 from packer.draw import draw

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_files import face_columns, write_faces
 from support.datasets import face_schema, write_dataset
-from test_packer.packed_files import face_columns, write_faces
 
 from packer.cli import main
 from packer.verify import verify
