@@ -347,7 +347,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
         name = i.target.split(".")[0]
         if is_ours(name) or name in sys.stdlib_module_names or i.types_only:
             continue
-        distributions = {d.lower().replace("_", "-") for d in by_import.get(name, [name])}
+        distributions = {d.lower().replace("_", "-") for d in [*by_import.get(name, []), _DISTRIBUTIONS.get(name, name)]}
         if not distributions & declared:
             wrong.add(f"{i} ({', '.join(sorted(distributions))})")
     assert not wrong
