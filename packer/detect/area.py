@@ -150,8 +150,7 @@ def _average(sums: npt.NDArray[np.int32], heights: IntArray, widths: IntArray) -
     out = np.empty((3, *sums.shape[:2]), np.float32)
     for channel in range(3):
         out[channel] = sums[..., channel]
-    out *= _inverse(widths)
-    out *= _inverse(heights)[:, None]
+    out *= _inverse(heights)[:, None] * _inverse(widths)
     return out
 
 

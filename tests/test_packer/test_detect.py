@@ -1,5 +1,6 @@
 """The detector's interface: what it takes, gives and refuses."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import skimage.data
 
 from packer.detect import Detections, Detector
 from packer.detect import runtime as runtimes
+from packer.detect.networks import build_networks
+from packer.detect.weights import load_weights
 
 PORTRAIT = skimage.data.astronaut()
 RUNTIMES = ["openvino", "torch"]
@@ -17,7 +20,8 @@ RUNTIMES = ["openvino", "torch"]
 
 @pytest.fixture(scope="module", params=RUNTIMES)
 def detector(request):
-    pytest.importorskip(request.param)
+    if not importlib.util.find_spec(request.param):
+        pytest.skip(f"needs {request.param}")
     return Detector(runtime=request.param)
 
 
@@ -33,13 +37,14 @@ def test_import_loads_no_heavy_library():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_openvino_needs_no_torch():
-    pytest.importorskip("openvino")
+@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
+def test_openvino_needs_no_torch_and_calls_nobody():
     code = (
-        "import sys; from packer.detect import Detector; Detector(runtime='openvino');"
-        "print(sorted({'torch', 'torchvision', 'facenet_pytorch'} & set(sys.modules)))"
+        "import sys, threading; from packer.detect import Detector; Detector(runtime='openvino');"
+        "print(sorted({'torch', 'torchvision', 'facenet_pytorch'} & set(sys.modules)),"
+        "sys.modules['openvino_telemetry'], threading.active_count())"
     )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[] None 1"
 
 
 def test_result_is_ragged_arrays(detector):
@@ -159,7 +164,8 @@ def test_says_what_to_install(monkeypatch):
 
 
 def test_auto_prefers_openvino_on_the_cpu():
-    pytest.importorskip("openvino")
+    if not importlib.util.find_spec("openvino"):
+        pytest.skip("needs openvino")
     assert Detector().describe()["runtime"].startswith("openvino ")
     assert runtimes.resolve_runtime("auto", "cuda") == "torch"
 
@@ -192,10 +198,34 @@ def test_dataset_mode_starts_on_the_grid(min_face, levels, finest):
 
 def test_dataset_mode_finds_what_the_whole_pyramid_finds(detector):
     name = detector.describe()["runtime"].split()[0]
-    whole, coarse = detector.detect([PORTRAIT]), Detector.dataset(runtime=name).detect([PORTRAIT])
+    whole, coarse = (detector.detect([PORTRAIT]), Detector.dataset(runtime=name).detect([PORTRAIT]))
     np.testing.assert_allclose(coarse.boxes, whole.boxes, atol=1)
 
 
+def test_sampling_on_the_device_finds_the_same_faces():
+    """The path that a GPU takes, run on the CPU."""
+    torch_runtime = pytest.importorskip("packer.detect.torch_runtime")
+    detector = Detector(runtime="torch")
+    frames = [PORTRAIT, np.zeros((64, 50, 3), np.uint8), np.tile(PORTRAIT[::2, ::2], (2, 3, 1)), PORTRAIT[:, ::-1]]
+    expected = detector.detect(frames)
+    networks = build_networks(load_weights().nets)
+    detector._runtime = torch_runtime.TorchRuntime(networks, device="cpu", sample_on_device=True)
+    found = detector.detect(frames)
+    assert np.array_equal(found.offsets, expected.offsets)
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.01)
+    np.testing.assert_allclose(found.points, expected.points, atol=0.01)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+    assert _equal(Detections.concatenate([detector.detect([frame]) for frame in frames]), found)
+
+
+def test_device_takes_only_pictures_that_fit(monkeypatch):
+    torch_runtime = pytest.importorskip("packer.detect.torch_runtime")
+    monkeypatch.setattr(torch_runtime, "_MAX_DEVICE_PIXELS", 1000)
+    runtime = torch_runtime.TorchRuntime(build_networks(load_weights().nets), sample_on_device=True)
+    assert isinstance(runtime.open(PORTRAIT[:30, :30]), torch_runtime.TorchFrame)
+    assert isinstance(runtime.open(PORTRAIT), torch_runtime.CpuFrame)
+
+
 def test_threads_change_no_face():
-    one, two = Detector(threads=1).detect([PORTRAIT]), Detector(threads=2).detect([PORTRAIT])
+    one, two = (Detector(threads=1).detect([PORTRAIT]), Detector(threads=2).detect([PORTRAIT]))
     np.testing.assert_allclose(one.boxes, two.boxes, atol=0.05)
