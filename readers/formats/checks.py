@@ -52,7 +52,9 @@ def distinct(numbers: IntArray) -> list[int]:
 
 def is_run(positions: IntArray) -> bool:
     """Whether positions follow one another without a gap."""
-    return bool(len(positions)) and bool((np.diff(positions) == 1).all())
+    if not len(positions) or int(positions[-1]) - int(positions[0]) != len(positions) - 1:
+        return False
+    return bool((np.diff(positions) == 1).all())
 
 
 def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any], at: IntArray) -> None:
