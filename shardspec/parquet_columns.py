@@ -14,6 +14,12 @@ BINARY_VALUES = 1024
 ROWS_MAX = 20_000
 """Most rows of a row group, so that each column of it is one page in every version of pyarrow."""
 
+FOOTER_MARK = b"FTRC"
+"""In front of the CRC-32 of the footer, four bytes, little-endian, in front of the footer."""
+
+TAIL_BYTES = 8
+"""Of the footer's length and Parquet's magic, the file's last bytes."""
+
 PICTURE_CODECS = ("jpeg", "png", "webp")
 
 Storage = Literal["none", "binary", "list", "picture", "primitive", "strings", "fixed_binary"]

@@ -1,6 +1,8 @@
 """parquet: a shard is one Parquet file."""
 
 import json
+import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 from packer.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.writers.blocks import Blocks
 from shardspec.columns import Columns, fixed_bytes
-from shardspec.parquet_columns import ROWS_MAX, parquet_column
+from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, TAIL_BYTES, parquet_column
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20
@@ -38,7 +40,8 @@ class ParquetShardWriter:
     """Writes one Parquet file (`packer.writers.base`).
 
     Plain encoding, no compression (pictures do not shrink), no nulls, one page per column and row group with its checksum, and
-    the page index: so a reader can find every value by arithmetic, and any Parquet library reads the file. The schema's
+    the page index: so a reader can find every value by arithmetic, and any Parquet library reads the file. The footer's own
+    checksum stands in front of it. The schema's
     metadata tells Hugging Face's `datasets` what the columns are.
     """
 
@@ -52,8 +55,9 @@ class ParquetShardWriter:
         self._blocks = Blocks(schema, self.block_rows)
         metadata = {"huggingface": json.dumps({"info": {"features": huggingface_features(schema)}})}
         self._arrow = pa.schema([pa.field(f.name, _type(f), nullable=False) for f in self._stored], metadata)
+        self._path = folder / f"{name}.parquet"
         self._writer = pq.ParquetWriter(
-            folder / f"{name}.parquet",
+            self._path,
             self._arrow,
             version="2.6",
             compression="none",
@@ -85,7 +89,19 @@ class ParquetShardWriter:
         for block in self._blocks.rest():
             self._write(block)
         self._writer.close()
+        _check_footer(self._path)
         check_rows(self._name, self._size, self._rows)
+
+
+def _check_footer(path: Path) -> None:
+    """Put a checksum of the footer in front of it; Parquet has none of its own, and its readers skip what no offset names."""
+    with path.open("r+b") as file:
+        file.seek(-TAIL_BYTES, os.SEEK_END)
+        tail = file.read()
+        end = file.seek(-TAIL_BYTES - int.from_bytes(tail[:4], "little"), os.SEEK_END)
+        footer = file.read()[:-TAIL_BYTES]
+        file.seek(end)
+        file.write(FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "little") + footer + tail)
 
 
 def _type(field: Field) -> Any:

@@ -1,5 +1,6 @@
 """parquet: a shard is one Parquet file."""
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_st
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import DatasetError, ShardCorruptError
 from shardspec.manifest import Shard
-from shardspec.parquet_columns import ParquetColumn, parquet_column
+from shardspec.parquet_columns import FOOTER_MARK, TAIL_BYTES, ParquetColumn, parquet_column
 from shardspec.schema import Field, Schema
 
 _MAGIC = b"PAR1"
@@ -25,8 +26,8 @@ class ParquetShardReader:
 
     pyarrow reads the footer; values are read from the mapped file, since a page is plain and whole: a batch is gathered over
     all row groups at once and a raw picture copied once, where pyarrow would decode each row group touched. With `checksums`, a
-    page's CRC is compared when it is first touched, so the first read in a row group costs the whole page. A footer has no
-    checksum in Parquet; here it must agree with the manifest and with itself. Encoded values are views of the mapping and keep
+    page's CRC is compared when it is first touched, so the first read in a row group costs the whole page. The footer's
+    checksum is always compared; it must agree with the manifest too. Encoded values are views of the mapping and keep
     it alive. What is kept: 16 bytes per row and varying field. Safe to use from several threads, and after a fork.
     """
 
@@ -84,6 +85,14 @@ class ParquetShardReader:
 
     def _read_footer(self, data: ByteArray, schema: Schema) -> dict[str, list[tuple[int, int]]]:
         """Begin and end of every column chunk, by field; chunks must follow one another from the file's magic on."""
+        # pyarrow may crash on a damaged footer, so it sees none.
+        tail = data[-TAIL_BYTES:].tobytes()
+        end = len(data) - TAIL_BYTES
+        start = end - int.from_bytes(tail[:4], "little")
+        if tail[4:] != _MAGIC or start < len(_MAGIC) + len(FOOTER_MARK) + 4:
+            raise self._corrupt("a Parquet file", "one without a whole footer")
+        if data[start - 8 : start].tobytes() != FOOTER_MARK + zlib.crc32(data[start:end].data).to_bytes(4, "little"):
+            raise self._corrupt("a footer with its checksum", "another")
         try:
             footer = pq.read_metadata(pa.BufferReader(pa.py_buffer(data)))
             return self._check_footer(footer, {parquet_column(f).path: f for f in schema}, len(data))

@@ -161,7 +161,7 @@ class TFRecordShardReader:
             return
         padded = take_bytes(data, starts, feature.payload_bytes)
         numbers, _ = read_varints(padded.reshape(-1))
-        if not np.array_equal(pad_varints(numbers, feature.value_bytes).reshape(padded.shape), padded):
+        if not np.array_equal(pad_varints(numbers, feature.value_bytes).reshape(-1), padded.reshape(-1)):
             raise ExampleError(
                 f"expected numbers of {feature.value_bytes} bytes in feature {feature.key!r}, found others"
             )

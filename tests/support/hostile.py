@@ -1,0 +1,150 @@
+"""Damaged shards: what a reader makes of cut-off files and flipped bits, asked in a process of its own.
+
+``python -m support.hostile ROOT CHANGES CHECKSUMS`` damages the first shard of the dataset in ROOT, one change at a time, reads
+it whole, and prints one line per change: its number and what came of it.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardspec.columns import Columns
+from shardspec.errors import ShardspecError
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from support.datasets import open_shard, read_rows
+
+SAME, OURS, WRONG, FOREIGN, CRASH, HANG = "same", "our error", "wrong data", "foreign error", "crash", "hang"
+SECONDS_MAX = 120
+
+
+@dataclass(frozen=True)
+class Change:
+    """One damage: a file cut to `place` bytes, or one bit of it flipped where `bit` is not None."""
+
+    file: str
+    place: int
+    bit: int | None = None
+
+    def apply(self, data: bytes) -> bytes:
+        """The damaged bytes."""
+        if self.bit is None:
+            return data[: self.place]
+        flipped = bytearray(data)
+        flipped[self.place] ^= 1 << self.bit
+        return bytes(flipped)
+
+
+def truncations(root: Path, manifest: Manifest, step: int) -> list[Change]:
+    """Every file of the first shard cut at every `step`-th byte."""
+    return [Change(e.name, place) for e in manifest.shards[0].files for place in range(0, e.bytes, step)]
+
+
+def flips(root: Path, manifest: Manifest, encoded: Columns, count: int, seed: int) -> list[Change]:
+    """Single-bit flips at seeded places, half of them in structural bytes: those that belong to no value."""
+    rng = random.Random(seed)
+    values, structure = [], []
+    for entry in manifest.shards[0].files:
+        mask = _value_bytes((root / entry.name).read_bytes(), encoded)
+        values += [(entry.name, int(place)) for place in np.flatnonzero(mask)]
+        structure += [(entry.name, int(place)) for place in np.flatnonzero(~mask)]
+    return [Change(*rng.choice(structure if n % 2 else values), rng.randrange(8)) for n in range(count)]
+
+
+def _value_bytes(data: bytes, encoded: Columns) -> np.ndarray:
+    """Which bytes of a file belong to values of eight bytes and more."""
+    mask = np.zeros(len(data), bool)
+    for column in encoded.values():
+        rows = [row.tobytes() for row in column] if isinstance(column, np.ndarray) else column
+        for value in rows:
+            place = data.find(value) if len(value) >= 8 else -1
+            if place >= 0:
+                mask[place : place + len(value)] = True
+    return mask
+
+
+def outcomes(root: Path, changes: list[Change], *, checksums: bool) -> list[str]:
+    """What came of every change; a process that dies is followed by another, which goes on behind the change at fault."""
+    found: list[str] = []
+    while len(found) < len(changes):
+        left = json.dumps([vars(change) for change in changes[len(found) :]])
+        command = [sys.executable, "-W", "ignore", "-m", "support.hostile", str(root), left, str(int(checksums))]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=SECONDS_MAX
+            )
+            lines, last = done.stdout.splitlines(), CRASH if done.returncode else ""
+        except subprocess.TimeoutExpired as expired:
+            lines, last = (expired.stdout or b"").decode().splitlines(), HANG
+        found += lines
+        if last:
+            found.append(last)
+    return found
+
+
+def damaged(root: Path, changes: list[Change]) -> Iterator[Change]:
+    """Apply one change after another, putting the files right again in between."""
+    for change in changes:
+        path = root / change.file
+        whole = path.read_bytes()
+        # A new file each time: a mapping of the old one may live on.
+        _replace(path, change.apply(whole))
+        try:
+            yield change
+        finally:
+            _replace(path, whole)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def _read(root: Path, manifest: Manifest, *, checksums: bool) -> Columns:
+    reader = open_shard(root, manifest, checksums=checksums)
+    try:
+        return read_rows(reader, manifest.schema, range(len(reader)))
+    finally:
+        reader.close()
+
+
+def _same(found: Columns, expected: Columns) -> bool:
+    return all(
+        np.array_equal(
+            column.view(np.uint8) if column.size else column, expected[name].view(np.uint8) if column.size else column
+        )
+        if isinstance(column, np.ndarray) and column.ndim
+        else column == expected[name]
+        for name, column in found.items()
+    )
+
+
+def main(root: Path, changes: list[Change], *, checksums: bool) -> None:
+    """Print what comes of every change."""
+    copy = root.with_name(f"{root.name}-damaged-{os.getpid()}")
+    shutil.copytree(root, copy)
+    manifest = Layout(copy).load()
+    expected = _read(copy, manifest, checksums=True)
+    for _ in damaged(copy, changes):
+        try:
+            outcome = SAME if _same(_read(copy, manifest, checksums=checksums), expected) else WRONG
+        except ShardspecError:
+            outcome = OURS
+        except Exception as error:
+            outcome = f"{FOREIGN}: {type(error).__name__}: {error}".replace("\n", " ")
+        print(outcome, flush=True)
+    shutil.rmtree(copy)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [Change(**change) for change in json.loads(sys.argv[2])], checksums=sys.argv[3] == "1")

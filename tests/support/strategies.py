@@ -1,0 +1,84 @@
+"""Hypothesis strategies for what the contract can say."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from shardspec.formats import FORMATS
+from shardspec.manifest import Counts, FileEntry, Generation, Manifest, Shard
+from shardspec.schema import DTYPES, Field, NamedConfig, Schema
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
+sizes = st.integers(0, 1000)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=8,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=4)
+digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+file_names = st.from_regex(r"[a-z0-9_][A-Za-z0-9_.-]{0,12}(/[a-z0-9_][A-Za-z0-9_.-]{0,12})?", fullmatch=True)
+
+
+@st.composite
+def fields(draw: st.DrawFn, name: str | None = None) -> Field:
+    """A field of any kind."""
+    chosen = draw(names) if name is None else name
+    kind = draw(st.sampled_from(["fixed", "ragged", "blob", "array", "picture", "text", "class"]))
+    dtype = draw(st.sampled_from(DTYPES))
+    tail = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+    if kind == "fixed":
+        layout = draw(st.none() | st.sampled_from(["5", "68"]))
+        return Field(chosen, "fixed", dtype, tail, layout=layout)
+    if kind == "class":
+        classes = tuple(draw(st.lists(texts, max_size=4, unique=True)))
+        return Field(chosen, "fixed", draw(st.sampled_from(["|u1", "<i4", "<i8"])), (), classes=classes)
+    if kind == "ragged":
+        return Field(chosen, "ragged", dtype, (None, *tail))
+    if kind == "blob":
+        return Field(chosen, "bytes", "|u1", (None,))
+    if kind == "array":
+        return Field(chosen, "bytes", dtype, (None, None, *tail))
+    if kind == "picture":
+        side = draw(st.none() | st.integers(1, 64))
+        codec = draw(st.sampled_from(["jpeg", "png", "webp", "raw"]))
+        return Field(chosen, "bytes", "|u1", (side, side, 3), NamedConfig(codec, draw(json_objects)))
+    return Field(chosen, "text", "|u1", (None,), NamedConfig(draw(st.sampled_from(["utf8", "json"]))))
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> Schema:
+    """A schema of one to five fields."""
+    chosen = draw(st.lists(names, min_size=1, max_size=5, unique=True))
+    return Schema(tuple(draw(fields(name)) for name in chosen))
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    """A manifest that keeps every rule of the contract."""
+    generations = []
+    number = 0
+    for _ in range(draw(st.integers(1, 2))):
+        shards = []
+        for _ in range(draw(st.integers(0, 3))):
+            name = f"shard-{number:05d}"
+            number += 1
+            tails = draw(
+                st.lists(st.sampled_from([".lmdb", ".idx", "/image.bin", "/label.npy"]), min_size=1, unique=True)
+            )
+            files = tuple(FileEntry(name + tail, draw(st.integers(0, 2**60)), draw(digests)) for tail in sorted(tails))
+            shards.append(Shard(name, draw(st.integers(0, 10**9)), draw(st.integers(1, 10**6)), files))
+        packed, rejected = draw(sizes), draw(sizes)
+        counts = Counts(
+            packed + rejected, packed, rejected, draw(sizes), sum(s.samples for s in shards), draw(sizes), draw(sizes)
+        )
+        kind = draw(st.sampled_from(["build", "convert", "merge", "split"]))
+        generations.append(
+            Generation(kind, draw(digests), draw(json_objects), draw(json_objects), counts, tuple(shards))
+        )
+    others = draw(st.lists(st.from_regex(r"index/[a-z]{1,8}\.npy", fullmatch=True), max_size=3, unique=True))
+    files = tuple(FileEntry(name, draw(sizes), draw(digests)) for name in others)
+    return Manifest(
+        draw(st.sampled_from(sorted(FORMATS))), draw(schemas()), tuple(generations), files, draw(json_objects)
+    )
