@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from shardspec.errors import ManifestError, SchemaError, VersionError
+from shardspec.formats import FORMATS
 from shardspec.problems import Problems
 from shardspec.schema import Schema
 
@@ -106,6 +107,10 @@ class Shard:
         if not document["files"]:
             problems.add("files", "expected at least one file")
         files = _read_list(FileEntry, document["files"], "files", problems)
+        for position, entry in enumerate(files):
+            if not re.match(re.escape(document["name"]) + "[./]", entry.name):
+                found = f"expected a file or folder called {document['name']!r}, found {entry.name!r}"
+                problems.add(f"files[{position}].name", found)
         return cls(document["name"], document["samples"], document["block_rows"], files)
 
 
@@ -144,6 +149,9 @@ class Counts:
         if not problems.check_keys(document, dict.fromkeys(names, int)):
             return None
         counts = cls(**document)
+        for name in names:
+            if document[name] < 0:
+                problems.add(name, f"expected 0 or more, found {document[name]}")
         if counts.items != counts.packed_items + counts.rejected_items:
             problems.add("items", f"expected packed_items + rejected_items, found {counts}")
         return counts
@@ -290,6 +298,10 @@ class Manifest:
         generations: tuple[Generation, ...] = ()
         files: tuple[FileEntry, ...] = ()
         if problems.check_keys(document, expected):
+            if document["spec_version"] < 1:
+                problems.add("spec_version", f"expected 1 to {SPEC_VERSION}, found {document['spec_version']}")
+            if document["format"] not in FORMATS:
+                problems.add("format", f"expected one of {', '.join(FORMATS)}, found {document['format']!r}")
             with problems.at("schema"):
                 schema = Schema.from_json(document["schema"], problems)
             if not document["generations"]:

@@ -1,5 +1,6 @@
 """Fields and schema: the names, kinds, dtypes, shapes and codecs of a dataset's samples."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ CODECS_OF: Mapping[Kind, tuple[str, ...]] = {
     "bytes": ("jpeg", "png", "raw", "webp"),
     "text": ("json", "utf8"),
 }
+PICTURE_CODECS = ("jpeg", "png", "webp")
+AXES_MAX = 32
+VALUE_BYTES_MAX = 2**63 - 1
+"""So that sizes fit into the int64 of every offset."""
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 
 
@@ -104,8 +110,20 @@ class Field:
             problems.add("shape", f"expected the first axis, and only it, to vary for kind ragged, found {self.shape}")
         if self.kind == "text" and self.shape != (None,):
             problems.add("shape", f"expected [null] for kind text, found {self.shape}")
+        known = [axis for axis in self.shape if axis is not None]
+        if len(self.shape) > AXES_MAX:
+            problems.add("shape", f"expected at most {AXES_MAX} axes, found {len(self.shape)}")
+        elif self.dtype in DTYPES and math.prod(known) * np.dtype(self.dtype).itemsize > VALUE_BYTES_MAX:
+            problems.add("shape", f"expected a value of at most {VALUE_BYTES_MAX} bytes, found {self.shape}")
+        if self.codec.name in PICTURE_CODECS and not self.is_image:
+            problems.add(
+                "codec",
+                f"expected dtype |u1 and shape (H, W, 3) for codec {self.codec.name}, found {self.dtype} {self.shape}",
+            )
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1] not in "iu"):
             problems.add("classes", "expected class names only for a 0-d integer field")
+        if any(name != name.encode("utf-8", "replace").decode() for name in self.classes or ()):
+            problems.add("classes", f"expected names that UTF-8 can spell, found {list(self.classes or ())!r}")
 
     @property
     def is_fixed(self) -> bool:
@@ -133,7 +151,7 @@ class Field:
     @cached_property
     def row_bytes(self) -> int:
         """Bytes of one value of a fixed field, or of one row of a ragged value."""
-        return int(np.prod(self.fixed_shape, dtype=np.int64)) * self.numpy_dtype.itemsize
+        return math.prod(self.fixed_shape) * self.numpy_dtype.itemsize
 
     def to_json(self) -> dict[str, Any]:
         """The field as a JSON object; `classes` and `layout` only where they are set."""
@@ -238,6 +256,8 @@ class Schema:
         """Read a schema, adding everything that is wrong to `problems`; None if it cannot be made."""
         if not problems.check_keys(document, {"fields": list}):
             return None
+        if not document["fields"]:
+            problems.add("fields", "expected at least one field, found none")
         fields = []
         for position, entry in enumerate(document["fields"]):
             with problems.at(f"fields[{position}]"):
