@@ -88,7 +88,11 @@ def child_processes() -> set[str]:
     multiprocessing.active_children()  # waits for those that have ended
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # the thread has ended since it was listed
+            continue
+        for child in children:
             try:
                 command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
