@@ -2,9 +2,11 @@
 
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from shardspec.columns import Buffer
+from shardspec.errors import CodecError
 from shardspec.schema import Field
 
 
@@ -27,3 +29,20 @@ class Codec(Protocol):
         Bytes that do not decode to what the field promises are a `CodecError`.
         """
         ...
+
+
+def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
+    """A picture as a C-contiguous array, (H, W, 3) uint8.
+
+    Raises
+    ------
+    CodecError
+        It is none, or not of the field's shape.
+    """
+    array = np.asarray(value)
+    fits = array.ndim == 3 and all(e in (None, a) for e, a in zip(field.shape, array.shape, strict=True))
+    if not fits or array.dtype != np.uint8 or not array.size:
+        raise CodecError(
+            f"field {field.name!r}: expected a picture, uint8 of shape {field.shape}, found {array.dtype.str} of shape {array.shape}"
+        )
+    return np.ascontiguousarray(array)

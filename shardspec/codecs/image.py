@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from shardspec.codecs.base import check_picture
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
@@ -27,7 +28,12 @@ class _PillowCodec:
     def encode(self, value: Any) -> Buffer:
         """The encoded bytes of a picture."""
         file = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(value, np.uint8)).save(file, self.pillow_format, **self.options())
+        try:
+            Image.fromarray(check_picture(self.field, value)).save(file, self.pillow_format, **self.options())
+        except (OSError, ValueError) as error:
+            raise CodecError(
+                f"field {self.field.name!r}: the picture cannot be {self.pillow_format}: {error}"
+            ) from error
         return file.getvalue()
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from shardspec.codecs.base import check_picture
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
@@ -28,9 +29,13 @@ class JPEGCodec:
 
     def encode(self, value: Any) -> Buffer:
         """The JPEG bytes of a picture."""
-        data: bytes = simplejpeg.encode_jpeg(
-            np.ascontiguousarray(value), quality=self.quality, colorspace="RGB", colorsubsampling=self.subsampling
-        )
+        picture = check_picture(self.field, value)
+        try:
+            data: bytes = simplejpeg.encode_jpeg(
+                picture, quality=self.quality, colorspace="RGB", colorsubsampling=self.subsampling
+            )
+        except ValueError as error:
+            raise CodecError(f"field {self.field.name!r}: the picture cannot be JPEG: {error}") from error
         return data
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
@@ -41,4 +46,4 @@ class JPEGCodec:
             raise CodecError(f"field {self.field.name!r}: expected JPEG bytes that decode, {error}") from error
         if out is not None and image.shape != out.shape:
             raise CodecError(f"field {self.field.name!r}: expected a picture of shape {out.shape}, found {image.shape}")
-        return image
+        return image if out is None else out

@@ -42,12 +42,12 @@ class JSONCodec:
             return json.dumps(
                 value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
             ).encode()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise CodecError(f"field {self.field.name!r}: expected JSON values, {error}") from error
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
         """The document; `out` is not used."""
         try:
             return json.loads(bytes(data))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CodecError(f"field {self.field.name!r}: expected JSON, {error}") from error

@@ -1,0 +1,236 @@
+"""Codecs: what they encode comes back, and what is no value or no encoding is a `CodecError`."""
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+from support.media import photograph
+from support.strategies import fields, json_values
+
+from shardspec.codecs import CODECS, codec_for
+from shardspec.errors import CodecError, UsageError
+from shardspec.schema import CODECS_OF, DTYPES, Field, NamedConfig
+
+PICTURES = ("jpeg", "png", "webp")
+LOSSLESS = ("png", "raw")
+
+
+def picture_field(codec: str, side: int | None = None, **configuration: Any) -> Field:
+    """A field of encoded pictures."""
+    return Field("image", "bytes", "|u1", (side, side, 3), NamedConfig(codec, configuration))
+
+
+def text_field(codec: str) -> Field:
+    """A field of texts."""
+    return Field("note", "text", "|u1", (None,), NamedConfig(codec))
+
+
+def portrait(side: int = 64) -> Any:
+    """A part of a photograph, (side, side + 8, 3)."""
+    return photograph("astronaut")[40 : 40 + side, 180 : 188 + side]
+
+
+def test_the_table_holds_every_codec_of_the_schema_and_no_other() -> None:
+    assert set(CODECS) == {codec for codecs in CODECS_OF.values() for codec in codecs}
+
+
+@given(st.data())
+def test_raw_arrays_come_back_bit_for_bit(data: st.DataObject) -> None:
+    field = data.draw(fields().filter(lambda f: f.codec.name == "raw" and (f.kind != "bytes" or len(f.shape) > 1)))
+    shape = tuple(data.draw(st.integers(0, 6)) if axis is None else axis for axis in field.shape)
+    if field.kind == "ragged" and not field.row_bytes:
+        shape = (0, *shape[1:])  # rows without a byte cannot be counted
+    value = data.draw(hnp.arrays(field.numpy_dtype, shape))
+    codec = codec_for(field)
+    encoded = bytes(codec.encode(value))
+    decoded = codec.decode(encoded)
+    assert decoded.dtype == field.numpy_dtype
+    assert decoded.shape == shape
+    assert decoded.tobytes() == value.tobytes()
+    out = np.empty(shape, field.numpy_dtype)
+    assert codec.decode(memoryview(encoded), out) is out
+    assert out.tobytes() == value.tobytes()
+
+
+@given(hnp.arrays(st.sampled_from([">f4", ">i8", "<f4"]), hnp.array_shapes(min_dims=2, max_dims=2)))
+def test_raw_bytes_are_little_endian_and_in_c_order(value: Any) -> None:
+    little = value.astype(value.dtype.newbyteorder("<"))
+    codec = codec_for(Field("x", "fixed", little.dtype.str, value.shape))
+    assert bytes(codec.encode(np.asfortranarray(little))) == little.tobytes(order="C")
+
+
+@given(st.binary())
+def test_blobs_come_back(value: bytes) -> None:
+    codec = codec_for(Field("blob", "bytes", "|u1", (None,)))
+    assert codec.decode(codec.encode(bytearray(value))) == value
+    with pytest.raises(CodecError, match="expected bytes, found str"):
+        codec.encode("text")
+
+
+@given(st.data(), st.binary(max_size=40))
+def test_raw_bytes_of_another_length_are_an_error_or_a_value_of_the_field(data: st.DataObject, encoded: bytes) -> None:
+    field = data.draw(fields().filter(lambda f: f.codec.name == "raw"))
+    try:
+        decoded = codec_for(field).decode(encoded)
+    except CodecError as error:
+        assert field.name in str(error)  # noqa: PT017 -- either may come of it
+        return
+    if not isinstance(decoded, bytes):
+        assert decoded.dtype == field.numpy_dtype
+        assert all(axis in (None, found) for axis, found in zip(field.shape, decoded.shape, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_do_not_fit_their_field_are_refused(dtype: str) -> None:
+    codec = codec_for(Field("x", "fixed", dtype, (2, 3)))
+    other = "<f8" if dtype != "<f8" else "<f4"
+    for value in (np.zeros((3, 2), dtype), np.zeros(6, dtype), np.zeros((2, 3), other), "text", None):
+        with pytest.raises(CodecError, match="'x'"):
+            codec.encode(value)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])) | st.binary().map(lambda b: b.decode("utf-8", "surrogateescape"))
+)
+def test_texts_come_back_names_that_are_no_utf8_among_them(value: str) -> None:
+    codec = codec_for(text_field("utf8"))
+    assert codec.decode(codec.encode(value)) == value
+
+
+def test_a_text_that_no_file_system_has_is_refused() -> None:
+    for value in ("\ud800", b"bytes", 3, None):
+        with pytest.raises(CodecError, match="'note'"):
+            codec_for(text_field("utf8")).encode(value)
+
+
+@given(json_values)
+def test_documents_come_back_with_one_spelling(value: Any) -> None:
+    codec = codec_for(text_field("json"))
+    encoded = bytes(codec.encode(value))
+    assert codec.decode(encoded) == value
+    assert bytes(codec.encode(codec.decode(encoded))) == encoded
+    assert json.loads(encoded) == value
+
+
+def test_what_is_no_json_is_refused() -> None:
+    codec = codec_for(text_field("json"))
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (float("nan"), {1, 2}, object(), endless, deep, {"a": "\ud800"}):
+        with pytest.raises(CodecError, match="'note'"):
+            codec.encode(value)
+    for data in (b"", b"{", b"\xff", b"[" * 100_000):
+        with pytest.raises(CodecError, match="'note'"):
+            codec.decode(data)
+
+
+@pytest.mark.parametrize("codec_name", [*PICTURES, "raw"])
+def test_pictures_come_back(codec_name: str) -> None:
+    picture = portrait()
+    codec = codec_for(picture_field(codec_name))
+    encoded = bytes(codec.encode(picture))
+    decoded = codec.decode(encoded)
+    assert decoded.dtype == np.uint8
+    assert decoded.shape == picture.shape
+    if codec_name in LOSSLESS:
+        assert np.array_equal(decoded, picture)
+    else:
+        assert np.abs(decoded.astype(int) - picture).mean() < 4
+        assert len(encoded) < picture.nbytes / 2
+    out = np.empty_like(decoded)
+    assert codec.decode(memoryview(encoded), out) is out
+    assert np.array_equal(out, decoded)
+
+
+@pytest.mark.parametrize("codec_name", PICTURES)
+def test_others_can_read_the_pictures(codec_name: str) -> None:
+    picture = portrait()
+    codec = codec_for(picture_field(codec_name))
+    with Image.open(io.BytesIO(bytes(codec.encode(picture)))) as image:
+        assert image.format is not None
+        assert image.format.lower() == codec_name
+        assert image.size == (picture.shape[1], picture.shape[0])
+        assert np.abs(np.asarray(image.convert("RGB")).astype(int) - picture).mean() < 4
+
+
+@pytest.mark.parametrize(
+    ("codec_name", "low", "high"),
+    [
+        ("jpeg", {"quality": 30}, {"quality": 95}),
+        ("webp", {"quality": 30}, {"quality": 95}),
+        ("png", {"level": 9}, {"level": 0}),
+        ("jpeg", {"subsampling": "420"}, {"subsampling": "444"}),
+    ],
+)
+def test_the_configuration_counts_and_is_not_needed_to_decode(codec_name: str, low: Any, high: Any) -> None:
+    picture = portrait()
+    small = bytes(codec_for(picture_field(codec_name, **low)).encode(picture))
+    large = bytes(codec_for(picture_field(codec_name, **high)).encode(picture))
+    assert len(small) < len(large)
+    plain = codec_for(picture_field(codec_name))
+    assert np.abs(plain.decode(small).astype(int) - picture).mean() < 12
+
+
+@pytest.mark.parametrize("codec_name", PICTURES)
+def test_what_is_no_picture_is_refused(codec_name: str) -> None:
+    codec = codec_for(picture_field(codec_name, 16))
+    picture = portrait(24)[:16, :16]
+    wrong = [
+        picture[:, :8],
+        picture[..., 0],
+        np.dstack([picture, picture[..., :1]]),
+        picture.astype(np.float32),
+        picture.astype(np.int64),
+        None,
+        "x",
+        picture[:0],
+    ]
+    for value in wrong:
+        with pytest.raises(CodecError, match="'image'"):
+            codec.encode(value)
+    codec.encode(picture[::-1])
+
+
+@pytest.mark.parametrize("codec_name", PICTURES)
+def test_bytes_that_are_no_picture_are_refused(codec_name: str) -> None:
+    codec = codec_for(picture_field(codec_name))
+    whole = bytes(codec.encode(portrait()))
+    other = bytes(codec_for(picture_field("png" if codec_name != "png" else "webp")).encode(portrait()))
+    for data in (b"", b"text", whole[: len(whole) // 8], other):
+        with pytest.raises(CodecError, match="'image'"):
+            codec.decode(data)
+    with pytest.raises(CodecError, match="'image'"):
+        codec.decode(whole, np.empty((8, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize("codec_name", PICTURES)
+def test_damaged_pictures_never_do_more_than_raise_codec_errors(codec_name: str) -> None:
+    codec = codec_for(picture_field(codec_name))
+    whole = bytearray(codec.encode(portrait(32)))
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 3):
+            damaged[place] = int(rng.integers(256))
+        try:
+            decoded = codec.decode(bytes(damaged[: int(rng.integers(1, len(whole) + 1))]))
+        except CodecError:
+            continue
+        assert decoded.dtype == np.uint8
+        assert decoded.ndim == 3
+
+
+def test_an_unknown_codec_is_told_with_those_that_are_known() -> None:
+    field = object.__new__(Field)
+    object.__setattr__(field, "codec", NamedConfig("pickle"))
+    with pytest.raises(UsageError, match="unknown codec 'pickle': expected one of jpeg, json, png, raw, utf8, webp"):
+        codec_for(field)
