@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from packer.shards import finished_shard, write_shard
 from packer.workspace import Workspace
 from packer.writers.base import ShardSize
 from shardspec.columns import Columns, IntArray
-from shardspec.manifest import Shard
 from shardspec.schema import Schema
 
 BATCH_BYTES = 16 * 10**6
@@ -78,23 +77,43 @@ class AssemblyPlan:
         return cls(document["rows"], document["format"], tuple(document["cuts"]), sizes, workspace)
 
 
+class Piece(NamedTuple):
+    """A run of the stored rows that shares no shard with others.
+
+    Attributes
+    ----------
+    rows : int
+    shard_bytes : int
+        Encoded bytes of a shard at most, but for a single larger row.
+    """
+
+    rows: int
+    shard_bytes: int
+
+
+def shuffled(rows: int, seed: int) -> IntArray:
+    """The rows in a random order drawn from a seed."""
+    return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
+
+
 def plan_assembly(
-    workspace: Workspace, rows: Mapping[str, Any], format: str, shard_bytes: int, shuffle: int | None
+    workspace: Workspace, rows: Mapping[str, Any], format: str, pieces: Sequence[Piece], order: IntArray | None = None
 ) -> AssemblyPlan:
-    """Order the rows and cut them into shards of at most `shard_bytes` encoded bytes, and at least one row, each.
+    """Cut the rows into shards by their encoded bytes, at least one row each.
 
     Parameters
     ----------
-    shuffle : int or None
-        Seed of the stored order; None keeps the source's.
+    pieces : sequence of Piece
+        All rows, in their stored order.
+    order : (rows,) int64 or None
+        The source's rows in stored order, which may be some of them only; None is the source's own.
     """
     source = open_rows(rows, workspace.root)
-    order = None if shuffle is None else np.random.Generator(np.random.PCG64(shuffle)).permutation(len(source))
     bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
     lengths = source.sizes()
     for values in lengths.values():
         bytes_of += values
-    cuts = cut_rows(bytes_of if order is None else bytes_of[order], shard_bytes)
+    cuts = _cut_pieces(bytes_of if order is None else bytes_of[order], pieces)
     sizes = []
     for start, stop in itertools.pairwise(cuts):
         at = slice(start, stop) if order is None else order[start:stop]
@@ -118,16 +137,40 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ..
     return tuple(cuts)
 
 
-def write_planned_shard(workspace: Workspace, plan: AssemblyPlan, number: int) -> Shard:
-    """Write one shard of the plan, or accept the one that an earlier run finished."""
-    name = f"shard-{number:05d}"
-    staging = workspace.staging(name)
-    finished = finished_shard(workspace.out, staging)
-    if finished is not None:
-        return finished
-    size = plan.sizes[number]
-    batches = read_batches(plan.source, plan.shard_rows(number), plan.source.schema.names, size.row_bytes)
-    return write_shard(workspace.out, staging, plan.format, name, plan.source.schema, size, batches)
+def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tuple[int, ...]:
+    cuts = [0]
+    for piece in pieces:
+        start = cuts[-1]
+        cuts += [start + cut for cut in cut_rows(bytes_of[start : start + piece.rows], piece.shard_bytes)[1:]]
+    assert cuts[-1] == len(bytes_of)
+    return tuple(cuts)
+
+
+class PlannedShards:
+    """Writes shards of a workspace's assembly plan, which is read when the first one is written."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._plan: AssemblyPlan | None = None
+
+    def write(self, number: int) -> dict[str, Any]:
+        """Write one shard, or accept the one that an earlier run finished; its manifest entry as JSON."""
+        name = f"shard-{number:05d}"
+        staging = self._workspace.staging(name)
+        finished = finished_shard(self._workspace.out, staging)
+        if finished is not None:
+            return finished.to_json()
+        if self._plan is None:
+            self._plan = AssemblyPlan.load(self._workspace)
+        plan, schema = self._plan, self._plan.source.schema
+        size = plan.sizes[number]
+        batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
+        return write_shard(self._workspace.out, staging, plan.format, name, schema, size, batches).to_json()
+
+    def close(self) -> None:
+        """Close the rows."""
+        if self._plan is not None:
+            self._plan.source.close()
 
 
 def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:

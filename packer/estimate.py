@@ -16,7 +16,8 @@ from packer.recipe import Recipe
 from packer.resources import count_workers
 from packer.runtime import describe_runtime
 from packer.sources.base import Listing, Source
-from packer.work import Unit, Work
+from packer.units import Unit
+from packer.work import Work
 from packer.workspace import Workspace
 
 TRIED_ITEMS = 4
@@ -89,7 +90,7 @@ def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -
     # A video's cost goes with its length, so items count by their bytes; rows without files count evenly.
     weight = sum(item.bytes for item in listing.items[: recipe.limit]) / max(1, sum(item.bytes for item in tried))
     factor = weight if any(item.bytes for item in tried) else plan.items / max(1, len(tried))
-    workers = count_workers(options.workers, recipe, len(plan.tasks))
+    workers = count_workers(options.workers, recipe.preset, len(plan.tasks))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,

@@ -29,16 +29,19 @@ def locked(workspace: Workspace) -> Iterator[None]:
     """
     made = not workspace.root.exists()
     try:
-        workspace.create()
-        lock = filelock.FileLock(workspace.lock, timeout=0)
-        with lock:
-            yield
-    except filelock.Timeout as error:
-        raise BuildLockedError(
-            f"{workspace.out}: another build is at work in this folder: wait for it, or end it"
-        ) from error
-    except OSError as error:
-        raise BuildError(f"{error.filename or workspace.out}: cannot be written: {error.strerror or error}") from error
+        with workspace.writing():
+            workspace.create()
+            lock = filelock.FileLock(workspace.lock, timeout=0)
+            try:
+                lock.acquire()
+            except filelock.Timeout as error:
+                raise BuildLockedError(
+                    f"{workspace.out}: another build is at work in this folder: wait for it, or end it"
+                ) from error
+            try:
+                yield
+            finally:
+                lock.release()
     finally:
         # A call that was refused before it planned anything leaves no trace.
         if made and not workspace.plan.exists() and not workspace.assembly.exists():

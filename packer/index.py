@@ -17,7 +17,7 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
     Parameters
     ----------
     order : (rows,) int64 or None
-        The source's rows in stored order; None is the source's own.
+        The source's rows in stored order, maybe some of them only; None is the source's own.
     folder : Path
         Made if it is not there.
     """
@@ -26,9 +26,10 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
         return
     folder.mkdir(parents=True, exist_ok=True)
     names = [field.name for field in fields]
-    columns = {field.name: np.empty(len(source), field.numpy_dtype) for field in fields}
-    for first in range(0, len(source), _CHUNK_ROWS):
-        rows = _rows(order, first, min(first + _CHUNK_ROWS, len(source)))
+    count = len(source) if order is None else len(order)
+    columns = {field.name: np.empty(count, field.numpy_dtype) for field in fields}
+    for first in range(0, count, _CHUNK_ROWS):
+        rows = _rows(order, first, min(first + _CHUNK_ROWS, count))
         _fill(columns, source, rows, names, first)
     for name, values in columns.items():
         np.save(folder / f"{name}.npy", values)

@@ -3,14 +3,14 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from packer.item import Item
 from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.rows import digest_value
 from packer.suffixes import is_video
-from shardspec.manifest import sha256_json
+from shardspec.manifest import Manifest, sha256_json
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
@@ -54,6 +54,8 @@ class Plan:
     classes: Mapping[str, list[str]]
     tasks: tuple[Task, ...]
 
+    kind: ClassVar[str] = "build"
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the bytes."""
@@ -62,12 +64,18 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
-        return {**vars(self), "tasks": [list(task) for task in self.tasks], "fingerprint": self.fingerprint}
+        tasks = [list(task) for task in self.tasks]
+        return {"kind": self.kind, **vars(self), "tasks": tasks, "fingerprint": self.fingerprint}
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a dataset is what this plan makes. A converted one keeps the fingerprint, but not the recipe."""
+        last = manifest.generations[-1]
+        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.recipe)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Plan":
         """Read what `to_json` made."""
-        values = {key: value for key, value in document.items() if key != "fingerprint"}
+        values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint")}
         return cls(**{**values, "tasks": tuple(Task(*task) for task in document["tasks"])})
 
 
@@ -124,13 +132,7 @@ def _storable(item: Item) -> Item:
 
 def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
     """What differs between two plans, in words: options, versions, items."""
-    found = []
-    for what, a, b in (("option", old.recipe, new.recipe), ("runtime", old.runtime, new.runtime)):
-        found += [
-            f"{what} {key}: was {a.get(key)!r}, now {b.get(key)!r}"
-            for key in sorted({*a, *b})
-            if a.get(key) != b.get(key)
-        ]
+    found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     if old.items_digest != new.items_digest:
         before = {item.name: item for item in map(Item.from_line, old_lines)}
         after = {item.name: item for item in map(Item.from_line, new_lines)}
@@ -143,6 +145,15 @@ def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines:
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
                 found.append(f"source: {names[0]!r}{more} {verb}")
     return "; ".join(found) or "the order of the items"
+
+
+def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Every key whose value has changed, in words."""
+    return [
+        f"{what} {key}: was {old.get(key)!r}, now {new.get(key)!r}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
 
 
 def _differs(a: Item, b: Item) -> bool:

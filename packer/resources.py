@@ -3,11 +3,10 @@
 import os
 from pathlib import Path
 
-from packer.recipe import Recipe
 from shardspec.errors import UsageError
 
 _CGROUP = Path("/sys/fs/cgroup")
-_WORKER_BYTES = {"faces": 1500 * 10**6, "images": 400 * 10**6}
+_WORKER_BYTES = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
 """Memory that a worker is reckoned with, generously: 1080p frames and the detector's, or pictures of tens of megapixels."""
 
 
@@ -26,8 +25,13 @@ def usable_memory() -> int | None:
     return min(found) if found else None
 
 
-def count_workers(requested: str | int, recipe: Recipe, tasks: int) -> int:
-    """The number of worker processes: as requested, or for ``"auto"`` what cores and memory allow, never more than tasks.
+def count_workers(requested: str | int, preset: str, units: int) -> int:
+    """The number of worker processes: as requested, or for ``"auto"`` what cores and memory allow, never more than units of work.
+
+    Parameters
+    ----------
+    preset : str
+        A recipe's preset, or ``"rows"`` for work over packed datasets.
 
     Raises
     ------
@@ -39,9 +43,9 @@ def count_workers(requested: str | int, recipe: Recipe, tasks: int) -> int:
             raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {requested!r}")
         return int(requested)
     memory = usable_memory()
-    per_worker = _WORKER_BYTES[recipe.preset]
+    per_worker = _WORKER_BYTES[preset]
     fitting = usable_cores() if memory is None else min(usable_cores(), memory // per_worker)
-    return max(1, min(fitting, tasks))
+    return max(1, min(fitting, units))
 
 
 def _available_memory() -> int | None:

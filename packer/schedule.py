@@ -1,11 +1,11 @@
 """The schedule: which unit runs next, and what follows when a worker dies or an item hangs."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from packer.engines.base import Engine, Event
-from packer.plan import Plan
-from packer.work import Unit
+from packer.plan import Task
+from packer.units import Unit
 from packer.workspace import Workspace, append_line, read_lines
 from shardspec.errors import BuildError
 
@@ -15,7 +15,8 @@ TASK_DEATHS = 2
 ITEM_DEATHS = 3
 """Fresh workers that one item, alone, must bring down before it is rejected; a kill from outside cannot do that."""
 
-SHARD_DEATHS = 3
+UNIT_DEATHS = 3
+"""Workers that a unit without items may bring down before the job is given up."""
 
 
 class Schedule:
@@ -28,15 +29,18 @@ class Schedule:
     ----------
     engine : Engine
     workspace : Workspace
-    plan : Plan
+    tasks : sequence of Task
+        Of the plan, for units that have items.
     on_event : callable
         Told of every event, for the progress display and the journal.
     """
 
-    def __init__(self, engine: Engine, workspace: Workspace, plan: Plan, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self, engine: Engine, workspace: Workspace, tasks: Sequence[Task], on_event: Callable[[Event], None]
+    ) -> None:
         self._engine = engine
         self._workspace = workspace
-        self._plan = plan
+        self._tasks = tasks
         self._on_event = on_event
         self._waiting: deque[tuple[Unit, bool]] = deque()
         self._running = 0
@@ -89,16 +93,16 @@ class Schedule:
             if deaths >= ITEM_DEATHS:
                 self._reject(unit.item, f"brought down a worker {deaths} times, by itself ({how})")
             self._waiting.appendleft((unit, True))
-        elif unit.do in ("shard", "join") and deaths >= SHARD_DEATHS:
+        elif not unit.has_items and deaths >= UNIT_DEATHS:
             raise BuildError(
-                f"workers die while they write {unit.do} {unit.number} ({how}): run the same command again to resume"
+                f"workers die while they do {unit.do} {unit.number} ({how}): run the same command again to resume"
             )
         else:
             self._waiting.appendleft((unit, False))
 
     def _narrow(self, task: int) -> None:
         """Run a task item by item."""
-        start, stop, _ = self._plan.tasks[task]
+        start, stop, _ = self._tasks[task]
         self._items_left[task] = stop - start
         self._waiting.extendleft((Unit("item", task, item), True) for item in reversed(range(start, stop)))
 
@@ -113,7 +117,7 @@ class Schedule:
         append_line(self._workspace.verdicts, {"item": item, "step": "worker", "reason": reason})
 
     def _verdicts_of(self, unit: Unit) -> dict[int, tuple[str, str]]:
-        if unit.do in ("shard", "join"):
+        if not unit.has_items:
             return {}
-        start, stop, _ = self._plan.tasks[unit.number]
+        start, stop, _ = self._tasks[unit.number]
         return {item: why for item, why in self._verdicts.items() if start <= item < stop}

@@ -9,7 +9,7 @@ from packer.assemble import AssemblyPlan
 from packer.engines.base import Event
 from packer.progress import Progress
 from packer.shards import finished_shard
-from packer.work import Unit
+from packer.units import Unit
 from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError
 from shardspec.manifest import Shard

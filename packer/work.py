@@ -1,42 +1,18 @@
-"""Units of work: what a worker is told to do, and the doing of it. The same code runs in every engine."""
+"""The work of a build: items through the steps into parts, parts into shards."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from packer.assemble import AssemblyPlan, write_planned_shard
+from packer.assemble import PlannedShards
 from packer.encode import Encoder
 from packer.item import Item, ItemReport
 from packer.part import Part, PartWriter
 from packer.pipeline import Pipeline, Step, StepError
 from packer.plan import Plan, Task
 from packer.recipe import Recipe
+from packer.units import Progress, Unit, Verdicts
 from packer.workspace import Workspace
-from shardspec.errors import BuildError, CodecError, SchemaError
-
-Verdicts = Mapping[int, tuple[str, str]]
-"""Items that must not be tried (again), with the step and reason of their reject."""
-
-
-class Unit(NamedTuple):
-    """One thing to do.
-
-    Attributes
-    ----------
-    do : {"task", "item", "join", "shard"}
-        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard.
-    number : int
-        Of the task, or of the shard.
-    item : int
-        For ``"item"``; else -1.
-    """
-
-    do: Literal["task", "item", "join", "shard"]
-    number: int
-    item: int = -1
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with ``"start"`` or ``"end"``, the item's index, and the samples that it gave."""
+from shardspec.errors import CodecError, SchemaError
 
 
 class Work:
@@ -66,7 +42,12 @@ class Work:
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | None = None
         self._pipeline: Pipeline | None = None
-        self._assembly: AssemblyPlan | None = None
+        self._shards = PlannedShards(workspace)
+
+    @classmethod
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any]) -> "Work":
+        """The work of a workspace's plan."""
+        return cls(workspace, Plan.from_json(document))
 
     def prepare(self) -> None:
         """Load the steps and their models ahead of the first task."""
@@ -82,9 +63,9 @@ class Work:
         BuildError
             The job cannot go on, whatever the item.
         """
-        try:
+        with self.workspace.writing():
             if unit.do == "shard":
-                return self._shard(unit.number)
+                return self._shards.write(unit.number)
             if unit.do == "join":
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
@@ -100,10 +81,10 @@ class Work:
                     progress("end", item.index, report.samples)
                 part.finish()
             return {"rows": sum(report.samples for report in part.reports)}
-        except OSError as error:
-            raise BuildError(
-                f"{error.filename or self.workspace.out}: cannot be written: {error.strerror or error}"
-            ) from error
+
+    def close(self) -> None:
+        """Let go of the parts."""
+        self._shards.close()
 
     def items(self, task: Task) -> Iterator[Item]:
         """The items of a task, from the plan's file."""
@@ -157,8 +138,3 @@ class Work:
         for path in paths:
             path.unlink(missing_ok=True)
         return {"rows": sum(report.samples for report in part.reports)}
-
-    def _shard(self, number: int) -> dict[str, Any]:
-        if self._assembly is None:
-            self._assembly = AssemblyPlan.load(self.workspace)
-        return write_planned_shard(self.workspace, self._assembly, number).to_json()

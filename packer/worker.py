@@ -10,14 +10,23 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from packer.plan import Plan
 from packer.threads import one_thread
-from packer.work import Unit, Work
+from packer.units import Unit, UnitWork
 from packer.workspace import Workspace
 from shardspec.errors import ShardspecError
+from shardspec.registry import Entry, resolve
+
+WORKS: Mapping[str, Entry] = {
+    "build": Entry("packer.work:Work"),
+    "convert": Entry("packer.row_work:RowWork"),
+    "merge": Entry("packer.row_work:RowWork"),
+    "split": Entry("packer.row_work:RowWork"),
+}
+"""What does the units of a plan, by the plan's kind."""
 
 
 def main(workspace: Path) -> None:
@@ -30,7 +39,8 @@ def main(workspace: Path) -> None:
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     try:
         space = Workspace(workspace)
-        work = Work(space, Plan.from_json(json.loads(space.plan.read_bytes())))
+        document = json.loads(space.plan.read_bytes())
+        work: UnitWork = resolve("plan", document["kind"], WORKS).of_plan(space, document)
         if not space.assembly.exists():
             work.prepare()
     except ShardspecError as error:
@@ -49,7 +59,7 @@ def _listen(requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
     os._exit(0)
 
 
-def _serve(work: Work, request: dict[str, Any], answers: TextIO) -> None:
+def _serve(work: UnitWork, request: dict[str, Any], answers: TextIO) -> None:
     unit = Unit(*request["unit"])
     verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from packer.work import Unit, Verdicts
+from packer.units import Unit, Verdicts
 
 EventKind = Literal["item", "done", "failed", "died", "timeout", "tick"]
 

@@ -4,14 +4,14 @@ from collections import deque
 
 from packer.engines.base import Event
 from packer.threads import one_thread
-from packer.work import Unit, Verdicts, Work
+from packer.units import Unit, UnitWork, Verdicts
 from shardspec.errors import ShardspecError
 
 
 class InlineEngine:
     """Runs each unit when its event is waited for. Items have no time limit here: nothing could end them."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: UnitWork) -> None:
         self._work = work
         self._started: deque[tuple[Unit, Verdicts]] = deque()
         self._events: deque[Event] = deque()
@@ -43,4 +43,5 @@ class InlineEngine:
         return self._events.popleft() if self._events else Event("tick")
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Let go of what the work has open."""
+        self._work.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from packer.engines.base import Event
 from packer.threads import limit_environment
-from packer.work import Unit, Verdicts
+from packer.units import Unit, Verdicts
 from packer.workspace import Workspace
 
 _TICK_S = 0.5

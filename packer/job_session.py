@@ -1,0 +1,186 @@
+"""What every job does in its output folder: enter it or resume, run units, write the shards, commit."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from packer.assemble import AssemblyPlan
+from packer.commit import commit
+from packer.durable import write_durably
+from packer.engines.base import Engine, Event
+from packer.engines.inline import InlineEngine
+from packer.engines.processes import ProcessesEngine
+from packer.folder import committed, discard, make_room
+from packer.options import BuildOptions
+from packer.plan import Task
+from packer.resources import count_workers
+from packer.schedule import Schedule
+from packer.shard_stage import assemble_shards
+from packer.units import Unit, UnitWork
+from packer.workspace import Workspace, append_line, read_lines
+from shardspec.errors import ResumeMismatchError
+from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.manifest import Generation, Manifest, Shard
+
+
+class JobPlan(Protocol):
+    """What a job will do, as a resume compares it."""
+
+    @property
+    def kind(self) -> str:
+        """A key of `packer.worker.WORKS`."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the bytes."""
+        ...
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Of units with items."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON, with ``kind`` and ``fingerprint``."""
+        ...
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a dataset is what this plan makes."""
+        ...
+
+
+class JobSession:
+    """One call of a job. Its methods but `layout` and `workspace` are for the holder of the folder's lock.
+
+    Parameters
+    ----------
+    out : Path
+    preset : str
+        What a worker's memory is reckoned by (`packer.resources.count_workers`).
+    options : BuildOptions
+    shown : bool
+        Whether to show progress on standard error.
+    """
+
+    def __init__(self, out: Path, preset: str, options: BuildOptions, *, shown: bool) -> None:
+        self.layout = Layout(out)
+        self.workspace = Workspace(out / BUILD_FOLDER)
+        self.shown = shown
+        self._preset = preset
+        self._options = options
+        self._sessions = 1
+        self._started_s = time.time()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier call began this job."""
+        return self._sessions > 1
+
+    def enter(
+        self, plan: JobPlan, items: Iterable[str], describe: Callable[[Mapping[str, Any]], str]
+    ) -> Manifest | None:
+        """Take up the folder: what this plan has made already is returned, what it has begun resumed, else it is begun.
+
+        Parameters
+        ----------
+        items : iterable of str
+            Lines of the plan's items file.
+        describe : callable
+            What differs from another plan of the same kind, given as JSON.
+
+        Raises
+        ------
+        UsageError, ResumeMismatchError
+            The folder holds something else.
+        """
+        space = self.workspace
+        manifest = committed(self.layout)
+        if manifest is not None and not self._options.overwrite and plan.made(manifest):
+            return manifest
+        if manifest is None and space.plan.exists():
+            old = json.loads(space.plan.read_bytes())
+            if old["fingerprint"] == plan.fingerprint:
+                space.sweep()
+                self._sessions += sum(line.get("did") == "session" for line in read_lines(space.journal))
+                append_line(space.journal, {"did": "session"})
+                return None
+            if not self._options.overwrite:
+                same = old["kind"] == plan.kind
+                difference = describe(old) if same else f"it is a {old['kind']}, and this a {plan.kind}"
+                raise ResumeMismatchError(
+                    f"{self.layout.root}: the unfinished {old['kind']} here was planned otherwise ({difference}): "
+                    "run it as it was planned to resume it, or discard it with --overwrite"
+                )
+        make_room(self.layout, space, manifest, self._options.overwrite, "made by another plan")
+        if space.items.exists():
+            discard(space)
+        write_durably(space.items, "".join(items).encode("ascii"))
+        write_durably(space.plan, json.dumps(plan.to_json()).encode())
+        append_line(space.journal, {"did": "session"})
+        return None
+
+    def run_units(
+        self,
+        work: Callable[[], UnitWork],
+        tasks: Sequence[Task],
+        units: list[Unit],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        """Run units to their end.
+
+        Parameters
+        ----------
+        work : callable
+            What does them in this process (inline engine); worker processes make their own from the workspace.
+        """
+        if not units:
+            return
+        engine: Engine
+        if self._options.engine == "inline":
+            engine = InlineEngine(work())
+        else:
+            workers = count_workers(self._options.workers, self._preset, len(units))
+            engine = ProcessesEngine(self.workspace, workers, self._options.item_timeout)
+        try:
+            Schedule(engine, self.workspace, tasks, on_event).run(units)
+        finally:
+            engine.close()
+
+    def write_shards(self, work: Callable[[], UnitWork]) -> tuple[Shard, ...]:
+        """Write every shard of the assembly plan that is not written yet, and delete parts that none needs any more."""
+        return assemble_shards(
+            self.workspace, lambda units, on_event: self.run_units(work, (), units, on_event), self.shown
+        )
+
+    def note_done(self, event: Event) -> None:
+        """Write into the journal that a unit is done."""
+        assert event.unit is not None
+        append_line(self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result})
+
+    def done(self, *what: str) -> int:
+        """Units of these kinds that the journal has, over all calls."""
+        return sum(line["did"] in what for line in read_lines(self.workspace.journal))
+
+    def commit(self, generations: Sequence[Generation], facts: Mapping[str, Any]) -> Manifest:
+        """Put the manifest into place and remove the workspace.
+
+        Parameters
+        ----------
+        facts : mapping
+            Further keys of the manifest's ``wall_clock``.
+        """
+        assembly = AssemblyPlan.load(self.workspace)
+        wall_clock = {
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.time() - self._started_s, 3),
+            "sessions": self._sessions,
+            **facts,
+            "shards_written": self.done("shard"),
+        }
+        manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
+        self.workspace.remove()
+        return manifest
