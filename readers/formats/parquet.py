@@ -161,15 +161,14 @@ class _Column:
     def learn(self, page: Page, start: int, group: int, first: int, rows: int) -> None:
         """Note where the values of a row group are, whose page body begins at `start` in the file."""
         if self.field.is_fixed:
-            levels = self.stored.storage == "list"
-            self._starts[group] = start + fixed_start(page, self._dtype, rows, self._per_row, levels=levels)
+            self._starts[group] = start + fixed_start(page, self._dtype, rows, self._per_row)
             return
         mine = slice(first, first + rows)
         if self.stored.storage != "list":
             offsets = byte_offsets(page, rows)
             self._starts[mine], self._counts[mine] = start + offsets[:-1], np.diff(offsets) - 4
             return
-        begin, offsets = list_start(page, self._dtype, rows, len(self.field.shape))
+        begin, offsets = list_start(page, self._dtype, rows, self.stored.levels)
         if bool((offsets % self._per_row).any()):
             raise PageError("expected whole rows of lists, found parts of some")
         self._counts[mine] = np.diff(offsets)

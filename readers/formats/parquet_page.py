@@ -120,21 +120,18 @@ def _struct(cursor: _Cursor, depth: int) -> Iterator[tuple[int, Any]]:
             return
 
 
-def fixed_start(page: Page, stored: np.dtype[Any], rows: int, per_row: int, *, levels: bool) -> int:
-    """Where the numbers of rows that all have the same count begin in a page's body.
+def fixed_start(page: Page, stored: np.dtype[Any], rows: int, per_row: int) -> int:
+    """Where the numbers of rows that all have the same count begin in a page's body: they are its last bytes.
 
     Parameters
     ----------
     stored : dtype
         As stored; bool for packed bits, void for byte strings of fixed length.
-    levels : bool
-        Whether levels stand in front of the values.
     """
     size = _stored_bytes(stored, rows * per_row)
-    start = len(page.body) - size
-    if page.values != rows * per_row or start < 0 or (start and not levels):
+    if page.values != rows * per_row or len(page.body) < size:
         raise PageError(f"expected {rows * per_row} values in {size} bytes, found {page.values} in {len(page.body)}")
-    return start
+    return len(page.body) - size
 
 
 def _stored_bytes(stored: np.dtype[Any], count: int) -> int:
@@ -147,14 +144,16 @@ def list_start(page: Page, stored: np.dtype[Any], rows: int, levels: int) -> tup
     Parameters
     ----------
     levels : int
-        Number of lists inside each other. Nothing is null, so a value is there where its definition level is `levels`.
+        Number of lists inside each other. Each is optional and so are the numbers, so one is there where its definition level
+        is twice that and one more.
     """
     repetition, rest = _levels(page.body, page.values, levels)
-    definition, rest = _levels(rest, page.values, levels)
+    greatest = 2 * levels + 1
+    definition, rest = _levels(rest, page.values, greatest)
     firsts = np.flatnonzero(repetition == 0)
     if len(firsts) != rows or (rows and firsts[0] != 0):
         raise PageError(f"expected {rows} rows, found {len(firsts)}")
-    offsets = np.concatenate([[0], np.cumsum(definition == levels)])[np.append(firsts, page.values)]
+    offsets = np.concatenate([[0], np.cumsum(definition == greatest)])[np.append(firsts, page.values)]
     if len(rest) != _stored_bytes(stored, int(offsets[-1])):
         raise PageError(f"expected {int(offsets[-1])} values behind the levels, found {len(rest)} bytes")
     return len(page.body) - len(rest), offsets
@@ -162,11 +161,8 @@ def list_start(page: Page, stored: np.dtype[Any], rows: int, levels: int) -> tup
 
 def _levels(data: ByteArray, count: int, greatest: int) -> tuple[ByteArray, ByteArray]:
     """Levels and what follows them: runs of one value, or groups of eight packed ones."""
-    width = greatest.bit_length()
-    size = int.from_bytes(data[:4].tobytes(), "little")
-    if len(data) < 4 or size > len(data) - 4:
-        raise PageError(f"expected levels within the page, found {size} bytes of them")
-    cursor = _Cursor(data[4 : 4 + size].tobytes())
+    width, end = greatest.bit_length(), _levels_end(data)
+    cursor = _Cursor(data[4:end].tobytes())
     pieces: list[ByteArray] = []
     left = count
     try:
@@ -185,7 +181,15 @@ def _levels(data: ByteArray, count: int, greatest: int) -> tuple[ByteArray, Byte
             left -= len(pieces[-1])
     except IndexError:
         raise PageError("expected levels that end with their bytes") from None
-    return np.concatenate(pieces) if pieces else np.empty(0, np.uint8), data[4 + size :]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.uint8), data[end:]
+
+
+def _levels_end(data: ByteArray) -> int:
+    """Where the levels that some bytes begin with end."""
+    size = int.from_bytes(data[:4].tobytes(), "little")
+    if len(data) < 4 or size > len(data) - 4:
+        raise PageError(f"expected levels within the page, found {size} bytes of them")
+    return 4 + size
 
 
 def byte_offsets(page: Page, rows: int) -> IntArray:
@@ -197,7 +201,7 @@ def byte_offsets(page: Page, rows: int) -> IntArray:
         raise PageError(f"expected {rows} values, found {page.values}")
     data, end = page.body.data, len(page.body)
     offsets = np.empty(rows + 1, np.int64)
-    place = 0
+    place = _levels_end(page.body)
     for row in range(rows):
         offsets[row] = place + 4
         place += 4 + int.from_bytes(data[place : place + 4], "little")

@@ -1,0 +1,184 @@
+"""The adapter for Albumentations pipelines."""
+
+from importlib.metadata import PackageNotFoundError
+
+import albumentations as A
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.faces import SIZE, assert_same, face_sample, in_frame
+
+from readers.augment import Albumentations, HorizontalFlip
+from readers.augment import albumentations as adapter
+from readers.seeding import is_seeded, sample_rng
+from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.points import LAYOUTS, REGION_FLIP, flip_permutation, hull_flip_permutation
+
+EVERY = pytest.mark.parametrize("layout", list(LAYOUTS))
+
+AFFINE = st.lists(
+    st.sampled_from(
+        [
+            A.HorizontalFlip(),
+            A.VerticalFlip(),
+            A.Transpose(),
+            A.RandomRotate90(),
+            A.Rotate((-40, 40)),
+            A.Affine(scale=(0.8, 1.2), translate_percent=(-0.1, 0.1), shear=(-10, 10), p=0.9),
+            A.RandomCrop(200, 180),
+            A.CenterCrop(150, 150),
+            A.PadIfNeeded(300, 280),
+            A.D4(),
+            A.GaussianBlur(),
+            A.CoarseDropout(),
+            A.OneOf([A.HorizontalFlip(p=1), A.RandomBrightnessContrast(p=1)]),
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=id,
+)
+
+
+@EVERY
+@given(transforms=AFFINE, seed=st.integers(0, 2**30))
+def test_everything_moves_together(layout, transforms, seed):
+    """Of any affine pipeline: shapes stay, the matrix leads back, left and right are swapped if and only if it mirrors."""
+    sample = face_sample(layout)
+    transform = Albumentations(transforms)
+    try:
+        found = transform(sample, sample_rng(seed, 0, 0))
+    except ValueError as error:  # a crop larger than what is left of the picture
+        assert "Crop size" in str(error) or "crop" in str(error).lower()
+        return
+    for name in ("landmarks", "hull", "regions", "matrix"):
+        assert found[name].shape == sample[name].shape, name
+        assert found[name].dtype == sample[name].dtype, name
+    mirrored = np.linalg.det(found["matrix"][:, :2].astype(float)) < 0
+    order = flip_permutation(layout) if mirrored else np.arange(LAYOUTS[layout].count)
+    hull_order = hull_flip_permutation(layout) if mirrored else np.arange(len(sample["hull"]))
+    np.testing.assert_allclose(
+        in_frame(found, found["landmarks"])[order], in_frame(sample, sample["landmarks"]), atol=0.01
+    )
+    np.testing.assert_allclose(in_frame(found, found["hull"])[hull_order], in_frame(sample, sample["hull"]), atol=0.01)
+    rows = REGION_FLIP if mirrored else np.arange(4)
+    left, top, right, bottom = sample["regions"][rows].T.astype(np.float64)
+    for x, y in ((left, top), (right, top), (left, bottom), (right, bottom)):
+        corner = (
+            in_frame(sample, np.stack([x, y], 1)) @ found["matrix"][:, :2].T.astype(np.float64) + found["matrix"][:, 2]
+        )
+        assert (corner >= found["regions"][:, :2] - 0.02).all()
+        assert (corner <= found["regions"][:, 2:] + 0.02).all()
+    assert found["image"].shape[:2] == found["mask"].shape
+    assert_same(Albumentations(transforms)(sample, sample_rng(seed, 0, 0)), found)
+
+
+@EVERY
+def test_its_flip_is_our_flip(layout):
+    sample = face_sample(layout)
+    ours = HorizontalFlip(p=1)(sample, sample_rng(0, 0, 0))
+    theirs = Albumentations([A.HorizontalFlip(p=1)])(sample, sample_rng(0, 0, 0))
+    for name in ("image", "mask"):
+        assert np.array_equal(ours[name], theirs[name])
+    for name in ("landmarks", "hull", "regions", "matrix"):
+        np.testing.assert_allclose(theirs[name], ours[name], atol=1e-4)
+
+
+def test_half_a_turn_is_no_mirror():
+    sample = face_sample("68")
+    found = Albumentations([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)])(sample, sample_rng(0, 0, 0))
+    np.testing.assert_allclose(found["landmarks"], SIZE - sample["landmarks"], atol=1e-4)
+
+
+def test_transforms_of_one_pipeline_draw_apart():
+    """With Compose.set_random_seed every transform would start at the same number: both flips or none."""
+    transform = Albumentations([A.HorizontalFlip(), A.VerticalFlip()])
+    sample = face_sample()
+    found = set()
+    for row in range(40):
+        matrix = transform(sample, sample_rng(0, 0, row))["matrix"]
+        found.add((bool(matrix[0, 0] < 0), bool(matrix[1, 1] < 0)))
+    assert len(found) == 4
+
+
+def test_points_outside_the_picture_are_kept():
+    sample = face_sample()
+    found = Albumentations([A.CenterCrop(20, 20)])(sample, sample_rng(0, 0, 0))
+    np.testing.assert_allclose(found["landmarks"], sample["landmarks"] - 102, atol=1e-4)
+    np.testing.assert_allclose(found["regions"], sample["regions"] - 102, atol=1e-4)
+
+
+def test_what_moves_nothing_leaves_geometry_as_it_is():
+    sample = face_sample()
+    found = Albumentations([A.InvertImg(p=1)])(sample, sample_rng(0, 0, 0))
+    assert np.array_equal(found["image"], 255 - sample["image"])
+    for name in ("landmarks", "hull", "regions", "matrix"):
+        assert found[name] is sample[name]
+    normal = Albumentations([A.Normalize()])(sample, sample_rng(0, 0, 0))
+    assert normal["image"].dtype == np.float32
+
+
+def test_masks_and_clips_are_transformed_alike():
+    sample = face_sample("68") | {"depth": face_sample()["mask"] * 3}
+    transform = Albumentations([A.HorizontalFlip(), A.Affine(rotate=(-20, 20), p=1)], masks=["mask", "depth"])
+    single = transform(sample, sample_rng(1, 0, 0))
+    assert single["depth"].max() == 3
+    assert np.array_equal(single["depth"], single["mask"] * 3)
+    clip = transform(face_sample("68", frames=3), sample_rng(1, 0, 0))
+    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask"):
+        for frame in clip[name]:
+            assert np.array_equal(frame, single[name]), name
+
+
+def test_a_pipeline_that_bends_has_no_matrix():
+    sample = face_sample()
+    transform = Albumentations([A.GridDistortion(p=1)])
+    with pytest.raises(UsageError, match="this pipeline bends the picture"):
+        transform(sample, sample_rng(0, 0, 0))
+    del sample["matrix"]
+    assert transform(sample, sample_rng(0, 0, 0))["landmarks"].shape == (5, 2)
+
+
+def test_compose_gives_its_transforms_and_its_probability():
+    never = Albumentations(A.Compose([A.InvertImg(p=1)], p=0))
+    assert is_seeded(never)
+    assert np.array_equal(never(face_sample(), sample_rng(0, 0, 0))["image"], face_sample()["image"])
+    assert repr(never) == "Albumentations(['InvertImg'])"
+    with pytest.raises(UsageError, match="without keypoint_params and bbox_params"):
+        Albumentations(A.Compose([A.InvertImg()], keypoint_params=A.KeypointParams(format="xy")))
+    for wrong in ([], [3], A.InvertImg()):
+        with pytest.raises(UsageError, match="expected a list of its transforms"):
+            Albumentations(wrong)
+
+
+def test_albumentationsx_is_named(monkeypatch):
+    monkeypatch.setattr(adapter, "version", {"albumentationsx": "2.0.14", "albumentations": "2.0.14"}.__getitem__)
+    with pytest.raises(
+        MissingDependencyError, match=r"found AlbumentationsX 2\.0\.14, .* AGPL-3\.0 .* pip uninstall albumentationsx"
+    ):
+        Albumentations([A.HorizontalFlip()])
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [("2.1.0", r"expected Albumentations 2\.0\.0 to 2\.0\.8, found 2\.1\.0"), ("1.4.24", "found 1.4.24")],
+)
+def test_other_versions_are_refused(monkeypatch, found, message):
+    def version(name):
+        if name == "albumentations":
+            return found
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(adapter, "version", version)
+    with pytest.raises(MissingDependencyError, match=message):
+        adapter.load_albumentations()
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(adapter, "version", version)
+    with pytest.raises(MissingDependencyError, match=r"found none: pip install \"facepack\[augment\]\""):
+        adapter.load_albumentations()

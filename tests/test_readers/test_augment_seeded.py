@@ -1,0 +1,186 @@
+"""Augmentation is a function of (seed, epoch, row), at any number of threads, processes and workers."""
+
+import hashlib
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from copy import deepcopy
+
+import albumentations as A
+import numpy as np
+import pytest
+import torch
+from support.datasets import fixed, text, write_dataset
+from support.faces import assert_same, face_sample
+from torch.utils.data import DataLoader
+
+from readers import open_dataset
+from readers.augment import (
+    Albumentations,
+    BlackoutHull,
+    Compose,
+    CropJitter,
+    DropRegion,
+    HorizontalFlip,
+    KeepHull,
+    LandmarkCutout,
+    OneOf,
+)
+from readers.seeding import is_seeded, sample_rng
+from shardspec.errors import UsageError
+from shardspec.schema import Schema
+
+
+def pipeline():
+    return Compose(
+        [
+            HorizontalFlip(),
+            CropJitter((0.7, 1.0), size=200, p=0.8),
+            OneOf(
+                [DropRegion(p=1), BlackoutHull(p=1), KeepHull(p=1), LandmarkCutout(p=1)], weights=[1, 1, 1, 2], p=0.7
+            ),
+            Albumentations(
+                [
+                    A.HorizontalFlip(),
+                    A.Affine(rotate=(-15, 15), scale=(0.9, 1.1)),
+                    A.OneOf([A.GaussNoise(p=1), A.RandomBrightnessContrast(p=1)], p=0.7),
+                    A.CoarseDropout(p=0.5),
+                ]
+            ),
+        ]
+    )
+
+
+def digest(sample):
+    state = hashlib.sha256()
+    for name in sorted(sample):
+        state.update(name.encode())
+        state.update(np.asarray(sample[name]).tobytes() if not isinstance(sample[name], str) else sample[name].encode())
+    return state.hexdigest()
+
+
+def digest_of(row):
+    """Called in other processes: everything is made there."""
+    return digest(pipeline()(face_sample("68", seed=row), sample_rng(5, 2, row)))
+
+
+ROWS = range(24)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    transform = pipeline()
+    return [digest(transform(face_sample("68", seed=row), sample_rng(5, 2, row))) for row in ROWS]
+
+
+def test_every_sample_differs_and_comes_again(expected):
+    assert len(set(expected)) == len(expected)
+    assert [digest_of(row) for row in reversed(ROWS)] == expected[::-1]
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_one_object_serves_many_threads(expected, threads):
+    transform = pipeline()
+
+    def run(row):
+        return digest(transform(face_sample("68", seed=row), sample_rng(5, 2, row)))
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(3):
+            assert list(pool.map(run, ROWS)) == expected
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_processes_give_the_same(expected, method):
+    with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+        assert list(pool.map(digest_of, ROWS, chunksize=5)) == expected
+
+
+def test_copies_and_pickles_give_the_same(expected):
+    transform = pipeline()
+    transform(face_sample("68"), sample_rng(0, 0, 0))
+    for copy in (deepcopy(transform), pickle.loads(pickle.dumps(transform))):
+        found = [digest(copy(face_sample("68", seed=row), sample_rng(5, 2, row))) for row in ROWS]
+        assert found == expected
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    sample = face_sample("5")
+    schema = Schema(
+        (
+            text("key"),
+            fixed("image", "|u1", 224, 224, 3),
+            fixed("landmarks", "<f4", 5, 2),
+            fixed("landmarks_valid", "|b1"),
+            fixed("hull", "<f4", 27, 2),
+            fixed("regions", "<f4", 4, 4),
+            fixed("matrix", "<f4", 2, 3),
+        )
+    )
+    columns = {name: [sample[name]] * 20 for name in schema.names if name != "key"}
+    columns |= {"key": [f"{row:08d}-000000" for row in range(20)]}
+    root = tmp_path_factory.mktemp("faces") / "npy"
+    write_dataset(root, "npy", schema, {n: v if n == "key" else np.stack(v) for n, v in columns.items()}, shard_rows=7)
+    return root
+
+
+def loaded(packed, workers, epoch):
+    dataset = open_dataset(packed, transform=pipeline())
+    sampler = dataset.sampler(seed=3)
+    sampler.set_epoch(epoch)
+    loader = DataLoader(dataset, batch_size=6, sampler=sampler, num_workers=workers, collate_fn=dataset.collate)
+    found = {}
+    for batch in loader:
+        for at, key in enumerate(batch["key"]):
+            found[key] = {name: value[at] for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    return found
+
+
+def test_a_data_loader_gives_the_same_at_any_number_of_workers(packed):
+    alone = loaded(packed, 0, 1)
+    assert len(alone) == 20
+    for workers in (1, 3):
+        found = loaded(packed, workers, 1)
+        assert found.keys() == alone.keys()
+        for key, values in alone.items():
+            assert all(torch.equal(found[key][name], value) for name, value in values.items())
+    another = loaded(packed, 0, 2)
+    assert sum(not torch.equal(another[key]["image"], alone[key]["image"]) for key in alone) > 15
+
+
+def test_one_of_draws_by_weight():
+    transform = OneOf(
+        [lambda s: {"which": 0}, lambda s: {"which": 1}, lambda s: {"which": 2}], weights=[1, 0, 3], p=0.8
+    )
+    found = [transform({"which": 9}, sample_rng(0, 0, row))["which"] for row in range(4000)]
+    shares = [found.count(which) / 4000 for which in (0, 1, 2, 9)]
+    np.testing.assert_allclose(shares, [0.2, 0, 0.6, 0.2], atol=0.03)
+
+
+def test_compose_calls_in_order_and_gives_only_seeded_ones_the_generator():
+    chain = Compose([lambda s: {"x": s["x"] + 1}, lambda s: {"x": s["x"] * 2}, HorizontalFlip(p=0)])
+    assert is_seeded(chain)
+    assert chain({"x": 1}, sample_rng(0, 0, 0)) == {"x": 4}
+    assert repr(Compose([HorizontalFlip(p=0.25)])) == "Compose([HorizontalFlip(p=0.25, masks=('mask',))])"
+
+
+def test_wrong_chains_are_refused():
+    with pytest.raises(UsageError, match="one transform or more"):
+        Compose([])
+    with pytest.raises(UsageError, match="expected callables, found 3"):
+        Compose([3])
+    with pytest.raises(UsageError, match="expected 1 weights of 0 or more"):
+        OneOf([HorizontalFlip()], weights=[0])
+    with pytest.raises(UsageError, match="probability"):
+        OneOf([HorizontalFlip()], p=-1)
+
+
+def test_the_generator_alone_decides():
+    """Neither the state of the process's generators nor earlier calls have a part."""
+    sample, transform = face_sample(), pipeline()
+    first = transform(sample, sample_rng(1, 1, 1))
+    np.random.seed(7)  # noqa: NPY002 -- it is this that must not matter
+    transform(sample, sample_rng(9, 9, 9))
+    assert_same(transform(sample, sample_rng(1, 1, 1)), first)
