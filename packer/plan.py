@@ -14,7 +14,7 @@ from shardspec.manifest import Manifest, sha256_json
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
-"""A task ends with the item that reaches one of these, so its cut depends on the source alone."""
+"""A task holds at most so much, or one item, so its cut depends on the source alone."""
 
 VIDEO_WEIGHT = 8
 """A video's bytes count so many times: each of them stands for far more pixels than a picture's."""
@@ -106,13 +106,17 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
 
 
 def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
-    tasks, start, task_offset, offset, size = [], 0, 0, 0, 0
-    for position, (item, line) in enumerate(zip(items, lines, strict=True), start=1):
-        size += item.bytes * (VIDEO_WEIGHT if is_video(item.name) else 1)
+    tasks: list[Task] = []
+    start, start_offset, offset, size = 0, 0, 0, 0
+    for position, (item, line) in enumerate(zip(items, lines, strict=True)):
+        weight = item.bytes * (VIDEO_WEIGHT if is_video(item.name) else 1)
+        if position > start and (position - start == TASK_ITEMS or size + weight > TASK_BYTES):
+            tasks.append(Task(start, position, start_offset))
+            start, start_offset, size = position, offset, 0
+        size += weight
         offset += len(line)
-        if position - start >= TASK_ITEMS or size >= TASK_BYTES or position == len(items):
-            tasks.append(Task(start, position, task_offset))
-            start, task_offset, size = position, offset, 0
+    if items:
+        tasks.append(Task(start, len(items), start_offset))
     return tuple(tasks)
 
 
