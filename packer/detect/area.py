@@ -18,7 +18,8 @@ __all__ = ["AreaSampler", "cell_edges"]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-_MAX_INTEGRAL_PIXELS = 1 << 24  # integral images hold 16 bytes a pixel: 256 MB; larger pictures are summed band by band
+_MAX_INTEGRAL_PIXELS = 1 << 24  # of a picture whose integral image is kept, 16 bytes a pixel: 256 MB
+_BAND_PIXELS = 1 << 22  # of larger pictures, whose integral image is made band by band
 _ROWS_FIRST_RATIO = 5.0  # shrinking less than this, whole rows are subtracted before columns are picked (measured)
 
 
@@ -40,7 +41,7 @@ class AreaSampler:
     Notes
     -----
     Pictures of more than 16 Mpx get no integral image of their own but one for each band of rows or window that is asked for, so
-    memory beyond the picture stays below about 400 MB at any size, for more time.
+    memory beyond the picture stays bounded, for more time.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8]) -> None:
@@ -160,9 +161,9 @@ def _inverse(sizes: IntArray) -> FloatArray:
 
 
 def _bands(top: IntArray, bottom: IntArray, width: int) -> Iterator[tuple[int, int]]:
-    """Cut output rows into runs whose input rows hold at most ``_MAX_INTEGRAL_PIXELS`` (or are one output row)."""
+    """Cut output rows into runs whose input rows hold at most ``_BAND_PIXELS`` (or are one output row)."""
     first = 0
     for last in range(1, len(top) + 1):
-        if last == len(top) or (bottom[last] - top[first]) * width > _MAX_INTEGRAL_PIXELS:
+        if last == len(top) or (bottom[last] - top[first]) * width > _BAND_PIXELS:
             yield first, last
             first = last

@@ -22,6 +22,7 @@ def _expected(image, height, width):
 def limit(request, monkeypatch):
     if request.param == "bands":
         monkeypatch.setattr(area, "_MAX_INTEGRAL_PIXELS", 3000)
+        monkeypatch.setattr(area, "_BAND_PIXELS", 3000)
 
 
 @pytest.mark.parametrize("size", [(301, 360), (181, 217), (128, 153), (40, 47), (12, 15), (1, 1), (700, 400)])
