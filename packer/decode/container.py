@@ -21,6 +21,9 @@ VIDEO_SUFFIXES = frozenset(
 
 # libavformat's demuxers of those suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
+# Formats in which a packet that is cut off looks like any other. Only the decoder can tell then, and one that decodes several
+# frames at a time hands a frame out before it knows.
+_CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 
 
@@ -29,7 +32,7 @@ def open_video(
 ) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
     """Open a file and choose its video stream: the default one, else the first; never an attached cover picture.
 
-    The caller closes the container.
+    The caller closes the container. The decoder has `threads` threads, but one for MPEG transport and program streams.
 
     Raises
     ------
@@ -51,8 +54,9 @@ def open_video(
         stream = _choose(container)
         check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
         stream.codec_context.options = {"max_pixels": str(max_pixels)}
-        stream.codec_context.thread_count = threads
-        stream.codec_context.thread_type = "FRAME" if threads > 1 else "NONE"
+        parallel = threads > 1 and container.format.name not in _CUT_UNNOTICED
+        stream.codec_context.thread_count = threads if parallel else 1
+        stream.codec_context.thread_type = "FRAME" if parallel else "NONE"
     except (av.error.FFmpegError, PictureError, VideoError) as error:
         container.close()
         raise VideoError(str(error)) from error

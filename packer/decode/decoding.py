@@ -35,8 +35,6 @@ class Decoding:
     timeline : Timeline
         Of the same file.
     sampling : Sampling
-    threads : int
-        Of the decoder, as it was opened.
 
     Attributes
     ----------
@@ -44,14 +42,12 @@ class Decoding:
         What was damaged; complete once `frames` has ended.
     """
 
-    def __init__(
-        self, container: InputContainer, stream: VideoStream, timeline: Timeline, sampling: Sampling, threads: int
-    ) -> None:
+    def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline, sampling: Sampling) -> None:
         self._container = container
         self._stream = stream
         self._timeline = timeline
         self._sampling = sampling
-        self._threads = threads
+        self._threads = stream.codec_context.thread_count
         self._failures = 0
         self._failure = ""
         self.problems: list[str] = []

@@ -57,7 +57,9 @@ class VideoReader:
     max_pixels : int
         Largest width times height of a frame.
     threads : int
-        Of the decoder; more than one decodes that many frames at a time. The frames are the same.
+        Of the decoder; more than one decodes that many frames at a time (not in MPEG transport and program streams). The
+        frames are the same, unless some in the middle of the file are damaged: libavcodec may then tell of a damaged frame
+        too late, so only one thread gives the same frames every time.
 
     Attributes
     ----------
@@ -89,7 +91,7 @@ class VideoReader:
                 f"expected at least one frame, found none: {self._timeline.damage or 'the stream is empty'}"
             )
         self._container, stream = open_video(path, max_pixels=max_pixels, threads=threads)
-        self._decoding = Decoding(self._container, stream, self._timeline, sampling, threads)
+        self._decoding = Decoding(self._container, stream, self._timeline, sampling)
         self._to_rgb = RgbConverter(max_pixels)
         self.frames_seen = self._timeline.count
         self.frames_read = 0
