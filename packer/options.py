@@ -46,6 +46,12 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
+        if isinstance(self.workers, bool) or not (
+            self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
+        ):
+            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
+        if not isinstance(self.overwrite, bool):
+            raise UsageError(f"overwrite: expected true or false, found {self.overwrite!r}")
         if self.engine not in ("inline", "processes"):
             raise UsageError(f"engine: expected inline or processes, found {self.engine!r}")
         if self.on_error not in ("skip", "fail"):

@@ -1,7 +1,9 @@
 """The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
 
+import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,11 +22,11 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "m
 _BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 
 
-def parse_bytes(text: str | int) -> int:
-    """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``."""
+def parse_bytes(text: str | int, name: str = "size") -> int:
+    """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for the message."""
     match = _BYTES.match(str(text))
     if match is None or match[2].lower() not in _UNITS:
-        raise UsageError(f"expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
+        raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
@@ -57,6 +59,20 @@ class StepSpec:
         if isinstance(value, Mapping) and isinstance(value.get("use"), str):
             return cls(value["use"], {key: option for key, option in value.items() if key != "use"})
         raise UsageError(f"steps: expected a name, or a table with 'use', found {value!r}")
+
+    @classmethod
+    def parse_all(cls, value: Any) -> "tuple[StepSpec, ...]":
+        """Read the steps of a recipe: a list, or names in one text with commas."""
+        if isinstance(value, str):
+            value = [name.strip() for name in value.split(",")]
+        if not isinstance(value, Sequence):
+            raise UsageError(f"steps: expected a list of names, found {value!r}")
+        steps = tuple(cls.parse(step) for step in value)
+        try:
+            json.dumps([step.to_json() for step in steps], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"steps: expected options that JSON can say, {error}") from error
+        return steps
 
 
 def _option(default: Any, help: str, **meta: Any) -> Any:
@@ -133,7 +149,7 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(StepSpec.parse(step) for step in self.steps))
+        object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
         problems = Problems()
         for spec in fields(self):
             _check_option(spec.name, getattr(self, spec.name), spec.metadata, problems)
@@ -176,7 +192,8 @@ class Recipe:
         if unknown:
             raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}")
         values: dict[str, Any] = {
-            name: parse_bytes(value) if known[name].metadata.get("bytes") else value for name, value in options.items()
+            name: parse_bytes(value, name) if known[name].metadata.get("bytes") else value
+            for name, value in options.items()
         }
         return cls(**values)
 
@@ -193,6 +210,11 @@ def _check_option(name: str, value: Any, meta: Mapping[str, Any], problems: Prob
     if kinds and type(value) not in kinds:
         problems.add(name, f"expected {' or '.join(k.__name__ for k in kinds if k is not type(None))}, found {value!r}")
         return
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.add(name, f"expected a finite number, found {value!r}")
+        return
+    if isinstance(value, str) and not value.isascii() and value != value.encode("utf-8", "replace").decode():
+        problems.add(name, f"expected text that UTF-8 can spell, found {value!r}")
     if "choices" in meta and value not in meta["choices"]:
         problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}")
     low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")

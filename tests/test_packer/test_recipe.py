@@ -1,0 +1,174 @@
+"""The recipe and the options: checked when made, everything wrong told at once."""
+
+import dataclasses
+import datetime
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.options import BUILD_OPTION_NAMES, BuildOptions, parse_share
+from packer.recipe import PRESETS, Recipe, StepSpec, parse_bytes
+from shardspec.errors import UsageError
+
+recipes = st.builds(
+    Recipe,
+    preset=st.sampled_from(sorted(PRESETS)),
+    format=st.sampled_from(["lmdb", "npy"]),
+    every=st.none() | st.integers(1, 100),
+    size=st.none() | st.integers(1, 1000),
+    margin=st.floats(0, 2),
+    quality=st.integers(1, 100),
+    encode=st.sampled_from(["jpeg", "png", "webp", "raw"]),
+    shard_size=st.integers(1, 2**40),
+    shuffle=st.none() | st.integers(0, 2**64),
+    steps=st.lists(
+        st.sampled_from(["decode", "resize", "module:function"])
+        | st.builds(StepSpec, st.just("m:f"), st.dictionaries(st.sampled_from(["a", "b"]), st.integers())),
+        max_size=3,
+    ).map(tuple),
+)
+
+
+@given(recipes)
+def test_a_recipe_comes_back_from_its_json(recipe: Recipe) -> None:
+    document = json.loads(json.dumps(recipe.to_json(), allow_nan=False))
+    assert Recipe.from_options(document) == recipe
+
+
+def test_a_recipe_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().size = 3  # type: ignore[misc]
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        Recipe.from_options(
+            {"preset": "cats", "every": 0, "fps": 2.0, "size": "big", "quality": 101, "margin": -1.0, "min_face": 5}
+        )
+    for part in (
+        "preset: expected one of faces, images, found 'cats'",
+        "every: expected 1 or more, found 0",
+        "size: expected int, found 'big'",
+        "quality: expected 100 or less, found 101",
+        "margin: expected 0 or more, found -1.0",
+        "min_face: expected 20 or more",
+        "expected at most one of every, fps, frames, keyframes, found every and fps",
+    ):
+        assert part in str(caught.value), part
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": True},
+        {"size": 2.5},
+        {"size": None, "quality": None},
+        {"margin": float("nan")},
+        {"margin": float("inf")},
+        {"fps": float("inf")},
+        {"fps": 0},
+        {"format": ["lmdb"]},
+        {"format": "zip"},
+        {"keep_faceless": "yes"},
+        {"shard_size": 0},
+        {"shard_size": "many"},
+        {"shard_size": -5},
+        {"shuffle": -1},
+        {"limit": 0},
+        {"landmarks": "mesh"},
+        {"steps": 5},
+        {"steps": [5]},
+        {"steps": [{"name": "decode"}]},
+        {"steps": [{"use": "m:f", "when": datetime.date(2020, 1, 1)}]},
+        {"steps": [{"use": "m:f", "x": float("nan")}]},
+        {"no_such_key": 1},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        Recipe.from_options(options)
+    assert any(name in str(caught.value) for name in (*options, "landmark_model"))
+
+
+def test_an_unknown_key_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(UsageError, match="unknown option 'sise': expected one of preset, format"):
+        Recipe.from_options({"sise": 3})
+
+
+def test_integers_stand_for_floats() -> None:
+    assert Recipe(margin=1, fps=5).margin == 1
+
+
+def test_steps_may_be_names_in_one_text() -> None:
+    assert Recipe.from_options({"steps": "decode, m:f"}).chain == (StepSpec("decode"), StepSpec("m:f"))
+
+
+def test_without_steps_the_presets_run() -> None:
+    assert [step.use for step in Recipe(preset="images").chain] == ["decode", "resize"]
+    assert [step.use for step in Recipe(preset="faces").chain] == ["decode", "faces"]
+    assert Recipe(steps=("decode",)).chain == (StepSpec("decode"),)  # type: ignore[arg-type]  # names become specs
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1000", 1000),
+        (7, 7),
+        ("256MB", 256 * 10**6),
+        ("1.5 GiB", 3 * 2**29),
+        ("2kib", 2048),
+        (" 3 b ", 3),
+        ("0.5kB", 500),
+    ],
+)
+def test_sizes_are_read_with_their_unit(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "1 MBit", "1,5MB", "١", True])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected a size such as 256MB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), ("0.05", 0.05), (0, 0.0), (1, 1.0), ("100%", 1.0), ("0%", 0.0)]
+)
+def test_shares_are_read(text: str | float, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "five", "-1%", "101%", 1.5, "nan", True])
+def test_what_is_no_share_is_refused(text: str | float) -> None:
+    with pytest.raises(UsageError, match=r"expected a share such as 5% or 0\.05"):
+        parse_share(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 0},
+        {"workers": -2},
+        {"workers": "many"},
+        {"workers": 1.5},
+        {"workers": True},
+        {"engine": "threads"},
+        {"item_timeout": 0},
+        {"item_timeout": float("nan")},
+        {"item_timeout": True},
+        {"on_error": "ignore"},
+        {"overwrite": "no"},
+        {"max_rejects": "lots"},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        BuildOptions(**options)
+
+
+def test_recipe_and_options_share_no_name() -> None:
+    assert not BUILD_OPTION_NAMES & {field.name for field in dataclasses.fields(Recipe)}
+    assert BuildOptions(workers="3").workers == "3"
