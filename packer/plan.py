@@ -1,6 +1,7 @@
 """The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -60,7 +61,7 @@ class Plan:
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the bytes."""
         decides = {"recipe": dict(self.recipe), "runtime": dict(self.runtime), "items": self.items_digest}
-        return sha256_json(decides)
+        return sha256_json({**decides, "classes": dict(self.classes)})
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -91,7 +92,9 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = [], hashlib.sha256()
     for item in items:
-        digest.update(sha256_json([item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject]).encode())
+        facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject]
+        # In ASCII: a name may be no UTF-8.
+        digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
         lines.append(_storable(item).to_line())
     plan = Plan(
         recipe=recipe.to_json(),

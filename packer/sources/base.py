@@ -47,7 +47,8 @@ def describe_path(index: int, name: str, path: Path, root: Path, columns: dict[s
         resolved = path.resolve(strict=True)
         stat = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
-        broken = "a symbolic link to nothing" if path.is_symlink() else (getattr(error, "strerror", None) or str(error))
+        link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
+        broken = "a symbolic link to nothing" if link else (getattr(error, "strerror", None) or str(error))
         return reject(f"expected a file, found {broken}")
     if not resolved.is_relative_to(root):
         kind = "a symbolic link that leaves" if path.is_symlink() or _through_link(path, root) else "a path outside"

@@ -31,9 +31,11 @@ class FolderSource:
         items = [describe_path(i, name, self.root / name, self.root, {}) for i, name in enumerate(names)]
         if label_from != "folder":
             return Listing(items, self._ignored)
-        classes = sorted({_first_level(item.name) for item in items} - {""}, key=os.fsencode)
-        numbers = {name: number for number, name in enumerate(classes)}
+        folders = sorted({_first_level(item.name) for item in items} - {""}, key=os.fsencode)
+        numbers = {name: number for number, name in enumerate(folders)}
         labelled = [_label(item, numbers) for item in items]
+        # A manifest is UTF-8: of a name that is not, the odd bytes are spelled out.
+        classes = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in folders]
         return Listing(labelled, self._ignored, {"label": classes})
 
     def _names(self) -> Iterator[str]:

@@ -34,6 +34,7 @@ RESERVED = frozenset(
 )
 """Fields that the pack stage writes itself, which a column must not be called."""
 
+_KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: ""}
 
 
@@ -70,6 +71,10 @@ class RowsSource:
         classes = {}
         rejects: list[str | None] = [None] * len(rows)
         if label is not None:
+            if label != "label" and "label" in columns:
+                raise UsageError(
+                    f"label_from: column {label!r} would be field 'label', and there is a column of that name: rename one"
+                )
             values = columns.pop(label)
             valid = columns.pop(f"{label}_valid", [True] * len(rows))
             columns["label"], names_of = _class_numbers(label, values, valid)
@@ -124,7 +129,7 @@ def digest_value(value: Any) -> Any:
 def _field_name(column: str) -> str:
     """A column's name as a field: lower case, other characters as underscores."""
     name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
-    return name if name[:1].isalpha() else f"column_{name}"
+    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 
 
 def _check_names(fields: Mapping[str, str]) -> None:
@@ -144,6 +149,7 @@ def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
     valid = [value is not None and not (isinstance(value, float) and math.isnan(value)) for value in values]
     kinds = {type(value) for value, ok in zip(values, valid, strict=True) if ok}
+    _check_kinds(column, kinds, values)
     if kinds == {int, float}:
         values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
         kinds = {float}
@@ -164,13 +170,33 @@ def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
     }
 
 
+def _check_kinds(column: str, kinds: set[type], values: list[Any]) -> None:
+    """Whether all values of a column are ones that a plan can hold."""
+    odd = sorted(kind.__name__ for kind in kinds if not issubclass(kind, _KINDS))
+    if odd:
+        raise UsageError(
+            f"column {column!r}: expected numbers, texts, lists, objects, bytes or arrays, found {', '.join(odd)}"
+        )
+    for value in values:
+        if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError as error:
+                raise UsageError(f"column {column!r}: expected finite numbers, found {value!r}") from error
+            except TypeError as error:
+                raise UsageError(f"column {column!r}: expected what JSON can say, {error}") from error
+
+
 def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[list[int], list[str] | None]:
     """Labels as integers: texts are numbered in sorted order, integers stay as they are."""
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
     if all(isinstance(value, bool | int) for value in known):
-        return [int(value) for value in values], None
+        return [int(value) if ok else 0 for value, ok in zip(values, valid, strict=True)], None
     if not all(isinstance(value, str) for value in known):
         raise UsageError(f"label column {column!r}: expected class names or integers, found {type(known[0]).__name__}")
     classes = sorted(set(known))
+    for name in classes:
+        if name != name.encode("utf-8", "replace").decode():
+            raise UsageError(f"label column {column!r}: expected names that UTF-8 can spell, found {name!r}")
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers.get(value, 0) for value in values], classes

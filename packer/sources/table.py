@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,23 @@ class TableSource:
         return RowsSource(rows, self.path.parent).list_items(label_from, path_column)
 
 
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
+
+
 def read_csv(path: Path) -> list[dict[str, Any]]:
     """Rows of a CSV file with a header. Columns of integers, or of numbers, are read as such; an empty cell is missing."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
         try:
+            header = list(reader.fieldnames or ())
             rows = list(reader)
         except (csv.Error, UnicodeDecodeError) as error:
             raise UsageError(f"{path}, line {reader.line_num}: expected CSV, {error}") from error
+    doubled = sorted({name for name in header if header.count(name) > 1})
+    if doubled:
+        raise UsageError(
+            f"{path}: expected every column once, found more than one {', '.join(map(repr, doubled))}: rename one"
+        )
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise UsageError(
@@ -47,7 +57,7 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
 
 def _parse_column(cells: list[str]) -> list[Any]:
     """The cells as integers if all are, else as floats if all are, else as texts."""
-    for parse in (_parse_integer, float):
+    for parse in (_parse_integer, _parse_decimal):
         try:
             return [parse(cell) if cell else None for cell in cells]
         except ValueError:
@@ -62,16 +72,23 @@ def _parse_integer(cell: str) -> int:
     return int(cell)
 
 
+def _parse_decimal(cell: str) -> float:
+    """A number as one writes it, for the same reason; Python's ``float`` takes 1_0, 007 and nan too."""
+    if not _DECIMAL.match(cell):
+        raise ValueError(cell)
+    return float(cell)
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Rows of a JSON lines file: one object per line."""
     rows = []
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except ValueError as error:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
                 raise UsageError(f"{path}, line {number}: expected a JSON object, {error}") from error
             if not isinstance(row, dict):
                 raise UsageError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
@@ -82,7 +99,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def read_parquet(path: Path) -> list[Mapping[str, Any]]:
     """Rows of a Parquet file."""
     read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
-    rows: list[Mapping[str, Any]] = read(path).to_pylist()
+    try:
+        rows: list[Mapping[str, Any]] = read(path).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
     return rows
 
 
