@@ -144,7 +144,8 @@ class Albumentations:
         if moved.shape != points.shape:
             raise UsageError(
                 f"Albumentations: expected {len(points)} points back, found {len(moved)}: one of "
-                f"{[type(t).__name__ for t in pipeline.transforms]} drops points; leave it out, or set its method that keeps them"
+                f"{[type(t).__name__ for t in pipeline.transforms]} drops points; give it "
+                "keypoint_remapping_method='direct' if it has that, or leave it out"
             )
         still = np.array_equal(moved, points)
         out = (

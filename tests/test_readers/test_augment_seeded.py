@@ -2,11 +2,15 @@
 
 import hashlib
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from copy import deepcopy
+from pathlib import Path
 
-import albumentations as A
+import albumentations as A  # noqa: N812 -- as its own documentation does
 import numpy as np
 import pytest
 import torch
@@ -90,11 +94,25 @@ def test_one_object_serves_many_threads(expected, threads):
             assert list(pool.map(run, ROWS)) == expected
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
-def test_processes_give_the_same(expected, method):
-    with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+def test_forked_processes_give_the_same(expected):
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
         assert list(pool.map(digest_of, ROWS, chunksize=5)) == expected
+
+
+def test_a_fresh_interpreter_gives_the_same(expected):
+    """With another hash seed, and with nothing inherited."""
+    folder = Path(__file__).parent
+    code = "import test_augment_seeded as t; print(*[t.digest_of(row) for row in (3, 17)])"
+    paths = os.pathsep.join([str(folder), str(folder.parent), *sys.path])
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "11"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == [expected[3], expected[17]]
 
 
 def test_copies_and_pickles_give_the_same(expected):
@@ -138,6 +156,7 @@ def loaded(packed, workers, epoch):
     return found
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_a_data_loader_gives_the_same_at_any_number_of_workers(packed):
     alone = loaded(packed, 0, 1)
     assert len(alone) == 20
