@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardspec.registry import Entry, resolve
 
 if TYPE_CHECKING:
+    from readers.crops import CenterCrop, RandomResizedCrop, Resize
     from readers.datasets import (
         HDF5Dataset,
         LMDBDataset,
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
     from readers.seeding import sample_rng
 
 _NAMES = {
+    "CenterCrop": Entry("readers.crops:CenterCrop", "pack"),
     "HDF5Dataset": Entry("readers.datasets:HDF5Dataset", "torch"),
     "LMDBDataset": Entry("readers.datasets:LMDBDataset", "torch"),
     "Loader": Entry("readers.loader:Loader", "torch"),
     "NpyDataset": Entry("readers.datasets:NpyDataset", "torch"),
     "PackedDataset": Entry("readers.datasets:PackedDataset", "torch"),
     "ParquetDataset": Entry("readers.datasets:ParquetDataset", "torch"),
+    "RandomResizedCrop": Entry("readers.crops:RandomResizedCrop", "pack"),
+    "Resize": Entry("readers.crops:Resize", "pack"),
     "TFRecordDataset": Entry("readers.datasets:TFRecordDataset", "torch"),
     "Whole": Entry("readers.plans:Whole"),
     "class_balanced_weights": Entry("readers.sampler:class_balanced_weights", "torch"),
@@ -41,12 +45,15 @@ _NAMES = {
 }
 
 __all__ = [
+    "CenterCrop",
     "HDF5Dataset",
     "LMDBDataset",
     "Loader",
     "NpyDataset",
     "PackedDataset",
     "ParquetDataset",
+    "RandomResizedCrop",
+    "Resize",
     "TFRecordDataset",
     "Whole",
     "class_balanced_weights",

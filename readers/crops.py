@@ -1,0 +1,218 @@
+"""Decode plans that crop and resize: of a JPEG, only as many pixels are decoded as the result needs.
+
+libjpeg-turbo decodes at eighths of the full size, which leaves out most of the work where pictures shrink. The crop is chosen
+on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
+it is resized: by area where it shrinks, linearly where it grows. Against decoding everything and resizing that same part, photos
+differ by 2 levels of 255 or less in the mean, as the tests hold.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from readers.plans import Image, Whole, decode_jpeg
+from readers.values import ValueLayout
+from shardspec.codecs import Codec
+from shardspec.errors import CodecError, UsageError
+from shardspec.schema import Field
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels of the picture as stored; pixel (0, 0) covers [0, 1) × [0, 1)."""
+
+_TRIES = 10
+_EIGHTHS = 8
+
+
+@dataclass(frozen=True)
+class _Crop:
+    """What the plans of this file share.
+
+    Attributes
+    ----------
+    size : int or (int, int)
+        Height and width of the result, pixels.
+    fast_dct, fast_upsampling : bool
+        See `readers.plans.Whole`.
+    """
+
+    size: int | tuple[int, int]
+    fast_dct: bool = False
+    fast_upsampling: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.shape) < 1:
+            raise UsageError(f"size: expected 1 pixel or more, found {self.size}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def random(self) -> bool:
+        """False; a random crop says otherwise."""
+        return False
+
+    def layout(self, field: Field) -> ValueLayout:
+        """(height, width, 3) uint8."""
+        return ValueLayout((*self.shape, 3), np.dtype(np.uint8), True)
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """What is cropped of a picture of this size."""
+        raise NotImplementedError
+
+    def flips(self, rng: np.random.Generator | None) -> bool:
+        """Whether the result is mirrored."""
+        return False
+
+    def least_size(self, height: int, width: int, box: Box) -> tuple[int, int]:
+        """The height and width that a picture must be decoded to, so that the crop has no fewer pixels than the result."""
+        left, top, right, bottom = box
+        return (
+            math.ceil(min(1.0, self.shape[0] / (bottom - top)) * height),
+            math.ceil(min(1.0, self.shape[1] / (right - left)) * width),
+        )
+
+    def decode(
+        self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
+    ) -> Image:
+        """The cropped picture (`readers.plans.DecodePlan.decode`)."""
+        out = np.empty((*self.shape, 3), np.uint8) if out is None else out
+        if codec is not None and field.codec.name == "jpeg":
+            self._decode_jpeg(data, field, rng, out)
+        else:
+            image: Image = data if codec is None else codec.decode(data)
+            _resize(image, self.box(image.shape[0], image.shape[1], rng), out)
+        if self.flips(rng):
+            cv2.flip(out, 1, dst=out)
+        return out
+
+    def _decode_jpeg(self, data: Any, field: Field, rng: np.random.Generator | None, out: Image) -> None:
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
+        left, top, right, bottom = self.box(height, width, rng)
+        min_height, min_width = self.least_size(height, width, (left, top, right, bottom))
+        how = Whole(self.fast_dct, self.fast_upsampling)
+        image = decode_jpeg(data, field, how, None, min_height, min_width)
+        scale = decoded_scale((height, width), image.shape)
+        _resize(image, (left * scale, top * scale, right * scale, bottom * scale), out)
+
+
+def decoded_scale(full: tuple[int, ...], decoded: tuple[int, ...]) -> float:
+    """The scale that the decoder used: so many eighths, its picture's sides rounded up."""
+    longer = 0 if full[0] >= full[1] else 1
+    return round(_EIGHTHS * decoded[longer] / full[longer]) / _EIGHTHS
+
+
+def whole_pixels(box: Box, height: int, width: int) -> tuple[int, int, int, int]:
+    """A box moved to whole pixels within a picture, at least one of them."""
+    left, top = min(round(box[0]), width - 1), min(round(box[1]), height - 1)
+    return left, top, max(left + 1, min(round(box[2]), width)), max(top + 1, min(round(box[3]), height))
+
+
+def _resize(image: Image, box: Box, out: Image) -> None:
+    """Resize a part of a picture, moved to whole pixels, into `out`."""
+    left, top, right, bottom = whole_pixels(box, image.shape[0], image.shape[1])
+    part = image[top:bottom, left:right]
+    if part.shape == out.shape:
+        out[...] = part
+        return
+    shrinks = part.shape[0] > out.shape[0] or part.shape[1] > out.shape[1]
+    cv2.resize(
+        part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    )
+
+
+@dataclass(frozen=True)
+class Resize(_Crop):
+    """The whole picture, resized to exactly `size`, whatever its proportions."""
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """Everything."""
+        return 0.0, 0.0, float(width), float(height)
+
+
+@dataclass(frozen=True)
+class CenterCrop(_Crop):
+    """The middle of the picture, in the result's proportions: as large as fits, times `fraction`, resized to `size`.
+
+    ``CenterCrop(224, fraction=224 / 256)`` is "shorter side to 256, then the middle 224".
+
+    Attributes
+    ----------
+    fraction : float
+        Above 0, at most 1.
+    """
+
+    fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.fraction <= 1:
+            raise UsageError(f"fraction: expected above 0, at most 1, found {self.fraction}")
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """The middle."""
+        scale = min(height / self.shape[0], width / self.shape[1]) * self.fraction
+        h, w = self.shape[0] * scale, self.shape[1] * scale
+        return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(_Crop):
+    """A random part of random size and proportions, resized to `size`; torchvision's distribution.
+
+    Attributes
+    ----------
+    scale : (float, float)
+        Bounds of the part's area, as a fraction of the picture's.
+    ratio : (float, float)
+        Bounds of the part's width over height; drawn evenly in the logarithm.
+    flip : float
+        Probability that the result is mirrored left to right.
+    """
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise UsageError(f"scale: expected 0 < low <= high <= 1, found {self.scale}")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise UsageError(f"ratio: expected 0 < low <= high, found {self.ratio}")
+        if not 0 <= self.flip <= 1:
+            raise UsageError(f"flip: expected 0 to 1, found {self.flip}")
+
+    @property
+    def random(self) -> bool:
+        """True."""
+        return True
+
+    def flips(self, rng: np.random.Generator | None) -> bool:
+        """Whether the result is mirrored."""
+        return self.flip > 0 and rng is not None and rng.random() < self.flip
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """A random part, in whole pixels; after ten draws that do not fit, the middle at the nearest allowed proportions."""
+        rng = np.random.default_rng() if rng is None else rng
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(_TRIES):
+            area, aspect, u, v = rng.random(4).tolist()
+            area = (self.scale[0] + (self.scale[1] - self.scale[0]) * area) * height * width
+            aspect = math.exp(low + (high - low) * aspect)
+            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < w <= width and 0 < h <= height:
+                left, top = int(u * (width - w + 1)), int(v * (height - h + 1))
+                return float(left), float(top), float(left + w), float(top + h)
+        aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
+        broad = min(width, height * aspect)
+        tall = broad / aspect
+        return (width - broad) / 2, (height - tall) / 2, (width + broad) / 2, (height + tall) / 2
