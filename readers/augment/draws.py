@@ -34,7 +34,7 @@ class RowDraws:
             raise UsageError(f"expected rows (B,) from 0 to 2**{ROW_BITS} - 1, found shape {numbers.shape}")
         places = numbers.astype(np.uint64) | np.uint64(check_epoch(epoch) << ROW_BITS)
         start = _mix(np.array([check_seed(seed)], np.uint64) + _STEP)
-        self._state = _mix(_mix(places + _STEP) ^ start)
+        self._state = _mix(_mix(places ^ start) + _STEP)
 
     def __len__(self) -> int:
         return len(self._state)
