@@ -20,6 +20,9 @@ FOOTER_MARK = b"FTRC"
 TAIL_BYTES = 8
 """Of the footer's length and Parquet's magic, the file's last bytes."""
 
+SCHEMA_KEY = "packed_schema"
+"""Of the file's metadata: the dataset's schema as JSON, for people without the manifest."""
+
 PICTURE_CODECS = ("jpeg", "png", "webp")
 
 Storage = Literal["none", "binary", "list", "picture", "primitive", "strings", "fixed_binary"]
@@ -43,7 +46,7 @@ _PHYSICAL: dict[str, tuple[Physical, str]] = {
 
 @dataclass(frozen=True)
 class ParquetColumn:
-    """How one field lies in a Parquet file. All levels are required: there are no nulls.
+    """How one field lies in a Parquet file. Everything is optional in its schema, and nothing is null.
 
     Attributes
     ----------
@@ -63,6 +66,11 @@ class ParquetColumn:
     path: str
     physical: Physical
     stored: str
+
+    @property
+    def levels(self) -> int:
+        """Number of lists inside each other."""
+        return self.path.count(".list.")
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

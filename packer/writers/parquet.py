@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packer.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.writers.blocks import Blocks
 from shardspec.columns import Columns, fixed_bytes
-from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, TAIL_BYTES, parquet_column
+from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, SCHEMA_KEY, TAIL_BYTES, parquet_column
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20
@@ -39,7 +39,8 @@ _NUMBERS = {
 class ParquetShardWriter:
     """Writes one Parquet file (`packer.writers.base`).
 
-    Plain encoding, no compression (pictures do not shrink), no nulls, one page per column and row group with its checksum, and
+    Plain encoding, no compression (pictures do not shrink), no nulls (though columns are optional, since Hugging Face's
+    `datasets` knows its features in no others), one page per column and row group with its checksum, and
     the page index: so a reader can find every value by arithmetic, and any Parquet library reads the file. The footer's own
     checksum stands in front of it. The schema's
     metadata tells Hugging Face's `datasets` what the columns are.
@@ -53,8 +54,11 @@ class ParquetShardWriter:
         self._stored = [f for f in schema if parquet_column(f).storage != "none"]
         self._rows = 0
         self._blocks = Blocks(schema, self.block_rows)
-        metadata = {"huggingface": json.dumps({"info": {"features": huggingface_features(schema)}})}
-        self._arrow = pa.schema([pa.field(f.name, _type(f), nullable=False) for f in self._stored], metadata)
+        metadata = {
+            "huggingface": json.dumps({"info": {"features": huggingface_features(schema)}}),
+            SCHEMA_KEY: json.dumps(schema.to_json()),
+        }
+        self._arrow = pa.schema([pa.field(f.name, _type(f)) for f in self._stored], metadata)
         self._path = folder / f"{name}.parquet"
         self._writer = pq.ParquetWriter(
             self._path,
@@ -112,13 +116,12 @@ def _type(field: Field) -> Any:
     if storage == "binary":
         return pa.binary()
     if storage == "picture":
-        return pa.struct([pa.field("bytes", pa.binary(), nullable=False), pa.field("path", pa.string())])
+        return pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
     if storage == "fixed_binary":
         return pa.binary(field.row_bytes)
     out = _NUMBERS[field.dtype]
     for axis in reversed(field.shape):
-        item = pa.field("element", out, nullable=False)
-        out = pa.list_(item) if axis is None else pa.list_(item, axis)
+        out = pa.list_(out) if axis is None else pa.list_(out, axis)
     return out
 
 
@@ -162,7 +165,7 @@ def huggingface_features(schema: Schema) -> dict[str, Any]:
     """The ``features`` of Hugging Face's `datasets` for a schema.
 
     Class indices with names become ``ClassLabel``, encoded pictures ``Image``, arrays lists of fixed length. Raw pictures are
-    bytes there; their shape is in the manifest, and in ``shape`` beside the feature, which `datasets` ignores.
+    bytes there; their shape is in our schema, under `SCHEMA_KEY` beside the features.
     """
     return {f.name: _feature(f) for f in schema if parquet_column(f).storage != "none"}
 

@@ -145,8 +145,8 @@ class _Derived:
 
         ``matrix`` maps a box's frame to the picture; without one, the box is in the picture's pixels.
         """
-        corners = rows["box"].astype(np.float64).reshape(-1, 2, 2)
         with np.errstate(all="ignore"):
+            corners = rows["box"].astype(np.float64).reshape(-1, 2, 2)
             if self._matrix is not None:
                 matrix = rows["matrix"].astype(np.float64)
                 sides = np.stack([corners[:, [0, 1, 0, 1], 0], corners[:, [0, 0, 1, 1], 1]], axis=-1)
