@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each command is the module ``packer.commands.<name>``, imported when it is chosen."""
 
+RESUMABLE = ("build", "convert", "merge", "split")
 EXIT_INTERRUPTED = 130
 
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = import_module(f"packer.commands.{options.command}").run(options)
     except KeyboardInterrupt:
-        resume = f": run the same command again to resume (packer {' '.join(arguments)})" if name == "build" else ""
+        resume = f": run the same command again to resume (packer {' '.join(arguments)})" if name in RESUMABLE else ""
         print(f"packer: interrupted{resume}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except ShardspecError as error:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from packer.counts import total
 from shardspec.layout import Layout
-from shardspec.manifest import Counts, Manifest
+from shardspec.manifest import Manifest
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -17,12 +18,10 @@ def describe(path: Path) -> dict[str, Any]:
         generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``.
     """
     manifest = Layout(path).load()
-    counts = [generation.counts.to_json() for generation in manifest.generations]
-    totals = {name: sum(count[name] for count in counts) for name in Counts.__dataclass_fields__}
     return {
         "path": str(path),
         "format": manifest.format,
-        **totals,
+        **total(manifest.generations).to_json(),
         "fields": manifest.schema.to_json()["fields"],
         "shards": [
             {"name": shard.name, "samples": shard.samples, "bytes": shard.bytes, "block_rows": shard.block_rows}

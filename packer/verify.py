@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from packer.counts import total
 from packer.deep_check import check_keys, check_shard
 from packer.packed_rows import open_shard
 from packer.progress import Progress
 from packer.resources import usable_cores
 from shardspec.errors import DatasetError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Counts, FileEntry, Manifest, Shard
+from shardspec.manifest import FileEntry, Manifest, Shard
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
             found = str(error)
         if found != (expected := f"{field.dtype} of shape {(manifest.samples,)}"):
             yield f"{path}: expected {expected}, found {found}"
-    counts = _total(manifest)
+    counts = total(manifest.generations)
     if ITEMS_NAME in names:
         items = Counter(line.get("state") for line in _lines(layout.items))
         found_items = (items.total(), items["packed"], items["rejected"])
@@ -174,11 +175,6 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
                 f"{layout.rejects}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
                 f"found {kinds['item']} and {kinds['damage']}"
             )
-
-
-def _total(manifest: Manifest) -> Counts:
-    counts = [generation.counts.to_json() for generation in manifest.generations]
-    return Counts(**{name: sum(count[name] for count in counts) for name in Counts.__dataclass_fields__})
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -87,9 +87,14 @@ class Workspace:
         """What one item of a task leaves, when the task runs item by item."""
         return self.parts / f"part-{task:06d}.item-{item:08d}"
 
+    @property
+    def scans(self) -> Path:
+        """The scans' folder."""
+        return self.root / "scans"
+
     def scan(self, shard: int) -> Path:
         """What was seen of a shard of the packed datasets that rows are taken from; it stands once the shard is checked."""
-        return self.root / "scans" / f"scan-{shard:05d}.npy"
+        return self.scans / f"scan-{shard:05d}.npy"
 
     def staging(self, name: str) -> Path:
         """Where a shard is written before it is moved into place."""

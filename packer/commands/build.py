@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.api import build, open_source
+from packer.commands.arguments import add_option
 from packer.estimate import Estimate, estimate
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.recipe import Recipe
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
         group = parser.add_argument_group(title)
         for spec in dataclasses.fields(kind):
-            _add_option(group, spec)
+            add_option(group, spec)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,34 +86,3 @@ def _read_config(path: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected TOML, {error}") from error
     return {key.replace("-", "_"): value for key, value in document.items()}
-
-
-def _add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:
-    """One attribute as an option; left out of the namespace where it is not given, so that the recipe file counts."""
-    meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
-    common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
-    if isinstance(spec.default, bool):
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
-        return
-    if "choices" in meta:
-        common["choices"] = meta["choices"]
-    else:
-        common["metavar"] = meta.get("metavar", spec.name.upper())
-    if spec.name == "steps":
-        common["type"] = lambda text: tuple(part.strip() for part in text.split(","))
-    elif not meta.get("bytes") and "parse" not in meta:
-        common["type"] = _number_type(spec)
-    group.add_argument(flag, **common)
-
-
-def _number_type(spec: "dataclasses.Field[Any]") -> Any:
-    kinds = getattr(spec.type, "__args__", (spec.type,))
-    return int if kinds[0] is int else float if kinds[0] is float else str
-
-
-def _help(spec: "dataclasses.Field[Any]") -> str:
-    text = str(spec.metadata["help"]).replace("%", "%%")
-    if spec.default in (None, (), False) or "default" in text:
-        return text
-    shown = f"{int(str(spec.default)) // 10**6}MB" if spec.metadata.get("bytes") else spec.default
-    return f"{text} (default {shown})"

@@ -7,6 +7,7 @@ import numpy as np
 import skimage.data
 from support.datasets import face_schema, values_for, write_dataset
 
+from packer.packed_rows import PackedRows
 from shardspec.columns import Columns
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema
@@ -43,3 +44,12 @@ def write_faces(
     """A packed dataset of `face_columns`."""
     schema: Schema = face_schema(more.get("size", 32), more.get("codec"))
     return write_dataset(root, format, schema, face_columns(rows, **more), shard_rows=shard_rows)
+
+
+def read_all(root: Path) -> Columns:
+    """The encoded rows of a dataset."""
+    rows = PackedRows({"inputs": [{"path": str(root)}]})
+    columns = rows.read(np.arange(len(rows)), rows.schema.names)
+    out = {name: c if isinstance(c, np.ndarray) else [bytes(value) for value in c] for name, c in columns.items()}
+    rows.close()
+    return out

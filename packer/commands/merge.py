@@ -1,0 +1,21 @@
+"""``packer merge A B … OUT``."""
+
+import argparse
+
+from packer.commands.arguments import add_row_arguments, print_result, row_options
+from packer.merge import merge
+from shardspec.formats import FORMATS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The datasets, and where they go."""
+    parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folders of packed datasets of one schema")
+    parser.add_argument("out", metavar="OUT", help="folder: new or empty, or of the merge to go on with")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="format of the shards (default: the first dataset's)")
+    add_row_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merge, and print what was made."""
+    print_result(options, merge(options.datasets, options.out, format=options.format, **row_options(options)))
+    return 0

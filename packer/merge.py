@@ -1,0 +1,148 @@
+"""``packer merge``: packed datasets of one schema become one."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.counts import total
+from packer.options import BuildOptions
+from packer.packed_rows import PackedRows
+from packer.row_job import RowResult, run_row_job
+from packer.row_plan import Input, arrange_whole, open_input, plan_of
+from packer.row_reports import write_reports
+from shardspec.errors import SchemaError, UsageError
+from shardspec.schema import Field, Schema
+
+_BUILT_KEY = re.compile(rb"([0-9]{8,})-[0-9]+\Z")
+
+
+def merge(
+    sources: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    shard_size: int | None = None,
+    shuffle: int | None = None,
+    progress: bool = True,
+    **how: Any,
+) -> RowResult:
+    """Join packed datasets of one schema, in any formats. Nothing is decoded; the same call again resumes.
+
+    The samples come in the order of the sources, and the manifest lists the generations of all; a `shuffle` mixes them into one.
+    Where two sources have a key in common, the items of the later ones are numbered on, in their keys alone.
+
+    Parameters
+    ----------
+    sources : sequence of path
+        Two packed datasets or more.
+    format : str, optional
+        By default that of the first source.
+    **how
+        As for `packer.convert.convert`.
+
+    Raises
+    ------
+    SchemaError
+        The schemas differ; the message names every field that does, and the remedy.
+    DatasetError, UsageError, ResumeMismatchError, BuildLockedError, BuildError
+        See `packer.convert.convert`.
+    """
+    target = Path(out).absolute()
+    if len(sources) < 2:
+        raise UsageError(f"expected two packed datasets or more to merge, found {len(sources)}")
+    inputs = [open_input(Path(source), target) for source in sources]
+    places = [one.path.resolve() for one in inputs]
+    if len(set(places)) != len(places):
+        raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
+    for other in inputs[1:]:
+        check_schemas(inputs[0], other)
+    inputs = number_keys(inputs)
+    options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
+    arrangement = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
+    return run_row_job(arrangement, target, BuildOptions(**how), shown=progress)
+
+
+def check_schemas(first: Input, other: Input) -> None:
+    """Compare two schemas, field by field.
+
+    Raises
+    ------
+    SchemaError
+    """
+    differences = list(_differences(first.manifest.schema, other.manifest.schema))
+    if differences:
+        raise SchemaError(
+            f"{other.path}: expected the schema of {first.path}, found another: {'; '.join(differences)}. To make them alike, "
+            "build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
+        )
+
+
+def _differences(expected: Schema, found: Schema) -> list[str]:
+    texts = [f"field {name!r} is missing" for name in expected.names if name not in found]
+    texts += [f"field {name!r} is not in the first" for name in found.names if name not in expected]
+    for field in expected:
+        if field.name in found and field != found[field.name]:
+            texts += _field_differences(field, found[field.name])
+    if not texts and expected != found:
+        texts.append(f"the fields are in another order: expected {', '.join(expected.names)}")
+    return texts
+
+
+def _field_differences(expected: Field, found: Field) -> list[str]:
+    a, b = expected.to_json(), found.to_json()
+    return [
+        f"field {expected.name!r}, {key}: expected {a.get(key)}, found {b.get(key)}"
+        for key in dict.fromkeys((*a, *b))
+        if a.get(key) != b.get(key)
+    ]
+
+
+def number_keys(inputs: Sequence[Input]) -> list[Input]:
+    """The inputs, with the items of the later ones numbered on if keys would occur twice.
+
+    Raises
+    ------
+    UsageError
+        They would, and a key is not of the form that a build gives (item number, dash, ordinal).
+    """
+    if "key" not in inputs[0].manifest.schema:
+        return list(inputs)
+    keys = [_read_keys(one) for one in inputs]
+    every = np.sort(np.concatenate(keys))
+    twins = np.flatnonzero(every[1:] == every[:-1])
+    if not len(twins) or any(len(np.unique(own)) != len(own) for own in keys):
+        return list(inputs)  # a key twice in one dataset is its own fault, which verify names
+    ends = [
+        max(total(one.manifest.generations).items, _last_item(one, own)) for one, own in zip(inputs, keys, strict=True)
+    ]
+    starts = np.cumsum([0, *ends]).tolist()
+    return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
+
+
+def _read_keys(one: Input) -> npt.NDArray[Any]:
+    rows = PackedRows({"inputs": [{"path": str(one.path)}], "check": "size"})
+    keys = [bytes(key) for batch in rows.batches(["key"]) for key in batch["key"]]
+    rows.close()
+    return np.array(keys, dtype=np.bytes_)
+
+
+def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:
+    """One more than the greatest item number in the keys."""
+    last = 0
+    for key in keys.tolist():
+        match = _BUILT_KEY.match(key)
+        if match is None:
+            raise UsageError(
+                f"{one.path}: key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, and cannot be numbered "
+                "on, since it is not of the form 00000012-000000: give the samples of one dataset other keys"
+            )
+        last = max(last, int(match[1]) + 1)
+    return last

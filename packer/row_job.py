@@ -1,0 +1,127 @@
+"""A job over packed datasets: their shards are checked, their rows cut anew and written, encoded as they are."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packer.assemble import AssemblyPlan, Piece, plan_assembly
+from packer.durable import write_durably
+from packer.engines.base import Event
+from packer.folder import locked
+from packer.index import write_index
+from packer.job_session import JobSession
+from packer.options import BuildOptions
+from packer.progress import Progress
+from packer.row_plan import Arrangement, RowPlan
+from packer.row_work import RowWork
+from packer.units import Unit
+from packer.workspace import Workspace
+from shardspec.layout import INDEX_FOLDER
+from shardspec.manifest import Generation, Manifest, Shard
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """What a job over packed datasets made.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : Manifest
+    resumed : bool
+        Whether some of the work had been done by an earlier call.
+    """
+
+    path: Path
+    manifest: Manifest
+    resumed: bool
+
+    def describe(self) -> str:
+        """The result in one line."""
+        shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
+        return (
+            f"{self.path}: {self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards "
+            f"({size / 1e6:.1f} MB)"
+        )
+
+
+def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, shown: bool) -> RowResult:
+    """Do a job, or go on with it, or find that it is done.
+
+    Raises
+    ------
+    UsageError, ResumeMismatchError
+        The folder holds something else.
+    BuildError
+        The job cannot go on. Running it again resumes.
+    """
+    plan = arrangement.plan
+    session = JobSession(out, "rows", options, shown=shown)
+    space = session.workspace
+    with locked(space):
+        finished = session.enter(plan, (), plan.describe_difference)
+        if finished is not None:
+            space.remove()
+            return RowResult(out, finished, resumed=True)
+
+        def work() -> RowWork:
+            return RowWork(space, plan.rows)
+
+        if session.resumed:
+            _take_up(space, plan)
+        if not space.assembly.exists():
+            _scan(session, plan, work)
+            _plan_shards(space, arrangement)
+        shards = session.write_shards(work)
+        cuts = AssemblyPlan.load(space).cuts
+        generations = _share_out(arrangement.generations, arrangement.pieces, cuts, shards)
+        manifest = session.commit(generations, {"plan": plan.fingerprint, "runtime": dict(plan.runtime)})
+    return RowResult(out, manifest, session.resumed)
+
+
+def _take_up(space: Workspace, plan: RowPlan) -> None:
+    """After an interruption, long ago maybe: the inputs may lie elsewhere, and are checked again before they are read."""
+    shutil.rmtree(space.scans, ignore_errors=True)
+    write_durably(space.plan, json.dumps(plan.to_json()).encode())
+    if space.assembly.exists():
+        replace(AssemblyPlan.load(space), rows=plan.rows).save()
+
+
+def _scan(session: JobSession, plan: RowPlan, work: Callable[[], RowWork]) -> None:
+    """Compare every shard that is read with its digest, and find the lengths of its values."""
+    space = session.workspace
+    count = sum(len(one.manifest.shards) for one in plan.inputs)
+    units = [Unit("scan", number) for number in range(count) if not space.scan(number).exists()]
+    with Progress("checking", count, "shards", shown=session.shown, done=count - len(units)) as progress:
+
+        def on_event(event: Event) -> None:
+            progress.advance(int(event.kind == "done"))
+
+        session.run_units(work, (), units, on_event)
+
+
+def _plan_shards(space: Workspace, arrangement: Arrangement) -> None:
+    """Write reports and index, and cut the shards. The assembly plan is written last."""
+    plan = arrangement.plan
+    arrangement.write_reports(space.final)
+    assembly = plan_assembly(space, plan.rows, plan.options["format"], arrangement.pieces, arrangement.order)
+    write_index(assembly.source, arrangement.order, space.final / INDEX_FOLDER)
+    assembly.source.close()
+    assembly.save()
+
+
+def _share_out(
+    generations: Sequence[Generation], pieces: Sequence[Piece], cuts: Sequence[int], shards: Sequence[Shard]
+) -> list[Generation]:
+    """Each generation with its shards: no shard holds rows of two."""
+    shared, first, stop = [], 0, 0
+    for generation, piece in zip(generations, pieces, strict=True):
+        stop += piece.rows
+        last = first
+        while last < len(shards) and cuts[last + 1] <= stop:
+            last += 1
+        shared.append(replace(generation, shards=tuple(shards[first:last])))
+        first = last
+    return shared
