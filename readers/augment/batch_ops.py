@@ -21,12 +21,13 @@ def present(batch: Batch, names: Sequence[str]) -> list[str]:
     return [name for name in names if isinstance(batch.get(name), Tensor)]
 
 
-def uniform(image: Tensor, count: int, draws: RowDraws | None) -> Tensor:
+def uniform(image: Tensor, count: int, seeds: Tensor | RowDraws | None) -> Tensor:
     """(B, count) numbers in [0, 1), on the picture's device."""
-    if draws is None:
+    if seeds is None:
         return torch.rand(len(image), count, device=image.device)
+    draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
     if len(draws) != len(image):
-        raise UsageError(f"expected draws for the batch's {len(image)} rows, found {len(draws)}")
+        raise UsageError(f"expected seeds for the batch's {len(image)} rows, found {len(draws)}")
     numbers = torch.from_numpy(draws.uniform(count))
     return numbers.to(image.device, non_blocking=True)
 

@@ -4,8 +4,9 @@ A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last mem
 read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix`` (B, 2, 3), ``landmarks_valid`` (B,), and
 masks (B, H, W) or (B, C, H, W). Every module gives a new dict with new tensors; other fields pass through.
 
-Called with a batch and `RowDraws`, a module is a function of (seed, epoch, row) for every row; called with the batch alone it
-draws from torch's generator of the process, which is not repeatable at another number of workers or ranks.
+Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.device`), a module is a function
+of each row and its seed, and so of (seed, epoch, row). Called with the batch alone it draws from torch's generator of the
+process, which is not repeatable at another number of ranks.
 """
 
 from collections.abc import Sequence
@@ -19,23 +20,25 @@ from readers.augment.draws import RowDraws
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 
-__all__ = ["BatchCompose", "BatchCrop", "BatchDropRegion", "BatchFlip", "BatchNormalize", "BatchTransform"]
+__all__ = ["BatchCompose", "BatchCrop", "BatchDropRegion", "BatchFlip", "BatchNormalize", "BatchModule"]
 
 Batch = dict[str, Any]
+Seeds = Tensor | RowDraws | None
+"""int64 (B,) on the CPU, one per row; or draws that earlier modules have begun."""
 
 
-class BatchTransform(nn.Module):
-    """What the modules of this file share. `seeded` says that they take draws."""
+class BatchModule(nn.Module):
+    """What the modules of this file share. `seeded` says that they take one seed per row."""
 
     seeded: Literal[True] = True
 
-    def forward(self, batch: Batch, draws: RowDraws | None = None) -> Batch:
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The transformed batch."""
         raise NotImplementedError
 
 
-class BatchCompose(BatchTransform):
-    """Modules one after the other; those that are no `BatchTransform` (Kornia's, say) get the image alone.
+class BatchCompose(BatchModule):
+    """Modules one after the other; those that are no `BatchModule` (Kornia's, say) get the image alone.
 
     Parameters
     ----------
@@ -46,15 +49,16 @@ class BatchCompose(BatchTransform):
         super().__init__()
         self.chain = nn.ModuleList(modules)
 
-    def forward(self, batch: Batch, draws: RowDraws | None = None) -> Batch:
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch after the last of them."""
+        draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
         for module in self.chain:
-            own = isinstance(module, BatchTransform)
+            own = isinstance(module, BatchModule)
             batch = module(batch, draws) if own else {**batch, "image": module(batch["image"])}
         return batch
 
 
-class BatchFlip(BatchTransform):
+class BatchFlip(BatchModule):
     """Mirrors each picture with probability p, with masks and geometry; the person's left becomes the right.
 
     Parameters
@@ -68,10 +72,10 @@ class BatchFlip(BatchTransform):
         self.p = _probability(p, "BatchFlip")
         self.masks = tuple(masks)
 
-    def forward(self, batch: Batch, draws: RowDraws | None = None) -> Batch:
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with some of its pictures mirrored."""
         image = _image(batch, "BatchFlip")
-        flips = uniform(image, 1, draws)[:, 0] < self.p
+        flips = uniform(image, 1, seeds)[:, 0] < self.p
         out = dict(batch)
         for name in ("image", *present(batch, self.masks)):
             out[name] = torch.where(over(flips, batch[name]), batch[name].flip(-1), batch[name])
@@ -84,7 +88,7 @@ class BatchFlip(BatchTransform):
         return moved
 
 
-class BatchCrop(BatchTransform):
+class BatchCrop(BatchModule):
     """Cuts a random square out of each picture; geometry follows.
 
     Without `scale`, a square of `size` pixels is copied as it is. With it, a square of a random share of the picture is
@@ -105,14 +109,14 @@ class BatchCrop(BatchTransform):
             raise UsageError(f"BatchCrop: expected a size of 1 or more and scales in (0, 1], found {size} and {scale}")
         self.size, self.scale, self.masks = size, scale, tuple(masks)
 
-    def forward(self, batch: Batch, draws: RowDraws | None = None) -> Batch:
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with another crop of each picture."""
         image = _image(batch, "BatchCrop")
         height, width = image.shape[-2:]
         least, most = (self.size, self.size) if self.scale is None else (s * min(height, width) for s in self.scale)
         if most > min(height, width):
             raise UsageError(f"BatchCrop: expected pictures of {self.size} pixels or more, found {width} x {height}")
-        size, x, y = uniform(image, 3, draws).unbind(1)
+        size, x, y = uniform(image, 3, seeds).unbind(1)
         side = least + size * (most - least)
         left, top = x * (width - side), y * (height - side)
         out = dict(batch)
@@ -134,7 +138,7 @@ class BatchCrop(BatchTransform):
         return move(out, rows)
 
 
-class BatchDropRegion(BatchTransform):
+class BatchDropRegion(BatchModule):
     """Paints over one region of each picture with probability p: its box in the ``regions`` field.
 
     Rows whose ``landmarks_valid`` is false stay as they are.
@@ -161,14 +165,14 @@ class BatchDropRegion(BatchTransform):
             table[at, rows[name]] = True
         self.register_buffer("table", table, persistent=False)
 
-    def forward(self, batch: Batch, draws: RowDraws | None = None) -> Batch:
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch without some regions."""
         image = _image(batch, "BatchDropRegion")
         if "regions" not in batch:
             raise UsageError(
                 "BatchDropRegion needs the field 'regions', found none; read it with fields=[..., 'regions']"
             )
-        acts, which = uniform(image, 2, draws).unbind(1)
+        acts, which = uniform(image, 2, seeds).unbind(1)
         hits = acts < self.p
         if "landmarks_valid" in batch:
             hits = hits & batch["landmarks_valid"]
@@ -182,7 +186,7 @@ class BatchDropRegion(BatchTransform):
         return {**batch, "image": image.clone().masked_fill_(covered[:, None], self.fill)}
 
 
-class BatchNormalize(BatchTransform):
+class BatchNormalize(BatchModule):
     """Turns pictures from 0 … 255 into (x / 255 - mean) / std.
 
     Parameters
@@ -209,7 +213,7 @@ class BatchNormalize(BatchTransform):
         self.register_buffer("scale", 1 / (255 * spread), persistent=False)
         self.register_buffer("shift", -torch.tensor(mean).view(-1, 1, 1) / spread, persistent=False)
 
-    def forward(self, batch: Batch, draws: RowDraws | None = None) -> Batch:
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with floating pictures."""
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)

@@ -1,9 +1,8 @@
-"""Random numbers of a whole batch at once, each a pure function of (seed, epoch, row)."""
+"""Random numbers of a whole batch at once, each a function of its row's own seed."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from readers.seeding import ROW_BITS, check_epoch, check_seed
 from shardspec.errors import UsageError
 
 __all__ = ["RowDraws"]
@@ -16,25 +15,19 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 class RowDraws:
     """A stream of uniform numbers for every row of a batch, whatever other rows are in it.
 
-    The n-th number of a row is splitmix64's output at position n of a stream whose start is a hash of (seed, epoch, row).
+    The n-th number of a row is splitmix64's output at position n of a stream that starts at a hash of the row's seed.
 
     Parameters
     ----------
-    seed : int
-        0 to 2**64 - 1.
-    epoch : int
-        0 to 2**24 - 1.
-    rows : array_like, (B,), int
-        Rows in the base dataset, below 2**40.
+    seeds : array_like, (B,), int64
+        One per row, any values: the readers give functions of seed, epoch and row in the dataset.
     """
 
-    def __init__(self, seed: int, epoch: int, rows: ArrayLike) -> None:
-        numbers = np.asarray(rows, np.int64)
-        if numbers.ndim != 1 or (numbers.size and (numbers.min() < 0 or numbers.max() >= 1 << ROW_BITS)):
-            raise UsageError(f"expected rows (B,) from 0 to 2**{ROW_BITS} - 1, found shape {numbers.shape}")
-        places = numbers.astype(np.uint64) | np.uint64(check_epoch(epoch) << ROW_BITS)
-        start = _mix(np.array([check_seed(seed)], np.uint64) + _STEP)
-        self._state = _mix(_mix(places ^ start) + _STEP)
+    def __init__(self, seeds: ArrayLike) -> None:
+        numbers = np.asarray(seeds)
+        if numbers.ndim != 1 or numbers.dtype != np.int64:
+            raise UsageError(f"expected seeds (B,) of int64, found {numbers.dtype} {numbers.shape}")
+        self._state = _mix(numbers.astype(np.uint64) + _STEP)
 
     def __len__(self) -> int:
         return len(self._state)

@@ -18,7 +18,7 @@ from support.datasets import fixed, text, write_dataset
 from support.faces import assert_same, face_sample
 from torch.utils.data import DataLoader
 
-from readers import open_dataset
+from readers import Loader, open_dataset
 from readers.augment import (
     Albumentations,
     BlackoutHull,
@@ -30,6 +30,7 @@ from readers.augment import (
     LandmarkCutout,
     OneOf,
 )
+from readers.augment.batched import BatchCompose, BatchCrop, BatchFlip, BatchNormalize
 from readers.seeding import is_seeded, sample_rng
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
@@ -167,6 +168,19 @@ def test_a_data_loader_gives_the_same_at_any_number_of_workers(packed):
             assert all(torch.equal(found[key][name], value) for name, value in values.items())
     another = loaded(packed, 0, 2)
     assert sum(not torch.equal(another[key]["image"], alone[key]["image"]) for key in alone) > 15
+
+
+def test_the_loader_gives_the_same_at_any_number_of_threads(packed):
+    """Sample by sample in the threads, and whole batches behind them."""
+    batched = BatchCompose([BatchFlip(), BatchCrop(160, (0.7, 1)), BatchNormalize()])
+    found = []
+    for workers, size in ((1, 8), (3, 8), (2, 5)):
+        dataset = open_dataset(packed, transform=pipeline())
+        batches = list(Loader(dataset, size, workers=workers, seed=4, shuffle=False, batch_transform=batched))
+        found.append({name: torch.cat([batch[name] for batch in batches]) for name in ("image", "landmarks", "matrix")})
+    for other in found[1:]:
+        for name, value in found[0].items():
+            assert torch.equal(other[name], value), name
 
 
 def test_one_of_draws_by_weight():
