@@ -1,0 +1,190 @@
+"""Steps as users write them, good and bad, named in recipes as ``support.steps:NAME``."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LOG = "PACKER_TEST_LOG"
+"""The environment variable that names the log file; it is no part of the recipe, so that recipes stay the same."""
+
+BAD = "bad"
+"""What the name of an item holds on which the bad steps misbehave."""
+
+Sample = dict[str, Any]
+
+
+def log_line(text: str) -> None:
+    """Append a line to the log in one write, from any process."""
+    descriptor = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, text.encode("utf-8", "surrogateescape") + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def read_log(path: Path) -> list[str]:
+    """The lines of a log."""
+    return path.read_text("utf-8", "surrogateescape").split("\n")[:-1] if path.exists() else []
+
+
+def log_items(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Write the name of every item into the log as it is begun."""
+    for sample in samples:
+        if not sample.get("frame"):
+            log_line(sample["source"])
+        yield sample
+
+
+def slow(samples: Iterator[Sample], seconds: float = 0.02) -> Iterator[Sample]:
+    """Take a while over every sample."""
+    for sample in samples:
+        time.sleep(seconds)
+        yield sample
+
+
+def _is_bad(sample: Sample) -> bool:
+    return BAD in sample["source"]
+
+
+def kill_itself(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Bring down the whole process on a bad item."""
+    for sample in samples:
+        if _is_bad(sample):
+            log_line(sample["source"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield sample
+
+
+def hang(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Never come back from a bad item."""
+    for sample in samples:
+        if _is_bad(sample):
+            time.sleep(10_000)
+        yield sample
+
+
+def hang_hard(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Never come back from a bad item, and never let go of the interpreter's lock."""
+    for sample in samples:
+        if _is_bad(sample):
+            log_line(str(os.getpid()))
+            re.match("(a+)+$", "a" * 60 + "b")
+        yield sample
+
+
+def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Raise on a bad item."""
+    for sample in samples:
+        if _is_bad(sample):
+            raise RuntimeError("the step does not like this picture")
+        yield sample
+
+
+def fail_late(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Raise on a bad item after it gave a sample."""
+    for sample in samples:
+        yield sample
+        if _is_bad(sample):
+            raise RuntimeError("the second sample is broken")
+
+
+def give_nothing(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give no sample for a bad item."""
+    yield from (sample for sample in samples if not _is_bad(sample))
+
+
+def exit_early(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """End the interpreter on a bad item."""
+    for sample in samples:
+        if _is_bad(sample):
+            raise SystemExit(0)
+        yield sample
+
+
+def add_field(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give bad items a field that the others lack."""
+    for sample in samples:
+        yield {**sample, "extra": 1} if _is_bad(sample) else sample
+
+
+def add_field_or_kill(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give bad items a field that the others lack, and bring down the process on the worst."""
+    for sample in add_field(samples):
+        if "worst" in sample["source"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield sample
+
+
+def add_measures(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """A good step: fields of every kind."""
+    for sample in samples:
+        image = sample["image"]
+        yield {
+            **sample,
+            "mean": image.mean(axis=(0, 1)).astype(np.float32),
+            "bright": bool(image.mean() > 100),
+            "peaks": np.flatnonzero(image.max(axis=(1, 2)) > 250).astype(np.int32),
+            "note": f"of {sample['source']}",
+            "facts": {"height": image.shape[0]},
+            "blob": image[0].tobytes(),
+        }
+
+
+ODD_VALUES: dict[str, Any] = {
+    "none": {"x": None},
+    "object": {"x": object()},
+    "complex": {"x": np.zeros(2, np.complex64)},
+    "dates": {"x": np.zeros(2, "datetime64[s]")},
+    "nan_in_json": {"x": [float("nan")]},
+    "array_in_json": {"x": {"a": np.zeros(2)}},
+    "surrogate": {"x": "\ud800"},
+    "capitals": {"Not A Name": 1},
+    "number_as_name": {7: 1},
+    "empty_picture": {"image": np.zeros((0, 4, 3), np.uint8)},
+    "huge_picture": {"image": np.zeros((1, 70_000, 3), np.uint8)},
+}
+"""What a careless step may give."""
+
+
+def give_odd(samples: Iterator[Sample], which: str) -> Iterator[Sample]:
+    """Give bad items a value that cannot be stored."""
+    for sample in samples:
+        yield {**sample, **ODD_VALUES[which]} if _is_bad(sample) else sample
+
+
+def give_no_dict(samples: Iterator[Sample]) -> Iterator[Any]:
+    """Give a bad item's picture alone."""
+    for sample in samples:
+        yield sample["image"] if _is_bad(sample) else sample
+
+
+def no_generator(samples: Iterator[Sample]) -> None:
+    """A function that returns nothing."""
+
+
+def read_input(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Run a program that reads its standard input to the end, as ffmpeg does, and print a good deal."""
+    for sample in samples:
+        print("a step may print", "x" * 1000)
+        subprocess.run(["cat"], check=True)
+        yield sample
+
+
+def start_child(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Start a program on a bad item that would outlive everything, and wait for it."""
+    for sample in samples:
+        if _is_bad(sample):
+            child = subprocess.Popen(["sleep", "10000"])
+            log_line(str(child.pid))
+            child.wait()
+        yield sample
+
+
+not_a_step = 3
