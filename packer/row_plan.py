@@ -169,7 +169,8 @@ def arrange_whole(plan: RowPlan, write_reports: Callable[[Path], None]) -> Arran
 
 def join_generations(plan: RowPlan, generations: Sequence[Generation]) -> Generation:
     """One generation in place of several; its recipe holds what the inputs say of theirs."""
-    recipe = {**plan.options, "inputs": [one.provenance() for one in plan.inputs]}
+    made = {**plan.options, "shard_size": shard_bytes(plan, generations[0])}
+    recipe = {**made, "inputs": [one.provenance() for one in plan.inputs]}
     return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
 
 

@@ -1,0 +1,76 @@
+"""Groups of samples: those that have the same value in a field, such as one video or one person."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packer.packed_rows import PackedRows
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.schema import Field, Schema
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a dataset.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Each group's value, as text, in the order of its first sample.
+    of_row : (rows,) int64
+        Each row's group.
+    """
+
+    names: tuple[str, ...]
+    of_row: IntArray
+
+    def sizes(self) -> IntArray:
+        """Samples of each group."""
+        return np.bincount(self.of_row, minlength=len(self.names))
+
+
+def read_groups(path: Path, by: str) -> Groups:
+    """Group the samples of a packed dataset by a field of text, or of one number or truth value per sample.
+
+    Raises
+    ------
+    UsageError
+        There is no such field.
+    """
+    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
+    field = _grouping_field(rows.schema, by, path)
+    numbers: dict[bytes | float | int | bool, int] = {}
+    of_row = np.empty(len(rows), np.int64)
+    at = 0
+    for batch in rows.batches([by]):
+        values = batch[by].tolist() if field.is_fixed else map(bytes, batch[by])
+        for value in values:
+            of_row[at] = numbers.setdefault(value, len(numbers))
+            at += 1
+    rows.close()
+    return Groups(tuple(_name(field, value) for value in numbers), of_row)
+
+
+def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
+    fit = [field for field in schema if field.kind == "text" or (field.is_fixed and not field.shape)]
+    if by not in {field.name for field in fit}:
+        found = "another kind" if by in schema else "none"
+        raise UsageError(
+            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}"
+        )
+    return schema[by]
+
+
+def _list(fields: Iterable[Field]) -> str:
+    return ", ".join(field.name for field in fields)
+
+
+def _name(field: Field, value: bytes | float | int | bool) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if field.classes is not None and 0 <= value < len(field.classes):
+        return field.classes[int(value)]
+    return str(value)

@@ -1,0 +1,64 @@
+"""Leaks: groups of samples that are in more than one dataset, such as a video both in training and in test."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packer.groups import read_groups
+from shardspec.errors import UsageError
+
+
+class Leak(NamedTuple):
+    """A group that occurs in several datasets.
+
+    Attributes
+    ----------
+    group : str
+    samples : dict of str to int
+        Samples of the group in each dataset that has any, by the dataset's path as it was given.
+    """
+
+    group: str
+    samples: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """The leak as JSON."""
+        return {"group": self.group, "samples": self.samples}
+
+
+def find_leaks(paths: Sequence[Path], by: str) -> list[Leak]:
+    """The groups that are in more than one of some datasets, by name. Groups are compared by their value, as text.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Two packed datasets or more.
+    by : str
+        The field that says which samples belong together: ``"source"``, or a column such as a person's name.
+
+    Raises
+    ------
+    UsageError
+        Fewer than two datasets, or one without the field.
+    DatasetError
+    """
+    if len(paths) < 2:
+        raise UsageError(f"expected two packed datasets or more to compare by {by!r}, found {len(paths)}")
+    found: dict[str, dict[str, int]] = {}
+    for path in paths:
+        groups = read_groups(path, by)
+        for name, size in zip(groups.names, groups.sizes().tolist(), strict=True):
+            found.setdefault(name, {})[str(path)] = size
+    return [Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1]
+
+
+def render_leaks(leaks: Sequence[Leak], paths: Sequence[Path], by: str) -> str:
+    """The leaks for people."""
+    together = ", ".join(map(str, paths))
+    if not leaks:
+        return f"{together}: no {by} occurs in more than one"
+    lines = [
+        f"  {leak.group!r}: " + ", ".join(f"{size} samples in {path}" for path, size in leak.samples.items())
+        for leak in leaks
+    ]
+    return "\n".join([f"{together}: LEAK: {len(leaks)} values of {by} occur in more than one:", *lines])
