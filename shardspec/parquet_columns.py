@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardspec.schema import Field
+from shardspec.schema import PICTURE_CODECS, Field
 
 BINARY_VALUES = 1024
 """From this many numbers a value on, lists cost too much: a fixed field becomes a column of byte strings of fixed length."""
@@ -22,8 +22,6 @@ TAIL_BYTES = 8
 
 SCHEMA_KEY = "packed_schema"
 """Of the file's metadata: the dataset's schema as JSON, for people without the manifest."""
-
-PICTURE_CODECS = ("jpeg", "png", "webp")
 
 Storage = Literal["none", "binary", "list", "picture", "primitive", "strings", "fixed_binary"]
 Physical = Literal["BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"]

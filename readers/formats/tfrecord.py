@@ -83,8 +83,11 @@ class TFRecordShardReader:
 
     def _read_index(self, path: Path, end: int) -> IntArray:
         """Where each record begins, and the file's end: (rows + 1,)."""
+        text = map_file(path).tobytes()
+        if self._rows and not text.endswith(b"\n"):
+            raise corrupt(path, "lines of 'offset size'", "a last line without an end")
         try:
-            numbers = np.array([int(word) for word in map_file(path).tobytes().split()], np.int64)
+            numbers = np.array([int(word) for word in text.split()], np.int64)
         except (ValueError, OverflowError) as error:
             raise corrupt(path, "lines of 'offset size'", f"others ({error})") from error
         if len(numbers) != 2 * self._rows:

@@ -75,7 +75,7 @@ def encoded_values(root: Path, field: str) -> dict[str, bytes]:
     found = {}
     for number, shard in enumerate(manifest.shards):
         reader = open_shard(root, manifest, number)
-        columns = read_rows(reader, manifest.schema, range(shard.samples), ["key", field])
+        columns = read_rows(reader, manifest.schema, range(shard.samples), list(dict.fromkeys(["key", field])))
         reader.close()
         found.update(zip((key.decode() for key in columns["key"]), columns[field], strict=True))
     return found

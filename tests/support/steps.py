@@ -130,7 +130,7 @@ def add_measures(samples: Iterator[Sample]) -> Iterator[Sample]:
             **sample,
             "mean": image.mean(axis=(0, 1)).astype(np.float32),
             "bright": bool(image.mean() > 100),
-            "peaks": np.flatnonzero(image.max(axis=(1, 2)) > 250).astype(np.int32),
+            "peaks": np.flatnonzero(image.max(axis=(1, 2)) > 200).astype(np.int32),
             "note": f"of {sample['source']}",
             "facts": {"height": image.shape[0]},
             "blob": image[0].tobytes(),
