@@ -4,11 +4,14 @@ Exit status: 0 done; 1 a job failed; 2 a wrong call; 3 finished with more reject
 """
 
 import argparse
+import io
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import NoReturn
 
 from shardspec.errors import ShardspecError
@@ -33,6 +36,9 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name may be no UTF-8
     # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
     signal.signal(signal.SIGTERM, _interrupt)
     name = next((word for word in arguments if not word.startswith("-")), None)
@@ -44,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = import_module(f"packer.commands.{options.command}").run(options)
     except KeyboardInterrupt:
-        resume = f": run the same command again to resume (packer {' '.join(arguments)})" if name in RESUMABLE else ""
+        resume = f": run the same command again to resume (packer {shlex.join(arguments)})" if name in RESUMABLE else ""
         print(f"packer: interrupted{resume}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except ShardspecError as error:

@@ -1,18 +1,20 @@
 """A worker process: ``python -m packer.worker WORKSPACE``. Takes units on standard input, answers on standard output.
 
-Both are JSON lines. The worker ends when its standard input does, so it never outlives the build. What the steps print goes to
-standard error.
+Both are JSON lines. The worker ends when its standard input does, with all that it started, so it never outlives the build.
+Steps, and programs that they run, see an empty standard input; what they print goes to standard error.
 """
 
+import ctypes
 import json
 import os
 import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from packer.threads import one_thread
 from packer.units import Unit, UnitWork
@@ -28,15 +30,32 @@ WORKS: Mapping[str, Entry] = {
 }
 """What does the units of a plan, by the plan's kind."""
 
+_PR_SET_PDEATHSIG = 1
+"""From Linux's ``prctl.h``."""
+
 
 def main(workspace: Path) -> None:
     """Serve units until the end of standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent()
+    lines = os.fdopen(os.dup(0), encoding="ascii")
     answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
-    sys.path.insert(0, str(Path.cwd()))
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    threading.Thread(target=_listen, args=(lines, requests), daemon=True).start()
+    try:
+        _work(workspace, requests, answers)
+    except BaseException:
+        # At once: a thread that a step left behind must not keep a broken process alive.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _work(workspace: Path, requests: "queue.SimpleQueue[dict[str, Any]]", answers: TextIO) -> None:
     try:
         space = Workspace(workspace)
         document = json.loads(space.plan.read_bytes())
@@ -52,11 +71,22 @@ def main(workspace: Path) -> None:
             _serve(work, requests.get(), answers)
 
 
-def _listen(requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Pass requests on; at the end of input end the process at once, whatever it is doing."""
-    for line in sys.stdin:
+def _listen(lines: TextIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> NoReturn:
+    """Pass requests on; at the end of input end the process at once, whatever it is doing, and what it started."""
+    for line in lines:
         requests.put(json.loads(line))
+    if os.name == "posix" and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Have Linux end this process with its parent, even while a step holds the interpreter's lock."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def _serve(work: UnitWork, request: dict[str, Any], answers: TextIO) -> None:

@@ -41,9 +41,11 @@ class _Worker:
         self.pending: dict[str, Any] | None = None
         environment = dict(os.environ)
         limit_environment(environment)
+        # What this process can import (steps, too), the worker can, in the same order; -P adds nothing before it.
+        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "packer.worker", str(workspace.root)],
+                [sys.executable, "-P", "-m", "packer.worker", str(workspace.root)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
