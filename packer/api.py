@@ -54,7 +54,7 @@ def build(
     how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
     functions: dict[str, Step] = {}
     if recipe is None:
-        if "steps" in options:
+        if isinstance(options.get("steps"), Sequence) and not isinstance(options["steps"], str):
             options["steps"] = tuple(_name_step(step, functions) for step in options["steps"])
         recipe = Recipe.from_options(options)
     elif options:

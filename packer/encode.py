@@ -54,6 +54,7 @@ class Encoder:
         self._keep_jpeg = recipe.encode == "jpeg"
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
         self._codec: Codec | None = None if recipe.encode == "raw" else codec_for(field)
+        self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
         self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 
     def encode(self, sample: dict[str, Any]) -> dict[str, EncodedValue]:
@@ -67,6 +68,8 @@ class Encoder:
         kept = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
+            if not isinstance(name, str):
+                raise SchemaError(f"field {name!r}: expected a name, found {type(name).__name__}")
             if name.startswith("_"):
                 continue
             if not NAME.match(name):
@@ -79,7 +82,7 @@ class Encoder:
 
     def _value(self, name: str, value: Any) -> EncodedValue:
         if isinstance(value, str):
-            data = value.encode("utf-8", "surrogateescape")
+            data = self._text.encode(value)
             return EncodedValue(data, (len(data),), ColumnSpec("text", "|u1", 1))
         if isinstance(value, bytes | bytearray | memoryview):
             return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))

@@ -17,7 +17,7 @@ from packer.job_session import JobSession
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.part_rows import SchemaSettler
-from packer.pipeline import Step
+from packer.pipeline import Step, check_steps
 from packer.plan import Plan, describe_mismatch, is_storable, make_plan
 from packer.progress import Progress
 from packer.recipe import Recipe
@@ -100,6 +100,7 @@ class Job:
         TooManyRejectsError
             It is finished, with more rejects than allowed.
         """
+        check_steps(self._recipe, self._functions)
         listing = self._source.list_items(self._recipe.label_from, self._recipe.path_column)
         if not listing.items:
             raise UsageError(
@@ -111,15 +112,18 @@ class Job:
             finished = self._session.enter(plan, lines, lambda old: self._describe(old, plan, lines))
             if finished is not None:
                 self._workspace.remove()
-                return BuildResult(self._session.layout.root, finished, resumed=True)
-            if not self._workspace.assembly.exists():
-                self._work(plan)
-                self._plan_assembly(plan)
-            shards = self._session.write_shards(lambda: self._inline_work(plan))
-            manifest = self._commit(plan, shards)
-        result = BuildResult(self._session.layout.root, manifest, self._session.resumed)
+                result = BuildResult(self._session.layout.root, finished, resumed=True)
+            else:
+                result = BuildResult(self._session.layout.root, self._make(plan), self._session.resumed)
         self._check_rejects(result)
         return result
+
+    def _make(self, plan: Plan) -> Manifest:
+        """Do what is not done yet."""
+        if not self._workspace.assembly.exists():
+            self._work(plan)
+            self._plan_assembly(plan)
+        return self._commit(plan, self._session.write_shards(lambda: self._inline_work(plan)))
 
     def _keep_live(self, listing: Listing) -> None:
         """Hold on to items that only this process has."""

@@ -22,6 +22,8 @@ STEPS: Mapping[str, Entry] = {
     "resize": Entry("packer.steps.resize:make", "pack"),
 }
 
+_NO_OPTIONS = "step {!r} takes its options from the recipe, found {}"
+
 
 class StepError(Exception):
     """A step raised. Carries the step's name; the cause is what it raised."""
@@ -68,8 +70,27 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         raise
     except ItemError as error:
         raise StepError(name, str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StepError(name, f"{type(error).__name__}: {error}") from error
+
+
+def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
+    """Find the steps of a recipe before anything is planned; the built-in ones are not imported.
+
+    Raises
+    ------
+    UsageError, MissingDependencyError
+        A step is not there, or not callable, or takes no options.
+    """
+    for spec in recipe.chain:
+        if spec.use in functions or ":" in spec.use:
+            _make_step(spec, recipe, functions)
+        elif spec.use not in STEPS:
+            raise UsageError(
+                f"unknown step {spec.use!r}: expected module:function or one of {', '.join(sorted(STEPS))}"
+            )
+        elif spec.options:
+            raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
 
 
 def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step]) -> Step:
@@ -80,7 +101,7 @@ def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step]) ->
         step = import_target(spec.use, what=f"step {spec.use!r}")
     else:
         if spec.options:
-            raise UsageError(f"step {spec.use!r} takes its options from the recipe, found {', '.join(spec.options)}")
+            raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
         make: Callable[[Recipe], Step] = resolve("step", spec.use, STEPS)
         return make(recipe)
     if not callable(step):

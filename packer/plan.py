@@ -129,7 +129,7 @@ def _digest_columns(item: Item) -> dict[str, Any]:
 
 def is_storable(item: Item) -> bool:
     """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
-    return _digest_columns(item) == dict(item.columns)
+    return all(digest_value(value) is value for value in item.columns.values())
 
 
 def _storable(item: Item) -> Item:

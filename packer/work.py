@@ -120,8 +120,11 @@ class Work:
         assert self._pipeline is not None
         assert self._encoder is not None
         for number, sample in enumerate(self._pipeline.run(item, report)):
+            if not isinstance(sample, dict):
+                last = self._recipe.chain[-1].use
+                raise StepError(last, f"expected a sample, a dict of fields, found {type(sample).__name__}")
             try:
-                row = self._encoder.encode({"key": f"{item.index:08d}-{number:06d}", **sample})
+                row = self._encoder.encode({**sample, "key": f"{item.index:08d}-{number:06d}"})
                 part.append(row)
             except (SchemaError, CodecError) as error:
                 raise StepError("encode", str(error)) from error
