@@ -20,7 +20,7 @@ from readers.augment.draws import RowDraws
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 
-__all__ = ["BatchCompose", "BatchCrop", "BatchDropRegion", "BatchFlip", "BatchNormalize", "BatchModule"]
+__all__ = ["BatchCompose", "BatchCrop", "BatchDropRegion", "BatchFlip", "BatchModule", "BatchNormalize"]
 
 Batch = dict[str, Any]
 Seeds = Tensor | RowDraws | None

@@ -18,14 +18,22 @@ FloatArray = NDArray[np.float64]
 
 def moved_points(points: NDArray[Any], matrix: FloatArray) -> NDArray[Any]:
     """Points (..., 2) mapped by a matrix, in their own dtype."""
-    return (points @ matrix[:, :2].T + matrix[:, 2]).astype(points.dtype)
+    moved: NDArray[Any] = points @ matrix[:, :2].T
+    moved += matrix[:, 2]
+    return moved.astype(points.dtype)
 
 
 def moved_boxes(boxes: NDArray[Any], matrix: FloatArray) -> NDArray[Any]:
     """Upright boxes around mapped boxes (..., 4), left, top, right, bottom, in their own dtype."""
-    corners = np.stack([boxes[..., [0, 1]], boxes[..., [2, 1]], boxes[..., [2, 3]], boxes[..., [0, 3]]], axis=-2)
-    mapped = corners @ matrix[:, :2].T + matrix[:, 2]
-    return np.concatenate([mapped.min(axis=-2), mapped.max(axis=-2)], axis=-1).astype(boxes.dtype)
+    if matrix[0, 1] == 0 and matrix[1, 0] == 0:  # upright boxes stay upright: two corners say all
+        corners = boxes.reshape(*boxes.shape[:-1], 2, 2)
+    else:
+        corners = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(*boxes.shape[:-1], 4, 2)
+    mapped = moved_points(corners.astype(np.float64), matrix)
+    out = np.empty_like(boxes)
+    mapped.min(axis=-2, out=out[..., :2])
+    mapped.max(axis=-2, out=out[..., 2:])
+    return out
 
 
 def move(sample: Sample, matrix: FloatArray) -> Sample:

@@ -24,8 +24,8 @@ class _Window:
 class CropJitter(Transform[_Window]):
     """Cuts a random square out of the stored crop and resizes it: face and margin move and scale.
 
-    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels; shrinking averages areas, enlarging is
-    bilinear, and masks take the nearest pixel. A picture that is not square gives a square from within it.
+    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels; it is resized bilinearly, shrunk to
+    less than a half by averaging areas, and masks take the nearest pixel. A picture that is not square gives a square from within it.
 
     Parameters
     ----------
@@ -84,7 +84,8 @@ class CropJitter(Transform[_Window]):
         k = size / params.side
         out = move(sample, np.array([[k, 0.0, -k * params.left], [0.0, k, -k * params.top]]))
         clip = image.ndim == 4
-        smooth = cv2.INTER_AREA if k < 1 else cv2.INTER_LINEAR
+        # down to a half, bilinear values leave out no pixel, and take a third of the time of areas
+        smooth = cv2.INTER_AREA if k < 0.5 else cv2.INTER_LINEAR
         out["image"] = _cut(image, params, size, smooth, clip)
         for name in present(sample, self.masks):
             out[name] = _cut(sample[name], params, size, cv2.INTER_NEAREST_EXACT, clip)
