@@ -44,7 +44,9 @@ def pairwise_iou(first: FloatArray, second: FloatArray) -> FloatArray:
     return iou
 
 
-def compare(reference: Detections, other: Detections, min_side: float = 40, min_score: float = 0) -> Agreement:
+def compare(
+    reference: Detections, other: Detections, min_side: float = 40, min_score: float = 0, shorter: bool = False
+) -> Agreement:
     """Match the faces of two results on the same frames.
 
     Parameters
@@ -52,9 +54,11 @@ def compare(reference: Detections, other: Detections, min_side: float = 40, min_
     reference, other : Detections
         Of equally many frames.
     min_side : float
-        Faces whose longer side is shorter than this, pixels, need no partner, but can be one.
+        Faces with a smaller longer side, pixels, need no partner, but can be one.
     min_score : float
         The same for the face's probability.
+    shorter : bool
+        Compare ``min_side`` with the shorter side, which leaves out more faces.
 
     Returns
     -------
@@ -72,7 +76,9 @@ def compare(reference: Detections, other: Detections, min_side: float = 40, min_
             (theirs, table.max(axis=1, initial=0), missing),
             (ours, table.max(axis=0, initial=0), extra),
         ):
-            wanted = (np.max(faces.boxes[:, 2:] - faces.boxes[:, :2], axis=1) >= min_side) & (faces.scores > min_score)
+            sizes = faces.boxes[:, 2:] - faces.boxes[:, :2]
+            sides = sizes.min(axis=1) if shorter else sizes.max(axis=1)
+            wanted = (sides >= min_side) & (faces.scores > min_score)
             lost.append(np.column_stack([faces.boxes, faces.scores])[wanted & (best < 0.5)])
             if faces is theirs:
                 rows = np.flatnonzero(wanted & (best >= 0.5))
