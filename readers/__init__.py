@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardspec.registry import Entry, resolve
 
 if TYPE_CHECKING:
+    from readers.clips import ClipDataset
     from readers.crops import CenterCrop, RandomResizedCrop, Resize
     from readers.datasets import (
         HDF5Dataset,
@@ -23,20 +24,25 @@ if TYPE_CHECKING:
         open_dataset,
     )
     from readers.loader import Loader
+    from readers.mixed import MixedDataset
     from readers.plans import Whole
     from readers.sampler import class_balanced_weights
     from readers.seeding import sample_rng
+    from readers.subset import Subset
 
 _NAMES = {
     "CenterCrop": Entry("readers.crops:CenterCrop", "pack"),
+    "ClipDataset": Entry("readers.clips:ClipDataset", "torch"),
     "HDF5Dataset": Entry("readers.datasets:HDF5Dataset", "torch"),
     "LMDBDataset": Entry("readers.datasets:LMDBDataset", "torch"),
     "Loader": Entry("readers.loader:Loader", "torch"),
+    "MixedDataset": Entry("readers.mixed:MixedDataset", "torch"),
     "NpyDataset": Entry("readers.datasets:NpyDataset", "torch"),
     "PackedDataset": Entry("readers.datasets:PackedDataset", "torch"),
     "ParquetDataset": Entry("readers.datasets:ParquetDataset", "torch"),
     "RandomResizedCrop": Entry("readers.crops:RandomResizedCrop", "pack"),
     "Resize": Entry("readers.crops:Resize", "pack"),
+    "Subset": Entry("readers.subset:Subset", "torch"),
     "TFRecordDataset": Entry("readers.datasets:TFRecordDataset", "torch"),
     "Whole": Entry("readers.plans:Whole"),
     "class_balanced_weights": Entry("readers.sampler:class_balanced_weights", "torch"),
@@ -46,14 +52,17 @@ _NAMES = {
 
 __all__ = [
     "CenterCrop",
+    "ClipDataset",
     "HDF5Dataset",
     "LMDBDataset",
     "Loader",
+    "MixedDataset",
     "NpyDataset",
     "PackedDataset",
     "ParquetDataset",
     "RandomResizedCrop",
     "Resize",
+    "Subset",
     "TFRecordDataset",
     "Whole",
     "class_balanced_weights",

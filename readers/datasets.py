@@ -1,6 +1,6 @@
 """Packed datasets for torch: map-style, read by the batch, one class per format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.blocks import Blocks
+from readers.clips import ONCE, ClipDataset
 from readers.decoding import Decoding
 from readers.formats.npy import map_npy
 from readers.order import Picks
@@ -16,8 +17,9 @@ from readers.plans import DecodePlan
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
 from readers.shards import ShardPool, Verify
+from readers.subset import Subset, split, where
 from readers.values import BatchLayout, allocate_values
-from shardspec.columns import Columns
+from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
@@ -123,9 +125,9 @@ class PackedDataset(SampleDataset):
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or any(plan.random for plan in self._decoding.plans.values())
 
-    def read_raw(self, picks: Picks, out: Columns, start: int) -> None:
-        """Read rows, without the transform, into places start, start + 1, … of a batch."""
-        self._decoding.read_into(picks, out, start)
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows, without the transform, row i into place ``at[i]`` of a batch."""
+        self._decoding.read_into(picks, out, at)
 
     def describe(self, row: int) -> str:
         """Key and place of a row, for messages."""
@@ -147,12 +149,36 @@ class PackedDataset(SampleDataset):
             return map_npy(index, field.numpy_dtype, (len(self),))
         return self._read_column(field)
 
+    def subset(self, rows: npt.ArrayLike) -> Subset:
+        """Some rows of this dataset, in the given order."""
+        return Subset(self, rows)
+
+    def where(self, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> Subset:
+        """The rows for which a predicate on small fields holds (`readers.subset.where`)."""
+        return where(self, predicate, fields)
+
+    def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> tuple[Subset, ...]:
+        """Disjoint random parts; `by` names a field whose equal values stay together (`readers.subset.split`)."""
+        return split(self, fractions, seed, by)
+
+    def clips(
+        self,
+        length: int,
+        stride: int = 1,
+        by: str | None = "track",
+        once: Sequence[str] = ONCE,
+        max_step: int | None = None,
+        transform: AnyTransform | None = None,
+    ) -> ClipDataset:
+        """Clips of consecutive samples of one video, or of one track in it (`readers.clips.ClipDataset`)."""
+        return ClipDataset(self, length, stride, by, once, max_step, transform)
+
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})
         whole = allocate_values(decoding.layout, len(self))
         for start in range(0, len(self), _COLUMN_CHUNK):
             rows = np.arange(start, min(start + _COLUMN_CHUNK, len(self)))
-            decoding.read_into(Picks(rows, np.zeros(len(rows), np.uint64), 0), whole, start)
+            decoding.read_into(Picks(rows, np.zeros(len(rows), np.uint64), 0), whole, rows)
         column: npt.NDArray[Any] | list[Any] = whole[field.name]
         return column
 

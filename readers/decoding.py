@@ -12,7 +12,7 @@ from readers.seeding import sample_rng
 from readers.shards import ShardPool
 from readers.values import BatchLayout, ValueLayout, layout_of_field
 from shardspec.codecs import Codec, codec_for
-from shardspec.columns import Columns
+from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
 
@@ -53,12 +53,11 @@ class Decoding:
         plan = self.plans.get(field.name)
         return layout_of_field(field) if plan is None else plan.layout(field)
 
-    def read_into(self, picks: Picks, out: Columns, start: int) -> None:
-        """Read and decode rows into places start, start + 1, … of a batch.
+    def read_into(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read and decode rows, row i into place ``at[i]`` of a batch.
 
         An error about one sample carries its key and shard as a note.
         """
-        at = np.arange(start, start + len(picks))
         local = np.arange(len(picks))
         if self._fixed:
             self.pool.read(picks.rows, [f.name for f in self._fixed], out, at)
@@ -68,26 +67,26 @@ class Decoding:
         for field in self._planned_raw:
             column = np.empty((len(picks), *field.fixed_shape), np.uint8)
             self.pool.read(picks.rows, [field.name], {field.name: column}, local)
-            self._decode_column(field, column, picks, out[field.name], start)
+            self._decode_column(field, column, picks, out[field.name], at)
         for field in self._encoded:
-            self._decode_column(field, encoded[field.name], picks, out[field.name], start)
+            self._decode_column(field, encoded[field.name], picks, out[field.name], at)
 
-    def _decode_column(self, field: Field, column: Any, picks: Picks, out: Any, start: int) -> None:
+    def _decode_column(self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray) -> None:
         """Decode one field's values of all rows."""
         plan = self.plans.get(field.name)
         codec = self._codecs.get(field.name)
         stacked = isinstance(out, np.ndarray)
-        for i in range(len(picks)):
+        for i, place in enumerate(at.tolist()):
             try:
                 if plan is not None:
                     rng = _plan_rng(picks, i) if plan.random else None
-                    image = plan.decode(column[i], field, codec, rng, out[start + i] if stacked else None)
+                    image = plan.decode(column[i], field, codec, rng, out[place] if stacked else None)
                     if not stacked:
-                        out[start + i] = own(image)
+                        out[place] = own(image)
                 elif codec is not None and stacked:
-                    codec.decode(column[i], out[start + i])
+                    codec.decode(column[i], out[place])
                 elif codec is not None:
-                    out[start + i] = own(codec.decode(column[i]))
+                    out[place] = own(codec.decode(column[i]))
             except Exception as error:
                 error.add_note(self.describe(int(picks.rows[i])))
                 raise
@@ -106,7 +105,8 @@ class Decoding:
 
 
 def _plan_rng(picks: Picks, i: int) -> np.random.Generator:
-    return sample_rng(mix_words(int(picks.seeds[i]), _PLAN_TAG), picks.epoch, int(picks.rows[i]))
+    keys = picks.rows if picks.keys is None else picks.keys
+    return sample_rng(mix_words(int(picks.seeds[i]), _PLAN_TAG), picks.epoch, int(keys[i]))
 
 
 def own(value: Any) -> Any:

@@ -20,7 +20,6 @@ from readers.samples import SampleDataset
 from readers.seeding import SampleTransform, SeededTransform
 from readers.shards import explain_thread
 from readers.stages import Stage, StageTimes
-from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 
 _POSITIONS = 4096
@@ -238,8 +237,8 @@ class _BatchWork:
         """Batch `number` of this rank, and the seeds of its samples."""
         picks = self._picks_of(number)
         columns = self._buffers.take(self._layout, len(picks))
-        self._dataset.read_picks(picks, columns)
-        seeds = sample_seeds(picks, self._dataset.base_rows(picks))
+        self._dataset.read_picks(picks, columns, np.arange(len(picks)))
+        seeds = sample_seeds(self._dataset.origins(picks))
         return collate_columns(columns, self._layout), torch.from_numpy(seeds)
 
     def _picks_of(self, number: int) -> Picks:
@@ -258,9 +257,9 @@ def _take(stage: Stage[tuple[Batch, torch.Tensor]], jobs: int) -> Iterator[tuple
         yield stage.take()
 
 
-def sample_seeds(picks: Picks, rows: IntArray) -> npt.NDArray[np.int64]:
+def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
     """A number for each sample that is a function of seed, epoch and row in the base dataset: int64, (n,)."""
-    mixed = mix_array(picks.seeds ^ mix_array(rows, mix_words(picks.epoch)), 0)
+    mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
     return mixed.view(np.int64)
 
 

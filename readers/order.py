@@ -36,18 +36,22 @@ class Picks:
     seeds : uint64 array, (n,)
         The order's seed; for draws with replacement a seed of each draw's own, so that copies of a row are augmented apart.
     epoch : int
+    keys : int64 array, (n,), or None
+        The rows under which randomness is drawn; those in the base dataset where None. Frames of a clip share one.
     """
 
     rows: IntArray
     seeds: npt.NDArray[np.uint64]
     epoch: int
+    keys: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def part(self, start: int, stop: int) -> "Picks":
         """The picks start … stop-1."""
-        return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch)
+        keys = None if self.keys is None else self.keys[start:stop]
+        return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -50,16 +50,25 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """How values lie before the transform."""
         raise NotImplementedError
 
-    def read_raw(self, picks: Picks, out: Columns, start: int) -> None:
-        """Read rows, without the transform, into places start, start + 1, … of a batch of `raw_layout`."""
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows, without the transform, row i into place ``at[i]`` of a batch of `raw_layout`."""
         raise NotImplementedError
 
-    def base_rows(self, picks: Picks) -> IntArray:
-        """The rows in the base dataset, under which augmentations draw."""
-        return picks.rows
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in the base dataset, and the seeds, under which transforms draw."""
+        return picks if picks.keys is None else Picks(picks.keys, picks.seeds, picks.epoch)
 
     def describe(self, row: int) -> str:
         """Where a row comes from, for messages."""
+        raise NotImplementedError
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``, None if there is no such field or it has no names."""
+        return None
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of the whole dataset: an array, (N, *shape), or a list where the shape varies."""
         raise NotImplementedError
 
     # What every dataset has.
@@ -89,11 +98,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """The samples at some indices, read as one batch."""
         picks = self._picks(indices)
         out = allocate_values(self.raw_layout, len(picks))
-        self.read_raw(picks, out, 0)
+        self.read_raw(picks, out, np.arange(len(picks)))
         samples = list(rows_of(out, 0, len(picks)))
         if not len(self._transforms):
             return SampleList(samples, out)
-        return [self._transform(sample, picks, i) for i, sample in enumerate(samples)]
+        return self._transform(samples, picks)
 
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
         """The samples at some indices as columns: a stacked array per field, a list where shapes vary."""
@@ -103,22 +112,21 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     def read_into(self, indices: Sequence[int] | IntArray, out: Columns) -> None:
         """Read the samples at some indices into the first places of the caller's columns (`layout` says how they look)."""
-        self.read_picks(self._picks(indices), out, 0)
+        self.read_picks(self._picks(indices), out, np.arange(len(indices)))
 
-    def read_picks(self, picks: Picks, out: Columns, start: int = 0) -> None:
-        """Read picked rows into places start, start + 1, … of a batch of `layout`."""
+    def read_picks(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read picked rows, row i into place ``at[i]`` of a batch of `layout`."""
         if not len(self._transforms):
-            self.read_raw(picks, out, start)
+            self.read_raw(picks, out, at)
             return
         layout = self.layout
         for first in range(0, len(picks), CHUNK_ROWS):
             part = picks.part(first, first + CHUNK_ROWS)
             scratch = allocate_values(self.raw_layout, len(part))
-            self.read_raw(part, scratch, 0)
-            for i, sample in enumerate(rows_of(scratch, 0, len(part))):
-                transformed = self._transform(sample, part, i)
+            self.read_raw(part, scratch, np.arange(len(part)))
+            for i, sample in enumerate(self._transform(rows_of(scratch, 0, len(part)), part)):
                 try:
-                    store(transformed, out, start + first + i, layout)
+                    store(sample, out, int(at[first + i]), layout)
                 except Exception as error:
                     error.add_note(self.describe(int(part.rows[i])))
                     raise
@@ -187,13 +195,17 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Whether reading draws from a sample's generator."""
         return self._transforms.seeded
 
-    def _transform(self, sample: dict[str, Any], picks: Picks, i: int) -> dict[str, Any]:
-        row = int(self.base_rows(picks.part(i, i + 1))[0])
-        try:
-            return self._transforms(sample, int(picks.seeds[i]), picks.epoch, row)
-        except Exception as error:
-            error.add_note(self.describe(int(picks.rows[i])))
-            raise
+    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> list[dict[str, Any]]:
+        """The transformed samples; an error carries the sample's key and shard."""
+        origins = self.origins(picks)
+        out = []
+        for i, sample in enumerate(samples):
+            try:
+                out.append(self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i])))
+            except Exception as error:
+                error.add_note(self.describe(int(picks.rows[i])))
+                raise
+        return out
 
     def _probe(self) -> BatchLayout:
         """The layout of transformed samples, found by trying a few that lie apart."""
@@ -203,7 +215,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
         picks = Picks(rows, np.zeros(count, np.uint64), 0)
         raw = allocate_values(self.raw_layout, count)
-        self.read_raw(picks, raw, 0)
+        self.read_raw(picks, raw, np.arange(count))
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
-        return probe_layout(self.raw_layout, shapes, [self._transform(s, picks, i) for i, s in enumerate(samples)])
+        return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))

@@ -1,0 +1,118 @@
+"""Several datasets as one, in given proportions."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from readers.order import Picks
+from readers.permutation import Permutation, mix_array, mix_words
+from readers.samples import SampleDataset
+from readers.seeding import AnyTransform, check_seed
+from readers.values import BatchLayout
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+
+_MIX_TAG = 0x6D6978
+
+
+class MixedDataset(SampleDataset):
+    """An epoch takes from each dataset its share, exactly, without repeating a sample before all of its dataset were taken.
+
+    Every dataset is gone through in permutations of its own, which run on from epoch to epoch: one whose share is smaller than
+    it is shows other samples in the next epoch; one whose share is larger shows some more often, augmented apart. Which sample a
+    row is depends on the epoch, so read through `Loader` or with this dataset's ``sampler``; a plain index means epoch 0. Takes no
+    memory per sample. There are no blocks: mix what was packed shuffled, or read in the order ``"full"``.
+
+    Parameters
+    ----------
+    datasets : sequence of SampleDataset
+        With the same fields, shapes and dtypes, after their transforms.
+    weights : sequence of float, optional
+        Shares; by default as many as each has samples.
+    length : int, optional
+        Samples of an epoch; the sum of all lengths by default.
+    seed : int
+        Of the permutations of each dataset.
+    transform : callable, optional
+        Behind those of the datasets.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[SampleDataset],
+        weights: Sequence[float] | None = None,
+        length: int | None = None,
+        seed: int = 0,
+        transform: AnyTransform | None = None,
+    ) -> None:
+        super().__init__(transform)
+        if not datasets or any(len(dataset) == 0 for dataset in datasets):
+            raise UsageError("datasets: expected one or more, none of them empty")
+        self.datasets = tuple(datasets)
+        shares = [float(len(dataset)) for dataset in datasets] if weights is None else [float(w) for w in weights]
+        if len(shares) != len(datasets) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
+            raise UsageError(f"weights: expected {len(datasets)} numbers, none below 0 and not all 0, found {shares}")
+        total = sum(len(dataset) for dataset in datasets) if length is None else length
+        ends = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
+        self._ends: IntArray = ends
+        self._quotas: IntArray = np.diff(ends, prepend=0)
+        self.seed = check_seed(seed)
+        first = self.datasets[0].layout
+        for number, dataset in enumerate(self.datasets):
+            if dataset.layout != first:
+                raise UsageError(
+                    f"datasets: expected the same fields in all, found {dict(first)} in the first and {dict(dataset.layout)} in number {number}: "
+                    "choose fields=, or make them alike with transform="
+                )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie in each of the datasets."""
+        return self.datasets[0].layout
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows from whichever dataset they are of, with its transform."""
+        for number, part, places in self._in_datasets(picks):
+            self.datasets[number].read_picks(part, out, at[places])
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in each one's base dataset, and seeds of each dataset's and each repetition's own."""
+        rows, seeds = np.empty(len(picks), np.int64), np.empty(len(picks), np.uint64)
+        for number, part, places in self._in_datasets(picks):
+            origins = self.datasets[number].origins(part)
+            rows[places], seeds[places] = origins.rows, origins.seeds
+        return Picks(rows, seeds, picks.epoch)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or any(dataset.draws_at_random for dataset in self.datasets)
+
+    def describe(self, row: int) -> str:
+        """Which dataset a row comes from, for messages."""
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        return f"sample: row {row} of a mixture, from dataset number {number}"
+
+    def _in_datasets(self, picks: Picks) -> Iterator[tuple[int, Picks, IntArray]]:
+        """For each dataset that is met: its number, the picks there, and their places in the batch."""
+        which = np.searchsorted(self._ends, picks.rows, side="right")
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            rows, cycles = self._rows_of(number, picks.rows[places], picks.epoch)
+            # A sample that comes again in the same epoch is augmented under a seed of its own.
+            seeds = picks.seeds[places] ^ mix_array(cycles, mix_words(_MIX_TAG, number))
+            yield number, Picks(rows, seeds, picks.epoch), places
+
+    def _rows_of(self, number: int, rows: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
+        """The rows of one dataset, which come after those of the epochs before, and how often it was gone through by then."""
+        length, quota = len(self.datasets[number]), int(self._quotas[number])
+        cycles, within = np.divmod(rows - (int(self._ends[number]) - quota) + epoch * quota, length)
+        out = np.empty(len(rows), np.int64)
+        for cycle in np.unique(cycles).tolist():
+            chosen = cycles == cycle
+            out[chosen] = Permutation(length, self.seed, cycle, number, _MIX_TAG)(within[chosen])
+        return out, cycles

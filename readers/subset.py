@@ -1,0 +1,144 @@
+"""Parts of a dataset: by row, by split, by a predicate on small fields."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.blocks import Blocks
+from readers.order import Picks
+from readers.permutation import Permutation
+from readers.samples import SampleDataset
+from readers.seeding import AnyTransform
+from readers.values import BatchLayout
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+
+_SPLIT_TAG = 0x73706C6974
+
+
+class Subset(SampleDataset):
+    """Some rows of a dataset, in a given order. Takes 8 bytes a row; samples keep the base dataset's transform and randomness.
+
+    Parameters
+    ----------
+    base : SampleDataset
+    rows : int array, (n,)
+        Rows of `base`, 0 to len(base) - 1.
+    transform : callable, optional
+        One more transform, behind that of `base`.
+    """
+
+    def __init__(self, base: SampleDataset, rows: npt.ArrayLike, transform: AnyTransform | None = None) -> None:
+        super().__init__(transform)
+        self.base = base
+        self.rows: IntArray = np.asarray(rows)
+        if self.rows.ndim != 1 or (self.rows.dtype.kind not in "iu" and len(self.rows)):
+            found = f"{self.rows.dtype} of shape {self.rows.shape}"
+            raise UsageError(f"rows: expected integers of shape (n,), found {found}")
+        self.rows = self.rows.astype(np.int64)
+        if len(self.rows) and not (self.rows.min() >= 0 and self.rows.max() < len(base)):
+            found = f"{self.rows.min()} to {self.rows.max()}"
+            raise UsageError(f"rows: expected 0 to {len(base) - 1}, found {found}")
+        self._blocks = _blocks_of(base.blocks, self.rows)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.base.classes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Runs of this subset's rows that lie in one block of the base dataset; None where its rows do not ascend."""
+        return self._blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie in the base dataset."""
+        return self.base.layout
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows of the base dataset, with its transform."""
+        self.base.read_picks(self._in_base(picks), out, at)
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in the base dataset, and the seeds, under which transforms draw."""
+        return self.base.origins(self._in_base(picks))
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or self.base.draws_at_random
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self.base.describe(int(self.rows[row]))
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of all rows of the subset (`PackedDataset.column`)."""
+        column = self.base.column(name)
+        return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
+
+    def _in_base(self, picks: Picks) -> Picks:
+        return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
+
+
+def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
+    """Where rows that ascend pass from block to block."""
+    if base is None or (len(rows) > 1 and not bool((rows[1:] > rows[:-1]).all())):
+        return None
+    _, stops = base.bounds(np.arange(len(base)))
+    ends = np.searchsorted(rows, stops)
+    counts = np.diff(ends, prepend=0)
+    counts = counts[counts > 0]
+    return Blocks(counts, counts)
+
+
+def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> Subset:
+    """The rows for which a predicate on small fields holds. Pictures are not touched.
+
+    Parameters
+    ----------
+    predicate : callable
+        Called once with the whole column of each field, in order; returns booleans, (N,).
+    fields : sequence of str
+        Scalar fields come from the dataset's index; others are read through.
+    """
+    chosen = np.asarray(predicate(*(dataset.column(name) for name in fields)))
+    if chosen.shape != (len(dataset),) or chosen.dtype != bool:
+        raise UsageError(
+            f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
+        )
+    return Subset(dataset, np.flatnonzero(chosen))
+
+
+def split(
+    dataset: SampleDataset, fractions: Sequence[float], seed: int = 0, by: str | None = None
+) -> tuple[Subset, ...]:
+    """Split a dataset at random into disjoint parts; a function of the seed.
+
+    Parameters
+    ----------
+    fractions : sequence of float
+        Of the samples (of the groups with `by`), above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+    by : str, optional
+        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
+    """
+    if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
+        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {list(fractions)}")
+    if by is None:
+        groups, count = np.arange(len(dataset)), len(dataset)
+    else:
+        names, groups = np.unique(np.asarray(dataset.column(by)), return_inverse=True)
+        count = len(names)
+    ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
+    bounds = np.round(np.cumsum([0.0, *fractions]) * count).astype(np.int64)
+    place = ranks[groups] if len(groups) else ranks
+    return tuple(
+        Subset(dataset, np.flatnonzero((place >= low) & (place < high))) for low, high in pairwise(bounds.tolist())
+    )
