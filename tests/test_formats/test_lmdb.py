@@ -1,0 +1,65 @@
+"""What only LMDB has: its map size, its pages, its tree."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
+
+from packer.writers.lmdb import map_bytes
+from readers.formats.lmdb_tree import LMDBTree
+from readers.formats.mapping import map_file
+from shardspec.columns import Columns
+from shardspec.errors import ShardCorruptError
+from shardspec.schema import Field, Schema
+
+BLOBS = Schema((Field("a", "bytes", "|u1", (None,)), Field("b_longer_name", "bytes", "|u1", (None,))))
+
+
+def blobs(rows: int, sizes: list[int]) -> Columns:
+    rng = np.random.default_rng(0)
+    return {name: [rng.bytes(sizes[row % len(sizes)]) for row in range(rows)] for name in BLOBS.names}
+
+
+@pytest.mark.parametrize(
+    "sizes", [[0], [7], [1000], [1400], [2010], [2020], [2040], [4080], [4081], [0, 2010], [5, 9000]]
+)
+def test_the_map_is_large_enough_for_any_mix_of_sizes(tmp_path: Path, sizes: list[int]) -> None:
+    encoded = blobs(1500, sizes)
+    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded)
+    size = size_of(BLOBS, encoded)
+    assert manifest.shards[0].bytes < map_bytes(size)
+    rows = [1499, 0, 700, 701]
+    assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
+
+
+def test_values_on_either_side_of_half_a_page(tmp_path: Path) -> None:
+    encoded = blobs(120, list(range(1990, 2050)))
+    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded)
+    assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, range(120)), encoded)
+
+
+def test_a_tree_of_several_levels(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    encoded = blobs(20_000, [4])
+    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded, batch_rows=5000)
+    with lmdb.open(str(tmp_path / "shard-00000.lmdb"), subdir=False, readonly=True, lock=False) as environment:
+        assert environment.stat()["depth"] >= 3
+    rows = np.random.default_rng(1).permutation(20_000)[:3000].tolist()
+    assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
+
+
+def test_a_file_without_its_last_keys_is_an_error(tmp_path: Path) -> None:
+    """A tree that is sound but holds other keys than the manifest says."""
+    lmdb = pytest.importorskip("lmdb")
+    path = tmp_path / "other.lmdb"
+    environment = lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 20)
+    with environment, environment.begin(write=True) as transaction:
+        for row in (0, 1, 3):
+            transaction.put(b"%08d/a" % row, b"x", append=True)
+    tree = LMDBTree(path, map_file(path), 3, ["a"])
+    assert tree.locate(np.array([0, 1]), ["a"])["a"].sizes.tolist() == [1, 1]
+    with pytest.raises(ShardCorruptError, match="the keys in order"):
+        tree.locate(np.array([2]), ["a"])
+    with pytest.raises(ShardCorruptError, match="4 plain entries, found 3"):
+        LMDBTree(path, map_file(path), 4, ["a"])

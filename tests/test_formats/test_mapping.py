@@ -1,0 +1,72 @@
+"""Mapped files: no descriptor, valid as long as any view, nothing to map in an empty file."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from readers.formats.checks import gather, take_bytes
+from readers.formats.hdf5_chunks import fletcher32
+from readers.formats.mapping import map_file
+from shardspec.errors import ShardMissingError
+
+
+def test_views_keep_a_mapping_alive(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 64)
+    data = map_file(path)
+    assert not data.flags.writeable
+    view = memoryview(data)[256:512]
+    del data
+    path.unlink()
+    gc.collect()
+    assert bytes(view) == bytes(range(256))
+
+
+def test_a_mapping_ends_with_its_last_view(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 5000)
+    data = map_file(tmp_path / "file")
+    owner = weakref.ref(data)
+    del data
+    gc.collect()
+    assert owner() is None
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(tmp_path) not in maps.read_text()
+
+
+def test_empty_and_missing_files(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    assert map_file(tmp_path / "empty").shape == (0,)
+    with pytest.raises(ShardMissingError, match="found none"):
+        map_file(tmp_path / "none")
+
+
+@pytest.mark.parametrize("at", [[2, 3, 4], [4, 0, 2]])
+@pytest.mark.parametrize("shape", [(), (3,), (40, 40, 3)])
+def test_gather_is_fancy_indexing(at: list[int], shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (9, *shape), np.uint8)
+    rows, out = np.array([8, 0, 8]), np.zeros((6, *shape), np.uint8)
+    expected = out.copy()
+    expected[at] = values[rows]
+    gather(values, rows, out, np.array(at))
+    assert np.array_equal(out, expected)
+
+
+def test_take_bytes_cuts_equal_pieces() -> None:
+    data = np.arange(20, dtype=np.uint8)
+    assert take_bytes(data, np.array([17, 0, 5]), 3).tolist() == [[17, 18, 19], [0, 1, 2], [5, 6, 7]]
+    assert take_bytes(data, np.array([], np.int64), 3).shape == (0, 3)
+    assert take_bytes(data, np.array([20]), 0).shape == (1, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1023, 1024, 1025, 5000, 262_144])
+def test_fletcher32_is_its_definition(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    first = second = 0
+    for word in np.append(data, np.zeros(size % 2, np.uint8)).view(">u2").tolist():
+        first = (first + word) % 65535
+        second = (second + first) % 65535
+    assert fletcher32(data) == (first, second)
