@@ -1,0 +1,224 @@
+"""Which format when: size, pack time and reading speed of the same 10,000 crops in every format.
+
+``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/formats.md``.
+
+Method. The crops are 224 × 224 windows of scikit-image's photographs at seeded places, once raw (shards of 256 MB) and once as JPEG of
+quality 95. Every format packs the same encoded rows with the project's writer: the time includes flushing to the disk and
+SHA-256. Reading is one pass over all rows by a fresh reader per shard, in batches of 64 of the fields image and label, in one thread, from a warm page cache; *random* is one permutation of all rows, *blockwise* a permutation
+of the manifest's blocks, *sequential* the stored order. JPEG bytes are joined after reading, so that each format touches them. Formats take turns; each figure is the best of
+`--repeats` passes. The copy in memory takes the same rows, in the same random batches, out of one array.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+import skimage.data
+
+from packer.shards import write_shard
+from packer.writers.base import ShardSize
+from shardspec.columns import Columns, allocate
+from shardspec.formats import FORMATS, get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Shard
+from shardspec.registry import resolve
+from shardspec.schema import Field, NamedConfig, Schema
+
+SIZE, BATCH = 224, 64
+SHARD_BYTES = 256 << 20
+FIELDS = ("image", "label")
+ORDERS = ("random", "blockwise", "sequential")
+
+_KEY = Field("key", "text", "|u1", (None,), NamedConfig("utf8"))
+_LABEL = Field("label", "fixed", "<i8", ())
+SCHEMAS = {
+    "raw": Schema((_KEY, Field("image", "fixed", "|u1", (SIZE, SIZE, 3)), _LABEL)),
+    "jpeg": Schema((_KEY, Field("image", "bytes", "|u1", (SIZE, SIZE, 3), NamedConfig("jpeg")), _LABEL)),
+}
+
+
+def crops(rows: int) -> Any:
+    """Windows of photographs: (rows, 224, 224, 3), uint8."""
+    photographs = [skimage.data.astronaut(), skimage.data.coffee(), skimage.data.chelsea()]
+    rng = np.random.default_rng(0)
+    out = np.empty((rows, SIZE, SIZE, 3), np.uint8)
+    for row in range(rows):
+        photograph = photographs[row % len(photographs)]
+        y, x = (int(rng.integers(0, side - SIZE + 1)) for side in photograph.shape[:2])
+        out[row] = photograph[y : y + SIZE, x : x + SIZE]
+    return out
+
+
+def encoded(kind: str, pictures: Any) -> Columns:
+    """The rows as writers take them."""
+    images = pictures
+    if kind == "jpeg":
+        images = [simplejpeg.encode_jpeg(picture, quality=95, colorsubsampling="420") for picture in pictures]
+    keys = [b"%08d-000000" % row for row in range(len(pictures))]
+    return {"key": keys, "image": images, "label": np.arange(len(pictures)) % 1000}
+
+
+def pack(root: Path, format: str, schema: Schema, rows: Columns, shard_rows: int) -> list[Shard]:
+    """Write all rows; the shards."""
+    shards = []
+    count = len(rows["key"])
+    for start in range(0, count, shard_rows):
+        end = min(start + shard_rows, count)
+        part = {name: column[start:end] for name, column in rows.items()}
+        size = shard_size(schema, part)
+        batches = [{n: c[a : a + BATCH] for n, c in part.items()} for a in range(0, end - start, BATCH)]
+        name = f"shard-{len(shards):05d}"
+        shards.append(write_shard(root, root / "staging", format, name, schema, size, batches))
+    return shards
+
+
+def shard_size(schema: Schema, rows: Columns) -> ShardSize:
+    """What a shard of these rows will hold."""
+    lengths = {
+        f.name: [f.row_bytes] * len(rows[f.name]) if f.is_fixed else [len(v) for v in rows[f.name]] for f in schema
+    }
+    field_bytes = {name: sum(column) for name, column in lengths.items()}
+    return ShardSize(len(rows["key"]), field_bytes, {name: max(column) for name, column in lengths.items()})
+
+
+def order_of(order: str, shards: list[Shard]) -> Any:
+    """All rows in one of the orders."""
+    count = sum(shard.samples for shard in shards)
+    rng = np.random.default_rng(1)
+    if order == "random":
+        return rng.permutation(count)
+    if order == "sequential":
+        return np.arange(count)
+    blocks, first = [], 0
+    for shard in shards:
+        blocks += [
+            np.arange(first + a, first + min(a + shard.block_rows, shard.samples))
+            for a in range(0, shard.samples, shard.block_rows)
+        ]
+        first += shard.samples
+    return np.concatenate([blocks[number] for number in rng.permutation(len(blocks))])
+
+
+def batches_of(rows: Any, shards: list[Shard]) -> Iterator[list[tuple[int, Any, Any]]]:
+    """Batches, each as (shard, rows in it, places in the batch); in a batch, rows are sorted by shard."""
+    ends = np.cumsum([shard.samples for shard in shards])
+    starts = ends - [shard.samples for shard in shards]
+    for first in range(0, len(rows) - BATCH + 1, BATCH):
+        batch = rows[first : first + BATCH]
+        number = np.searchsorted(ends, batch, side="right")
+        yield [
+            (int(n), batch[number == n] - starts[n], np.flatnonzero(number == n)) for n in sorted(set(number.tolist()))
+        ]
+
+
+def read_rate(root: Path, format: str, schema: Schema, shards: list[Shard], order: str, checksums: bool) -> float:
+    """Samples per second of one pass with fresh readers."""
+    kind = resolve("format", format, {format: get_format(format).reader})
+    plan = list(batches_of(order_of(order, shards), shards))
+    out = allocate([schema[name] for name in FIELDS], BATCH)
+    start = time.perf_counter()
+    readers: dict[int, Any] = {}
+    for batch in plan:
+        for number, rows, at in batch:
+            if number not in readers:
+                shard = shards[number]
+                readers[number] = kind(Layout(root).shard(shard, format), shard, schema, checksums=checksums)
+            readers[number].read(rows, FIELDS, out, at)
+        if not schema["image"].is_fixed:
+            b"".join(out["image"])
+    elapsed = time.perf_counter() - start
+    for reader in readers.values():
+        reader.close()
+    return len(plan) * BATCH / elapsed
+
+
+def copy_rate(schema: Schema, rows: Columns) -> float:
+    """Samples per second of taking random batches out of memory."""
+    order = np.random.default_rng(1).permutation(len(rows["key"]))
+    count = len(order) // BATCH
+    out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+    start = time.perf_counter()
+    for batch in order[: count * BATCH].reshape(count, BATCH):
+        if schema["image"].is_fixed:
+            np.take(rows["image"], batch, axis=0, out=out, mode="clip")
+        else:
+            b"".join([rows["image"][row] for row in batch])
+    return count * BATCH / (time.perf_counter() - start)
+
+
+def best(repeats: int, measure: Callable[[], float]) -> float:
+    """The greatest of some measurements."""
+    return max(measure() for _ in range(repeats))
+
+
+def survey(kind: str, pictures: Any, folder: Path, repeats: int, formats: list[str]) -> dict[str, Any]:
+    """Pack and read one kind of rows in every format."""
+    schema, rows = SCHEMAS[kind], encoded(kind, pictures)
+    bytes_per_row = shard_size(schema, rows).row_bytes
+    found: dict[str, Any] = {"bytes_per_row": bytes_per_row, "copy": best(repeats, lambda: copy_rate(schema, rows))}
+    for format in formats:
+        root = folder / f"{kind}-{format}"
+        root.mkdir(parents=True)
+        start = time.perf_counter()
+        shards = pack(root, format, schema, rows, max(1, SHARD_BYTES // bytes_per_row))
+        row: dict[str, Any] = {"pack_s": time.perf_counter() - start}
+        row["bytes"] = sum(shard.bytes for shard in shards)
+        row["block_rows"] = shards[0].block_rows
+        read_rate(root, format, schema, shards, "sequential", False)  # warms the page cache
+        for order in ORDERS:
+            for checksums in (True, False):
+                name = f"{order}_{'checked' if checksums else 'unchecked'}"
+                row[name] = best(repeats, lambda: read_rate(root, format, schema, shards, order, checksums))  # noqa: B023
+        found[format] = row
+        shutil.rmtree(root)
+    return found
+
+
+def table(kind: str, found: Mapping[str, Any]) -> str:
+    """One kind as a Markdown table."""
+    head = "| format | MB | pack s | random | unchecked | blockwise | unchecked | sequential | unchecked |"
+    lines = [
+        f"{kind}: {found['bytes_per_row']} bytes a row; copy in memory {found['copy']:,.0f}/s",
+        head,
+        "|---" * 9 + "|",
+    ]
+    for format in sorted(set(found) & set(FORMATS)):
+        row = found[format]
+        rates = [f"{row[f'{order}_{how}']:,.0f}" for order in ORDERS for how in ("checked", "unchecked")]
+        lines.append(f"| {format} | {row['bytes'] / 1e6:,.0f} | {row['pack_s']:.1f} | " + " | ".join(rates) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--formats", nargs="*", default=sorted(FORMATS))
+    parser.add_argument("--kinds", nargs="*", default=list(SCHEMAS))
+    parser.add_argument("--folder", type=Path, help="where to pack; needs room for one format at a time")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    arguments = parser.parse_args()
+    pictures = crops(arguments.rows)
+    found: dict[str, Any] = {
+        "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "rows": arguments.rows}
+    }
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for kind in arguments.kinds:
+            found[kind] = survey(kind, pictures, Path(folder), arguments.repeats, arguments.formats)
+            print(table(kind, found[kind]), flush=True)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
