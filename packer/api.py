@@ -11,6 +11,7 @@ from packer.pipeline import Step
 from packer.recipe import Recipe, StepSpec
 from packer.sources.base import Source
 from packer.sources.folder import FolderSource
+from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
 from packer.sources.table import TABLE_SUFFIXES, TableSource
 from shardspec.errors import UsageError
@@ -29,7 +30,7 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the current folder), or an
+        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the current folder), or an
         object with ``list_items``.
     out : path
         Folder of the dataset, new or empty, or of the build to go on with.
@@ -87,7 +88,7 @@ def open_source(source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | S
             raise UsageError(
                 f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
             )
-        return FolderSource(path)
+        return PackedSource(path) if is_packed(path) else FolderSource(path)
     if not path.exists():
         raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
     if path.suffix.lower() not in TABLE_SUFFIXES:

@@ -14,7 +14,7 @@ from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 ValueKind = Literal["array", "image", "text", "json", "blob"]
 
 KEPT = "_kept_jpeg"
-"""Key of a sample that carries ``(image, bytes)``: the JPEG file that `image` was decoded from, if its bytes may be kept."""
+"""Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if its bytes may be kept."""
 
 
 class ColumnSpec(NamedTuple):
@@ -51,7 +51,7 @@ class Encoder:
     """Encodes samples under a recipe. A picture is an (H, W, 3) uint8 array in a field that `is_picture_field` accepts."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._keep_jpeg = recipe.encode == "jpeg"
+        self._encode = recipe.encode
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
         self._codec: Codec | None = None if recipe.encode == "raw" else codec_for(field)
         self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
@@ -74,7 +74,7 @@ class Encoder:
                 continue
             if not NAME.match(name):
                 raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
-            if self._keep_jpeg and kept is not None and name == "image" and value is kept[0]:
+            if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
                 out[name] = EncodedValue(kept[1], value.shape, ColumnSpec("image", "|u1", 3))
             else:
                 out[name] = self._value(name, value)

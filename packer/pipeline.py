@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from packer.item import Item, ItemReport
+from packer.packed_items import PackedItems
 from packer.recipe import Recipe, StepSpec
 from shardspec.errors import ItemError, UsageError
 from shardspec.registry import Entry, import_target, resolve
@@ -45,6 +46,7 @@ class Pipeline:
     """
 
     def __init__(self, recipe: Recipe, functions: Mapping[str, Step] | None = None) -> None:
+        self._packed = PackedItems(recipe)
         self.steps = [(spec.use, _make_step(spec, recipe, functions or {})) for spec in recipe.chain]
 
     def run(self, item: Item, report: ItemReport) -> Iterator[Sample]:
@@ -55,11 +57,17 @@ class Pipeline:
         StepError
             A step raised; nothing more comes from this item.
         """
-        start: Sample = {"source": item.name, **item.columns, ITEM: item, REPORT: report}
-        samples: Iterator[Sample] = iter([start])
+        start: Sample = {"source": item.name, ITEM: item, REPORT: report}
+        samples = _guard("source", self._load, iter([start]))
         for name, step in self.steps:
             samples = _guard(name, step, samples)
         return samples
+
+    def _load(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+        """The item's columns, and its fields where it is a row of a packed dataset."""
+        for sample in samples:
+            item = sample[ITEM]
+            yield {**sample, **self._packed.load(item), **item.columns}
 
 
 def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]:

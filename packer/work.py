@@ -6,6 +6,7 @@ from typing import Any
 from packer.assemble import PlannedShards
 from packer.encode import Encoder
 from packer.item import Item, ItemReport
+from packer.packed_items import PACKED_KEY
 from packer.part import Part, PartWriter
 from packer.pipeline import Pipeline, Step, StepError
 from packer.plan import Plan, Task
@@ -124,7 +125,7 @@ class Work:
                 last = self._recipe.chain[-1].use
                 raise StepError(last, f"expected a sample, a dict of fields, found {type(sample).__name__}")
             try:
-                row = self._encoder.encode({**sample, "key": f"{item.index:08d}-{number:06d}"})
+                row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
                 part.append(row)
             except (SchemaError, CodecError) as error:
                 raise StepError("encode", str(error)) from error
@@ -141,3 +142,11 @@ class Work:
         for path in paths:
             path.unlink(missing_ok=True)
         return {"rows": sum(report.samples for report in part.reports)}
+
+
+def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
+    """A sample's key: its item and its ordinal there; a packed row's own, followed by the ordinal where it gave several."""
+    packed = sample.get(PACKED_KEY)
+    if packed is None:
+        return f"{item.index:08d}-{number:06d}"
+    return f"{packed}-{number:06d}" if number else str(packed)

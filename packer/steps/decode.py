@@ -9,6 +9,7 @@ from packer.decode.sampling import Sampling
 from packer.decode.video import VideoReader
 from packer.encode import KEPT
 from packer.item import Item, ItemReport
+from packer.packed_items import PACKED_ROW
 from packer.pipeline import ITEM, REPORT, Sample, Step
 from packer.recipe import Recipe
 from packer.suffixes import is_video
@@ -22,9 +23,9 @@ def make(recipe: Recipe) -> Step:
     def decode(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
             item: Item = sample[ITEM]
-            if sample.get("image") is not None:
+            if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
-                yield {**sample, "frame": 0, "time": 0.0}
+                yield {"frame": 0, "time": 0.0, **sample}
             elif is_video(item.name):
                 yield from _frames(sample, item, sample[REPORT], sampling)
             else:
@@ -53,7 +54,7 @@ def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     except PictureError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
-    kept = (picture.image, data) if picture.passthrough else None
+    kept = (picture.image, data, "jpeg") if picture.passthrough else None
     return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: kept}
 
 

@@ -16,7 +16,7 @@ from packer.item import ItemReport
 from packer.landmarks import make_provider
 from packer.landmarks.hull import hull
 from packer.landmarks.regions import regions
-from packer.pipeline import REPORT, Sample, Step
+from packer.pipeline import ITEM, REPORT, Sample, Step
 from packer.recipe import Recipe
 from packer.suffixes import is_video
 from shardspec.points import REGIONS, get_layout, hull_size
@@ -82,7 +82,7 @@ class FaceFinder:
             report.faces = report.faces or 0
             for sample, found in zip(batch, self._detector.detect([sample["image"] for sample in batch]), strict=True):
                 report.faces += len(found.boxes)
-                wanted = self._wanted(found, tracker if is_video(sample["source"]) else None)
+                wanted = self._wanted(found, tracker if is_video(sample[ITEM].name) else None)
                 if wanted:
                     any_face = True
                     faceless.clear()

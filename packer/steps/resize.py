@@ -1,8 +1,9 @@
-"""``resize``: pictures to one size, by area averaging where they shrink."""
+"""``resize``: pictures to one size, by area averaging where they shrink; geometry in their pixels goes with them."""
 
 from collections.abc import Iterator
 
 from packer.geometry.resize import resize_exact, resize_shorter
+from packer.geometry.scaling import scale_geometry
 from packer.pipeline import Sample, Step
 from packer.recipe import Recipe
 
@@ -16,6 +17,7 @@ def make(recipe: Recipe) -> Step:
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
-            yield {**sample, "image": scale(sample["image"], size)}
+            image = scale(sample["image"], size)
+            yield {**sample, **scale_geometry(sample, sample["image"].shape[:2], image.shape[:2]), "image": image}
 
     return resize

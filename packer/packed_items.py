@@ -1,0 +1,69 @@
+"""Items that are rows of a packed dataset: what is known of them in the plan, and their decoded fields in the work."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.encode import KEPT, image_codec
+from packer.item import Item
+from packer.packed_samples import PackedSamples
+from packer.recipe import Recipe
+from shardspec.columns import Columns
+
+PACKED_ROW = "_packed_row"
+"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``."""
+
+PACKED_KEY = "_packed_key"
+"""Key of a sample that carries the key which its row has in the packed dataset."""
+
+_PLAIN: Mapping[str, type] = {"<i8": int, "<f8": float, "|b1": bool}
+"""Scalars that numpy stores as they were, so that steps may see them as Python's own."""
+
+
+class PackedItems:
+    """Loads the fields of items that are packed rows. Keeps the last dataset open; not safe between threads.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Its picture codec says whether encoded bytes may be kept as they are.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._codec = image_codec(recipe)
+        self._keeps_label = recipe.label_from == "auto"
+        self._path: str | None = None
+        self._samples: PackedSamples | None = None
+
+    def load(self, item: Item) -> dict[str, Any]:
+        """All fields of an item's row, decoded; nothing for an item of another kind.
+
+        Of a picture that is stored as the recipe would store it, the bytes come too, to be kept if nothing changes it.
+        """
+        if PACKED_ROW not in item.columns:
+            return {}
+        if self._samples is None or self._path != item.path:
+            # Digests were compared when the items were listed.
+            self._path, self._samples = item.path, PackedSamples(item.location(), check="size")
+        columns = self._samples.read_encoded([item.columns[PACKED_ROW][0]])
+        (sample,) = self._samples.decode(columns)
+        for field in self._samples.schema:
+            if field.is_fixed and not field.shape and field.dtype in _PLAIN:
+                sample[field.name] = _PLAIN[field.dtype](sample[field.name])
+        if not self._keeps_label:
+            sample.pop("label", None)
+        if "key" in sample:
+            sample[PACKED_KEY] = sample["key"]
+        return {**sample, KEPT: self._kept(sample, columns)}
+
+    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> tuple[Any, bytes, str] | None:
+        assert self._samples is not None
+        schema = self._samples.schema
+        if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
+            return None
+        return sample["image"], bytes(columns["image"][0]), self._codec.name
+
+
+def describe_row(index: int, name: str, root: Path, digest: str, row_bytes: int, columns: Mapping[str, Any]) -> Item:
+    """The item of a row, small enough for the plan."""
+    return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: [index, digest], **columns})

@@ -1,0 +1,110 @@
+"""A packed dataset as a source: each sample is an item, with its fields decoded."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.groups import read_groups
+from packer.packed_items import describe_row
+from packer.packed_rows import PackedRows
+from packer.resources import usable_cores
+from packer.sources.base import Listing
+from shardspec.errors import UsageError
+from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.manifest import Manifest
+
+_DIGEST_DIGITS = 16
+"""Of the dataset's digest, in every item: enough for the plan to change with it."""
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a folder is a packed dataset; one of pictures may have a ``manifest.json`` of its own."""
+    try:
+        document = json.loads((path / MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "spec_version" in document
+
+
+class PackedSource:
+    """Each sample of a packed dataset. It keeps its key, its source, frame, time, label and all other fields.
+
+    The shards' digests are compared with the manifest when the items are listed.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset's folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, in the order of the rows.
+
+        Parameters
+        ----------
+        label_from : str
+            ``"auto"`` keeps the field ``label``, ``"none"`` drops it, another field's name puts that in its place.
+
+        Raises
+        ------
+        UsageError
+            There is no such field.
+        DatasetError
+            A shard is not what the manifest says.
+        """
+        layout = Layout(self.root)
+        manifest = layout.load()
+        _check_digests(layout, manifest)
+        classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
+        labels: list[int] | None = None
+        if label_from != "auto":
+            classes.pop("label", None)
+            if label_from != "none":
+                labels, names = self._labels(label_from, manifest)
+                classes |= {} if names is None else {"label": names}
+        digest = manifest.digest[:_DIGEST_DIGITS]
+        row_bytes = sum(shard.bytes for shard in manifest.shards) // max(1, manifest.samples)
+        items = [
+            describe_row(row, name, self.root, digest, row_bytes, {} if labels is None else {"label": labels[row]})
+            for row, name in enumerate(self._names(manifest))
+        ]
+        return Listing(items, classes=classes)
+
+    def _names(self, manifest: Manifest) -> list[str]:
+        """What reports call the rows: their keys."""
+        if "key" not in manifest.schema:
+            return [f"row-{row:08d}" for row in range(manifest.samples)]
+        rows = PackedRows({"inputs": [{"path": str(self.root)}], "check": "size"})
+        keys = [bytes(key) for batch in rows.batches(["key"]) for key in batch["key"]]
+        rows.close()
+        return [key.decode("utf-8", "surrogateescape") for key in keys]
+
+    def _labels(self, field_name: str, manifest: Manifest) -> tuple[list[int], list[str] | None]:
+        """A field as labels: texts are numbered in sorted order, class numbers and integers stay as they are."""
+        groups = read_groups(self.root, field_name)
+        field = manifest.schema[field_name]
+        if field.kind == "text":
+            names = sorted(groups.names)
+            numbers = np.array([names.index(name) for name in groups.names], np.int64)
+            return numbers[groups.of_row].tolist(), names
+        if field.dtype[1] not in "iub":
+            raise UsageError(
+                f"label_from: expected a field of text, integers or truth values, found {field_name!r} of {field.dtype}"
+            )
+        rows = PackedRows({"inputs": [{"path": str(self.root)}], "check": "size"})
+        values: list[Any] = [int(value) for batch in rows.batches([field_name]) for value in batch[field_name].tolist()]
+        rows.close()
+        return values, None if field.classes is None else list(field.classes)
+
+
+def _check_digests(layout: Layout, manifest: Manifest) -> None:
+    entries = [entry for shard in manifest.shards for entry in shard.files]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for _ in pool.map(layout.check_digest, entries):
+            pass

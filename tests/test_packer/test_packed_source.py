@@ -1,0 +1,189 @@
+"""A packed dataset as a source: further steps, another size, another encoding, and geometry that stays true."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packed_files import face_columns, read_all, write_faces
+from steps_over_packed import mean_level, mirror_twice
+from support.command import environment, run_packer
+from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
+
+from packer import build
+from packer.geometry.resize import resize_exact
+from packer.geometry.scaling import scale_geometry
+from packer.packed_samples import PackedSamples
+from packer.verify import verify
+from shardspec.codecs import codec_for
+from shardspec.errors import ShardCorruptError, UsageError
+from shardspec.layout import Layout
+from shardspec.schema import Schema
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+
+
+def samples_of(root: Path) -> list[dict[str, Any]]:
+    """All samples, decoded."""
+    samples = PackedSamples(root)
+    found = samples.read(range(len(samples)))
+    samples.rows.close()
+    return found
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png", "webp", None])
+def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: str | None) -> None:
+    """The pictures' configuration in the schema is the recipe's, so that bytes of a lossy codec may be kept."""
+    write_faces(tmp_path / "raw", codec=codec)
+    first = build(tmp_path / "raw", tmp_path / "first", encode=codec or "raw", **QUIET)
+    second = build(tmp_path / "first", tmp_path / "second", encode=codec or "raw", **QUIET)
+    assert second.counts.items == second.counts.samples == 12
+    columns = read_all(tmp_path / "second")
+    assert_same(second.manifest.schema, columns, read_all(tmp_path / "first"))
+    assert second.manifest.schema == first.manifest.schema
+    assert second.manifest.digest == first.manifest.digest
+    expected = encode(face_schema(32, codec), face_columns(12, codec=codec))
+    if codec in (None, "png"):
+        pictures = [bytes(value) for value in columns["image"]]
+        assert pictures == [bytes(value) for value in expected.pop("image")]
+    else:
+        columns.pop("image")
+    assert_same(
+        second.manifest.schema, {name: values for name, values in columns.items() if name in expected}, expected
+    )
+    assert second.manifest.schema["label"].classes == ("real", "fake")
+    assert second.manifest.schema["landmarks"].layout == "5"
+    assert verify(tmp_path / "second", deep=True).problems == ()
+
+
+def test_another_quality_encodes_anew(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", codec="jpeg")
+    build(tmp_path / "in", tmp_path / "a", quality=95, **QUIET)
+    made = build(tmp_path / "a", tmp_path / "b", quality=40, **QUIET).manifest
+    field = made.schema["image"]
+    assert field.codec.configuration["quality"] == 40
+    for sample, data in zip(samples_of(tmp_path / "a"), read_all(tmp_path / "b")["image"], strict=True):
+        assert data == bytes(codec_for(field).encode(sample["image"]))
+
+
+@pytest.mark.parametrize("size", [16, 48])
+def test_a_resize_takes_the_geometry_with_it(tmp_path: Path, size: int) -> None:
+    write_faces(tmp_path / "in")
+    build(tmp_path / "in", tmp_path / "out", size=size, encode="raw", **QUIET)
+    columns, ratio = face_columns(12), size / 32
+    for row, sample in enumerate(samples_of(tmp_path / "out")):
+        assert np.array_equal(sample["image"], resize_exact(columns["image"][row], size))
+        for name in ("landmarks", "hull", "regions", "matrix"):
+            assert sample[name].dtype == np.float32
+            assert np.allclose(sample[name], columns[name][row] * ratio, rtol=1e-6), name
+        for name in ("box", "score", "frame", "time", "track"):
+            assert np.array_equal(sample[name], columns[name][row]), name
+        # A point of the frame is mapped to where the matrix said before, in the new picture's pixels.
+        point = np.array([40.0, 50.0, 1.0])
+        assert np.allclose(sample["matrix"] @ point, columns["matrix"][row] @ point * ratio, rtol=1e-5)
+
+
+def test_sides_scale_by_themselves() -> None:
+    sample = {
+        "landmarks": np.array([[10, 20]], np.float32),
+        "regions": np.array([[1, 2, 3, 4]], np.float64),
+        "matrix": np.array([[1, 2, 3], [4, 5, 6]], np.float32),
+        "hull": np.array([[1, 2]]),
+        "box": np.array([1, 2, 3, 4], np.float32),
+    }
+    changed = scale_geometry(sample, (10, 20), (20, 10))
+    assert set(changed) == {"landmarks", "regions", "matrix"}  # whole numbers are a user's own
+    assert changed["landmarks"].tolist() == [[5, 40]]
+    assert changed["regions"].tolist() == [[0.5, 4, 1.5, 8]]
+    assert changed["matrix"].tolist() == [[0.5, 1, 1.5], [8, 10, 12]]
+    assert scale_geometry(sample, (10, 20), (10, 20)) == {}
+
+
+def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", codec="png")
+    twice = build(tmp_path / "in", tmp_path / "twice", steps=["decode", mirror_twice], encode="png", **QUIET)
+    assert (twice.counts.items, twice.counts.samples) == (12, 24)
+    columns = face_columns(12)
+    samples = samples_of(tmp_path / "twice")
+    for row in range(12):
+        assert samples[2 * row]["key"] == columns["key"][row]
+        assert samples[2 * row + 1]["key"] == f"{columns['key'][row]}-000001"
+        assert np.array_equal(samples[2 * row]["image"], columns["image"][row])
+        assert np.array_equal(samples[2 * row + 1]["image"], columns["image"][row][::-1])
+    assert verify(tmp_path / "twice", deep=True).problems == ()
+    some = build(tmp_path / "in", tmp_path / "some", steps=["decode", mean_level], max_rejects=1, **QUIET)
+    assert (some.counts.packed_items, some.counts.rejected_items) == (6, 6)
+    assert [s["level"] for s in samples_of(tmp_path / "some")] == [
+        columns["image"][row].mean() for row in range(0, 12, 2)
+    ]
+    rejects = [json.loads(line) for line in Layout(tmp_path / "some").rejects.read_text().splitlines()]
+    assert [line["item"] for line in rejects] == columns["key"][1::2]
+
+
+def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", 40, "tfrecord", codec="jpeg", shard_rows=9)
+    options = ("--size", "24", "--steps", "decode,steps_over_packed:mirror_twice,resize", "--quiet", "--workers", "2")
+    env = environment(python_path=Path(__file__).parent)
+    done = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
+    assert "80 samples in 1 lmdb shards" in done.stdout
+    inline = build(
+        tmp_path / "in",
+        tmp_path / "inline",
+        size=24,
+        steps=["decode", "steps_over_packed:mirror_twice", "resize"],
+        **QUIET,
+    )
+    assert Layout(tmp_path / "out").load().digest == inline.manifest.digest
+    before = (tmp_path / "out" / "manifest.json").read_bytes()
+    run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
+    assert (tmp_path / "out" / "manifest.json").read_bytes() == before
+    write_faces(tmp_path / "in", 39, "tfrecord", codec="jpeg", shard_rows=9)
+    refused = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env, expect=2)
+    assert "--overwrite" in refused.stderr
+
+
+def test_labels_can_be_kept_dropped_or_taken_from_another_field(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", 6, groups=2)
+    columns = face_columns(6, groups=2)
+    none = build(tmp_path / "in", tmp_path / "none", label_from="none", **QUIET).manifest
+    assert "label" not in none.schema
+    source = build(tmp_path / "in", tmp_path / "source", label_from="source", **QUIET).manifest
+    assert source.schema["label"].classes == ("person0/vidéo 0.mp4", "person1/vidéo 1.mp4")
+    assert read_all(tmp_path / "source")["label"].tolist() == [0, 1, 0, 1, 0, 1]
+    frame = build(tmp_path / "in", tmp_path / "frame", label_from="frame", **QUIET).manifest
+    assert frame.schema["label"].classes is None
+    assert read_all(tmp_path / "frame")["label"].tolist() == columns["frame"].tolist()
+    for label_from in ("folder", "score", "hull"):
+        with pytest.raises(UsageError):
+            build(tmp_path / "in", tmp_path / "bad", label_from=label_from, **QUIET)
+
+
+def test_damage_is_found_before_anything_is_packed(tmp_path: Path) -> None:
+    manifest = write_faces(tmp_path / "in", 12, "npy")
+    path = tmp_path / "in" / next(e.name for e in manifest.shards[1].files if e.name.endswith("image.npy"))
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ShardCorruptError, match="SHA-256"):
+        build(tmp_path / "in", tmp_path / "out", **QUIET)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_without_keys_or_pictures_can_be_packed_on(tmp_path: Path) -> None:
+    schema = Schema((text("note"), fixed("pair", "<f4", 2), fixed("flag", "|b1")))
+    columns = {"note": ["a", "ü"], "pair": np.array([[1, 2], [3, 4]], "<f4"), "flag": np.array([True, False])}
+    write_dataset(tmp_path / "in", "npy", schema, columns)
+    build(tmp_path / "in", tmp_path / "out", steps=["decode"], **QUIET)
+    found = samples_of(tmp_path / "out")
+    assert [(s["key"], s["source"], s["note"], s["pair"].tolist(), bool(s["flag"])) for s in found] == [
+        ("00000000-000000", "row-00000000", "a", [1, 2], True),
+        ("00000001-000000", "row-00000001", "ü", [3, 4], False),
+    ]
+
+
+def test_a_folder_of_pictures_with_a_manifest_of_its_own_is_no_dataset(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "manifest.json").write_text('{"name": "an app"}')
+    with pytest.raises(UsageError, match="expected items to pack, found none"):
+        build(tmp_path / "in", tmp_path / "out", **QUIET)
