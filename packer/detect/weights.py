@@ -3,7 +3,7 @@
 facenet-pytorch 2.5.x ships ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` as package data in the format that ``torch.save`` wrote before
 torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and then for each
 storage an element count and the raw little-endian numbers. That is little enough to read without torch, whose import
-costs every worker process seconds and hundreds of megabytes that the OpenVINO runtime has no use for. The unpickler below
+costs every worker process seconds and half a gigabyte that the OpenVINO runtime has no use for. The unpickler below
 knows three names (an ordered dict, the tensor constructor, the float storage), all resolved to functions of this file or
 the standard library, and refuses every other one: it is stricter than ``torch.load(..., weights_only=True)``, and a test
 holds that both give the same numbers.
