@@ -1,9 +1,5 @@
-"""Datasets to read, and fixtures that count what a test leaves behind."""
+"""Datasets to read."""
 
-import gc
-import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -30,24 +26,3 @@ def face_path(tmp_path_factory) -> Path:
     schema = face_schema(24)
     write_dataset(root, "lmdb", schema, values_for(schema, 40), shard_rows=9)
     return root
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts, and a Path would not make it clearer
-
-
-@pytest.fixture
-def no_leaks():
-    """Fails if threads, child processes or descriptors are left that were not there before."""
-    gc.collect()
-    threads, descriptors = set(threading.enumerate()), open_descriptors()
-    yield
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        gc.collect()
-        left = set(threading.enumerate()) - threads
-        if not left and open_descriptors() <= descriptors:
-            return
-        time.sleep(0.05)
-    assert not left, f"threads left: {left}"
-    assert open_descriptors() <= descriptors

@@ -27,6 +27,7 @@ from shardspec.errors import (
     UsageError,
     VersionError,
 )
+from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 from shardspec.schema import Schema
 
@@ -41,7 +42,7 @@ def assert_equal(found, expected):
         assert found == expected
 
 
-@pytest.mark.parametrize("format", ["lmdb", "npy"])
+@pytest.mark.parametrize("format", sorted(FORMATS))
 def test_every_kind_of_field_comes_back(tmp_path, format):
     schema = every_kind_schema()
     columns = values_for(schema, 40)
@@ -170,6 +171,22 @@ def test_worker_processes_read_every_sample_right(face_path, context, workers):
             assert_equal(sample[name], value)
 
 
+@pytest.mark.parametrize("format", sorted(FORMATS))
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes_read_every_format_right(tmp_path, format, context):
+    schema = every_kind_schema()
+    columns = values_for(schema, 25)
+    write_dataset(tmp_path / "d", format, schema, columns, shard_rows=8)
+    dataset = open_dataset(tmp_path / "d")
+    dataset.read_batch(range(25))  # so that a fork finds the shards open
+    loader = DataLoader(dataset, 4, collate_fn=list, num_workers=1, multiprocessing_context=context)
+    samples = [sample for batch in loader for sample in batch]
+    assert len(samples) == 25
+    for row, sample in enumerate(samples):
+        for name, value in sample.items():
+            assert_equal(value, columns[name][row])
+
+
 def test_no_workers_and_two_workers_give_the_same_batches(raw_path, jpeg_path):
     for path in (raw_path, jpeg_path):
         dataset = open_dataset(path)
@@ -210,7 +227,7 @@ def test_pickling_carries_no_handles(face_path):
     assert_equal(other[0]["image"], before["image"])
 
 
-def test_open_descriptors_are_limited_and_given_back(tmp_path, no_leaks):
+def test_open_descriptors_are_limited_and_given_back(tmp_path):
     schema = Schema((fixed("label", "<i8"),))
     count = MAX_DESCRIPTORS + 40
     write_dataset(tmp_path / "d", "lmdb", schema, {"label": np.arange(count)}, shard_rows=1)

@@ -20,8 +20,6 @@ from readers.values import ValueLayout
 from shardspec.errors import CodecError, DatasetError, ReadTimeoutError, UsageError
 from shardspec.schema import Schema
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
-
 
 def keys_of(batches) -> list[str]:
     return [key for batch in batches for key in batch["key"]]

@@ -1,0 +1,132 @@
+"""The sampler, with DataLoader and StatefulDataLoader, and ranks of torch.distributed."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from readers import open_dataset
+from readers.seeding import SampledIndex, sample_rng
+from shardspec.errors import UsageError
+
+
+def keys_of(batches) -> list[str]:
+    return [key for batch in batches for key in batch["key"]]
+
+
+@pytest.fixture
+def dataset(jpeg_path):
+    return open_dataset(jpeg_path, fields=["key"])
+
+
+def test_indices_carry_seed_and_epoch(dataset):
+    sampler = dataset.sampler(seed=7)
+    sampler.set_epoch(3)
+    indices = list(sampler)
+    assert sorted(indices) == list(range(60))
+    assert all(isinstance(i, SampledIndex) and (i.seed, i.epoch) == (7, 3) for i in indices)
+    assert len(sampler) == 60
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world_size", range(1, 9))
+def test_equal_lengths_on_all_ranks(dataset, world_size, drop_last):
+    ranks = [list(dataset.sampler(rank=r, world_size=world_size, drop_last=drop_last)) for r in range(world_size)]
+    lengths = {len(indices) for indices in ranks}
+    assert lengths == {60 // world_size if drop_last else -(-60 // world_size)}
+    assert lengths == {len(dataset.sampler(rank=0, world_size=world_size, drop_last=drop_last))}
+    whole = list(dataset.sampler())
+    woven = [index for step in zip(*ranks, strict=True) for index in step]
+    assert woven[:60] == whole[: len(woven)]
+
+
+@pytest.mark.parametrize(("before", "after", "workers"), [(1, 2, 0), (2, 1, 2), (3, 4, 0)])
+def test_the_loop_says_how_much_it_consumed(dataset, before, after, workers):
+    whole = list(dataset.sampler(seed=1))
+    sampler = dataset.sampler(seed=1, rank=0, world_size=before)
+    loader = iter(DataLoader(dataset, 5, sampler=sampler, num_workers=workers, collate_fn=dataset.collate))
+    next(loader), next(loader)  # the workers have asked for more than these two
+    state = json.loads(json.dumps(sampler.state_dict(consumed=2 * 5 * before)))
+    del loader
+    ranks = []
+    for rank in range(after):
+        resumed = dataset.sampler(seed=1, rank=rank, world_size=after)
+        resumed.load_state_dict(state)
+        ranks.append(list(resumed))
+    woven = [index for step in zip(*ranks, strict=True) for index in step]
+    assert woven[: 60 - 10 * before] == whole[10 * before :]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # called by torchdata
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stateful_dataloader_resumes_exactly(dataset, workers):
+    def loader():
+        return StatefulDataLoader(
+            dataset, 4, sampler=dataset.sampler(seed=2), num_workers=workers, collate_fn=dataset.collate
+        )
+
+    whole = keys_of(loader())
+    first = loader()
+    batches = iter(first)
+    taken = keys_of([next(batches) for _ in range(6)])
+    state = first.state_dict()
+    del batches, first
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert taken + keys_of(resumed) == whole
+    assert sorted(keys_of(resumed)) == sorted(whole), "the epoch after a resumed one is whole"
+
+
+def test_states_of_other_orders_are_refused(dataset):
+    state = dataset.sampler(seed=1).state_dict()
+    for other in (
+        dataset.sampler(seed=2),
+        dataset.sampler(seed=1, shuffle=False),
+        dataset.subset(range(9)).sampler(seed=1),
+    ):
+        with pytest.raises(UsageError, match="expected one of this order, found another"):
+            other.load_state_dict(state)
+    with pytest.raises(UsageError, match="consumed: expected 0 samples or more"):
+        dataset.sampler().state_dict(consumed=-1)
+
+
+def test_a_samples_generator_is_philox_under_its_integers():
+    expected = np.random.Generator(np.random.Philox(key=np.array([5, (3 << 40) | 17], np.uint64)))
+    found = sample_rng(5, 3, 17)
+    assert found.random(4).tolist() == expected.random(4).tolist()
+    assert sample_rng(5, 3, 17).integers(0, 2**32, 3).tolist() == [1489391581, 358540995, 2435222496]
+
+
+_RANK = """
+import sys
+import torch.distributed as dist
+from readers import Loader, open_dataset
+loader = Loader(open_dataset(sys.argv[1], fields=["key"]), 4, seed=3)
+dist.init_process_group("gloo")  # after the Loader was made
+print(" ".join(key for batch in loader for key in batch["key"]), len(loader))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_come_from_torch_distributed(jpeg_path, tmp_path):
+    script = _RANK.replace(
+        '"gloo"', f'"gloo", init_method="file://{tmp_path}/store", rank=int(sys.argv[2]), world_size=2'
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(jpeg_path), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=120)[0].split() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [output.pop() for output in outputs] == ["8", "8"]
+    dataset = open_dataset(jpeg_path, fields=["key"])
+    woven = [key for step in zip(*outputs, strict=True) for key in step]
+    assert woven == [dataset[i]["key"] for i in dataset.sampler(seed=3)]
