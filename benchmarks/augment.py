@@ -5,7 +5,7 @@
 Method: one sample with the fields of the faces preset (five landmarks, picture and mask in memory), every transform applied
 always (p=1). One thread in Python, OpenCV and torch. After a warm-up, all transforms run in turn, round after round, each for
 about 20 ms a round with generators made beforehand; the table gives the median of the rounds and their 10th and 90th
-percentile. The first row, a copy of the picture, is what any transform pays that must not write into its input. The batched
+percentile, and the CPU time of the process, which other programs on the machine disturb less. The first row, a copy of the picture, is what any transform pays that must not write into its input. The batched
 rows are times per sample of a whole batch, on the device, the draws on the CPU included.
 """
 
@@ -131,27 +131,33 @@ def measure(runs: dict[str, Run], rounds: int, samples: int = 1) -> list[dict[st
         run(3)
         calls[name] = max(1, round(ROUND_S / (time.perf_counter() - begin)))
     found: dict[str, list[float]] = {name: [] for name in runs}
+    cpu: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            begin = time.perf_counter()
+            begin, cpu_begin = time.perf_counter(), time.process_time()
             for call in range(calls[name]):
                 run(call)
-            found[name].append((time.perf_counter() - begin) / calls[name] / samples * 1e6)
+            elapsed, cpu_elapsed = time.perf_counter() - begin, time.process_time() - cpu_begin
+            found[name].append(elapsed / calls[name] / samples * 1e6)
+            cpu[name].append(cpu_elapsed / calls[name] / samples * 1e6)
     return [
         {
             "transform": name,
             "us_median": statistics.median(times),
             "us_p10": float(np.percentile(times, 10)),
             "us_p90": float(np.percentile(times, 90)),
+            "cpu_us_median": statistics.median(cpu[name]),
         }
         for name, times in found.items()
     ]
 
 
 def table(rows: list[dict[str, Any]], head: str) -> str:
-    """A Markdown table."""
-    lines = [f"| {head} | µs a sample, median | 10 % to 90 % |", "|---|--:|--:|"]
-    lines += [f"| {r['transform']} | {r['us_median']:.0f} | {r['us_p10']:.0f} to {r['us_p90']:.0f} |" for r in rows]
+    """The rows as a Markdown table."""
+    lines = [f"| {head} | µs a sample, median | 10 % to 90 % | CPU µs, median |", "|---|--:|--:|--:|"]
+    for row in rows:
+        spread = f"{row['us_p10']:.0f} to {row['us_p90']:.0f}"
+        lines.append(f"| {row['transform']} | {row['us_median']:.0f} | {spread} | {row['cpu_us_median']:.0f} |")
     return "\n".join(lines)
 
 
