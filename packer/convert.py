@@ -5,8 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from packer.job_session import JobResult
 from packer.options import BuildOptions
-from packer.row_job import RowResult, run_row_job
+from packer.row_job import run_row_job
 from packer.row_plan import arrange_whole, open_input, plan_of
 from packer.row_reports import write_reports
 
@@ -20,7 +21,7 @@ def convert(
     shuffle: int | None = None,
     progress: bool = True,
     **how: Any,
-) -> RowResult:
+) -> JobResult:
     """Write a packed dataset once more in another format. Nothing is decoded; the same call again resumes.
 
     What the manifest says of the samples' making (recipe, library versions, counts, fingerprint) is kept, but for the format,

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from packer.engines.base import Event
 from packer.folder import locked
 from packer.index import write_index
 from packer.item import Item
-from packer.job_session import JobSession
+from packer.job_session import JobResult, JobSession
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.part_rows import SchemaSettler
@@ -33,22 +32,8 @@ from shardspec.manifest import Counts, Generation, Manifest, Shard
 from shardspec.points import LAYOUTS
 
 
-@dataclass(frozen=True)
-class BuildResult:
-    """What a build made.
-
-    Attributes
-    ----------
-    path : Path
-        The dataset's folder.
-    manifest : Manifest
-    resumed : bool
-        Whether some of the work had been done by an earlier call.
-    """
-
-    path: Path
-    manifest: Manifest
-    resumed: bool
+class BuildResult(JobResult):
+    """What a build made."""
 
     @property
     def counts(self) -> Counts:

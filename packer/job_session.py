@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,32 @@ from packer.workspace import Workspace, append_line, read_lines
 from shardspec.errors import ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Generation, Manifest, Shard
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job made.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    manifest : Manifest
+    resumed : bool
+        Whether some of the work had been done by an earlier call.
+    """
+
+    path: Path
+    manifest: Manifest
+    resumed: bool
+
+    def describe(self) -> str:
+        """The dataset in one line."""
+        shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
+        return (
+            f"{self.path}: {self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards "
+            f"({size / 1e6:.1f} MB)"
+        )
 
 
 class JobPlan(Protocol):

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.counts import total
+from packer.job_session import JobResult
 from packer.options import BuildOptions
 from packer.packed_rows import PackedRows
-from packer.row_job import RowResult, run_row_job
+from packer.row_job import run_row_job
 from packer.row_plan import Input, arrange_whole, open_input, plan_of
 from packer.row_reports import write_reports
 from shardspec.errors import SchemaError, UsageError
@@ -33,7 +34,7 @@ def merge(
     shuffle: int | None = None,
     progress: bool = True,
     **how: Any,
-) -> RowResult:
+) -> JobResult:
     """Join packed datasets of one schema, in any formats. Nothing is decoded; the same call again resumes.
 
     The samples come in the order of the sources, and the manifest lists the generations of all; a `shuffle` mixes them into one.

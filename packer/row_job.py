@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packer.assemble import AssemblyPlan, Piece, plan_assembly
@@ -11,7 +11,7 @@ from packer.durable import write_durably
 from packer.engines.base import Event
 from packer.folder import locked
 from packer.index import write_index
-from packer.job_session import JobSession
+from packer.job_session import JobResult, JobSession
 from packer.options import BuildOptions
 from packer.progress import Progress
 from packer.row_plan import Arrangement, RowPlan
@@ -19,35 +19,10 @@ from packer.row_work import RowWork
 from packer.units import Unit
 from packer.workspace import Workspace
 from shardspec.layout import INDEX_FOLDER
-from shardspec.manifest import Generation, Manifest, Shard
+from shardspec.manifest import Generation, Shard
 
 
-@dataclass(frozen=True)
-class RowResult:
-    """What a job over packed datasets made.
-
-    Attributes
-    ----------
-    path : Path
-    manifest : Manifest
-    resumed : bool
-        Whether some of the work had been done by an earlier call.
-    """
-
-    path: Path
-    manifest: Manifest
-    resumed: bool
-
-    def describe(self) -> str:
-        """The result in one line."""
-        shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
-        return (
-            f"{self.path}: {self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards "
-            f"({size / 1e6:.1f} MB)"
-        )
-
-
-def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, shown: bool) -> RowResult:
+def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, shown: bool) -> JobResult:
     """Do a job, or go on with it, or find that it is done.
 
     Raises
@@ -64,7 +39,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
         finished = session.enter(plan, (), plan.describe_difference)
         if finished is not None:
             space.remove()
-            return RowResult(out, finished, resumed=True)
+            return JobResult(out, finished, resumed=True)
 
         def work() -> RowWork:
             return RowWork(space, plan.rows)
@@ -78,7 +53,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
         cuts = AssemblyPlan.load(space).cuts
         generations = _share_out(arrangement.generations, arrangement.pieces, cuts, shards)
         manifest = session.commit(generations, {"plan": plan.fingerprint, "runtime": dict(plan.runtime)})
-    return RowResult(out, manifest, session.resumed)
+    return JobResult(out, manifest, session.resumed)
 
 
 def _take_up(space: Workspace, plan: RowPlan) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 from packer.assemble import Piece, shuffled
 from packer.assignment import assign_groups, check_ratios
 from packer.groups import Groups, read_groups
+from packer.job_session import JobResult
 from packer.options import BuildOptions
-from packer.row_job import RowResult, run_row_job
+from packer.row_job import run_row_job
 from packer.row_plan import Arrangement, Input, join_generations, open_input, plan_of, shard_bytes
 from packer.row_reports import read_report, write_reports
 from shardspec.columns import IntArray
@@ -33,13 +34,13 @@ class SplitPart:
     ratio : float
         The share of the samples that was wanted.
     groups : int
-    result : RowResult
+    result : JobResult
     """
 
     name: str
     ratio: float
     groups: int
-    result: RowResult
+    result: JobResult
 
     @property
     def samples(self) -> int:

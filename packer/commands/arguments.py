@@ -5,9 +5,9 @@ import dataclasses
 import json
 from typing import Any
 
+from packer.job_session import JobResult
 from packer.options import BuildOptions
 from packer.recipe import parse_bytes
-from packer.row_job import RowResult
 
 _ROW_OPTIONS = ("workers", "engine", "overwrite")
 
@@ -36,7 +36,7 @@ def row_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"shard_size": size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
 
 
-def print_result(options: argparse.Namespace, result: RowResult) -> None:
+def print_result(options: argparse.Namespace, result: JobResult) -> None:
     """Print what a job made."""
     facts = {"out": str(result.path), "digest": result.manifest.digest, "samples": result.manifest.samples}
     shards = len(result.manifest.shards)
