@@ -11,6 +11,14 @@ BatchTransform = Callable[..., Batch]
 """Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
 (B,) on the CPU, one per sample: functions of seed, epoch and row. Runs without gradients."""
 
+SeededBatch = tuple[Batch, torch.Tensor | None]
+"""A batch, and the numbers of its samples where the transform takes them."""
+
+
+def wants_seeds(transform: BatchTransform | None) -> bool:
+    """Whether a batch transform is called with a number for each sample."""
+    return getattr(transform, "seeded", False) is True
+
 
 class DeviceStage:
     """Moves batches to a device, one ahead of the consumer, and transforms them there.
@@ -19,7 +27,7 @@ class DeviceStage:
 
     Parameters
     ----------
-    batches : iterator of (Batch, seeds)
+    batches : iterator of SeededBatch
     device : torch.device or None
         None leaves batches where they are.
     transform : callable, optional
@@ -27,16 +35,15 @@ class DeviceStage:
 
     def __init__(
         self,
-        batches: Iterator[tuple[Batch, torch.Tensor]],
+        batches: Iterator[SeededBatch],
         device: torch.device | None,
         transform: BatchTransform | None,
     ) -> None:
         self._batches = batches
         self._device = device
         self._transform = transform
-        self._seeded = getattr(transform, "seeded", False) is True
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
-        self._ahead: tuple[Batch, torch.Tensor] | None = None
+        self._ahead: SeededBatch | None = None
 
     def __next__(self) -> Batch:
         if self._side is None:
@@ -53,7 +60,7 @@ class DeviceStage:
         self._ahead = self._copy()
         return self._transformed(batch, seeds)
 
-    def _copy(self) -> tuple[Batch, torch.Tensor] | None:
+    def _copy(self) -> SeededBatch | None:
         """Start the next batch's copy; None at the end."""
         try:
             batch, seeds = next(self._batches)
@@ -67,11 +74,11 @@ class DeviceStage:
             return batch
         return {name: _move(value, self._device) for name, value in batch.items()}
 
-    def _transformed(self, batch: Batch, seeds: torch.Tensor) -> Batch:
+    def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
         if self._transform is None:
             return batch
         with torch.no_grad():
-            return self._transform(batch, seeds) if self._seeded else self._transform(batch)
+            return self._transform(batch) if seeds is None else self._transform(batch, seeds)
 
 
 def _new_stream(device: torch.device) -> "torch.cuda.Stream":

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from readers.collate import Batch, collate_columns
-from readers.device import BatchTransform, DeviceStage
+from readers.device import BatchTransform, DeviceStage, SeededBatch, wants_seeds
 from readers.order import WINDOW_BLOCKS, Cut, EpochOrder, Picks, Shuffle
 from readers.permutation import mix_array, mix_words
 from readers.progress import Progress
@@ -178,8 +178,17 @@ class LoaderIterator(Iterator[Batch]):
         self._left = length
         jobs = -(-length // loader.batch_size)
         sequence = loader._progress.order.epoch(epoch)
-        work = _BatchWork(loader.dataset, sequence, loader._progress.cut, consumed, length, loader.batch_size, buffers)
-        self._stage: Stage[tuple[Batch, torch.Tensor]] = Stage(
+        work = _BatchWork(
+            loader.dataset,
+            sequence,
+            loader._progress.cut,
+            consumed,
+            length,
+            loader.batch_size,
+            buffers,
+            wants_seeds(loader.batch_transform),
+        )
+        self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
         )
         # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
@@ -220,7 +229,9 @@ class _BatchWork:
         length: int,
         batch_size: int,
         buffers: Buffers,
+        seeds_wanted: bool,
     ) -> None:
+        self._seeds_wanted = seeds_wanted
         self._dataset = dataset
         self._layout = dataset.layout
         self._sequence = sequence
@@ -233,13 +244,13 @@ class _BatchWork:
         self._picks: Picks | None = None
         self._start = 0
 
-    def __call__(self, number: int) -> tuple[Batch, torch.Tensor]:
+    def __call__(self, number: int) -> SeededBatch:
         """Batch `number` of this rank, and the seeds of its samples."""
         picks = self._picks_of(number)
         columns = self._buffers.take(self._layout, len(picks))
         self._dataset.read_picks(picks, columns, np.arange(len(picks)))
-        seeds = sample_seeds(self._dataset.origins(picks))
-        return collate_columns(columns, self._layout), torch.from_numpy(seeds)
+        seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
+        return collate_columns(columns, self._layout), seeds
 
     def _picks_of(self, number: int) -> Picks:
         start = number * self._batch_size
@@ -252,7 +263,7 @@ class _BatchWork:
             return self._picks.part(start - self._start, stop - self._start)
 
 
-def _take(stage: Stage[tuple[Batch, torch.Tensor]], jobs: int) -> Iterator[tuple[Batch, torch.Tensor]]:
+def _take(stage: Stage[SeededBatch], jobs: int) -> Iterator[SeededBatch]:
     for _ in range(jobs):
         yield stage.take()
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -203,19 +203,28 @@ class ShardPool:
         if not len(rows):
             return
         shards = np.searchsorted(self._ends, rows, side="right")
+        first = int(shards[0])
+        if bool((shards == first).all()):
+            self._read_shard(first, rows, fields, out, at)
+            return
+        # Written out, since this runs for every batch and np.split takes as long as all the rest.
         by_shard = np.argsort(shards, kind="stable")
         shards = shards[by_shard]
-        cuts = np.flatnonzero(np.diff(shards)) + 1
-        for part in np.split(by_shard, cuts):
-            number = int(np.searchsorted(self._ends, rows[part[0]], side="right"))
-            start = int(self._ends[number]) - self.manifest.shards[number].samples
-            thread = threading.get_ident()
-            reading[thread] = (self, number)
-            try:
-                with open_shards.use(self, number) as reader:
-                    reader.read(rows[part] - start, fields, out, at[part])
-            finally:
-                del reading[thread]
+        cuts = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), len(shards)]
+        rows, at = rows[by_shard], at[by_shard]
+        for start, stop in pairwise(cuts):
+            self._read_shard(int(shards[start]), rows[start:stop], fields, out, at[start:stop])
+
+    def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Read rows of the dataset that lie in one shard."""
+        first = int(self._ends[number]) - self.manifest.shards[number].samples
+        thread = threading.get_ident()
+        reading[thread] = (self, number)
+        try:
+            with open_shards.use(self, number) as reader:
+                reader.read(rows - first, fields, out, at)
+        finally:
+            del reading[thread]
 
     def describe(self, row: int) -> str:
         """Where a row lies, for messages: its shard and its number there."""
