@@ -138,9 +138,8 @@ class Job:
                     rejected = not event.samples
                     progress.advance(1, event.samples, int(rejected))
                     if rejected and self._options.on_error == "fail":
-                        raise BuildError(
-                            f"item {event.item} gave no sample, and --on-error is fail: {self._reason(plan, event)}"
-                        )
+                        name = self._name_of(plan, event)
+                        raise BuildError(f"item {name} gave no sample, and --on-error is fail: {event.message}")
                 elif event.kind == "done" and event.unit is not None:
                     self._session.note_done(event)
                 else:
@@ -149,7 +148,7 @@ class Job:
             units = [Unit("task", number) for number in missing]
             self._session.run_units(lambda: self._inline_work(plan), plan.tasks, units, on_event)
 
-    def _reason(self, plan: Plan, event: Event) -> str:
+    def _name_of(self, plan: Plan, event: Event) -> str:
         """The name of the item, for a build that ends with its first reject."""
         task = plan.tasks[event.unit.number] if event.unit is not None else plan.tasks[0]
         return next((repr(item.name) for item in self._inline_work(plan).items(task) if item.index == event.item), "")

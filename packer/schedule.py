@@ -15,8 +15,8 @@ TASK_DEATHS = 2
 ITEM_DEATHS = 3
 """Fresh workers that one item, alone, must bring down before it is rejected; a kill from outside cannot do that."""
 
-UNIT_DEATHS = 3
-"""Workers that a unit without items may bring down before the job is given up."""
+UNIT_DEATHS = 5
+"""Workers that a unit may bring down while no item is under way before the job is given up."""
 
 
 class Schedule:
@@ -45,6 +45,7 @@ class Schedule:
         self._waiting: deque[tuple[Unit, bool]] = deque()
         self._running = 0
         self._deaths: Counter[Unit] = Counter()
+        self._idle_deaths: Counter[Unit] = Counter()
         self._items_left: dict[int, int] = {}
         self._verdicts = {line["item"]: (line["step"], line["reason"]) for line in read_lines(workspace.verdicts)}
 
@@ -82,9 +83,12 @@ class Schedule:
             self._waiting.appendleft((unit, False))
         elif event.kind == "died":
             self._running -= 1
-            self._after_death(unit, event.message)
+            self._after_death(unit, event.item is not None, event.message)
 
-    def _after_death(self, unit: Unit, how: str) -> None:
+    def _after_death(self, unit: Unit, in_item: bool, how: str) -> None:
+        if not in_item:
+            self._after_idle_death(unit, how)
+            return
         self._deaths[unit] += 1
         deaths = self._deaths[unit]
         if unit.do == "task" and deaths >= TASK_DEATHS:
@@ -93,12 +97,17 @@ class Schedule:
             if deaths >= ITEM_DEATHS:
                 self._reject(unit.item, f"brought down a worker {deaths} times, by itself ({how})")
             self._waiting.appendleft((unit, True))
-        elif not unit.has_items and deaths >= UNIT_DEATHS:
+        else:
+            self._waiting.appendleft((unit, False))
+
+    def _after_idle_death(self, unit: Unit, how: str) -> None:
+        """No item was under way, so none is to blame."""
+        self._idle_deaths[unit] += 1
+        if self._idle_deaths[unit] >= UNIT_DEATHS:
             raise BuildError(
                 f"workers die while they do {unit.do} {unit.number} ({how}): run the same command again to resume"
             )
-        else:
-            self._waiting.appendleft((unit, False))
+        self._waiting.appendleft((unit, unit.do == "item"))
 
     def _narrow(self, task: int) -> None:
         """Run a task item by item."""

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be tried (again), with the step and reason of their reject."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with ``"start"`` or ``"end"``, the item's index, and the samples that it gave."""
+Progress = Callable[[str, int, int, str], None]
+"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it gave, and why it gave none."""
 
 
 class Unit(NamedTuple):

@@ -77,9 +77,9 @@ class Work:
                 target, items = self.workspace.part(unit.number), list(self.items(task))
             with PartWriter(target) as part:
                 for item in items:
-                    progress("start", item.index, 0)
+                    progress("start", item.index, 0, "")
                     report = self._item(item, part, verdicts)
-                    progress("end", item.index, report.samples)
+                    progress("end", item.index, report.samples, f"{report.step}: {report.reason}")
                 part.finish()
             return {"rows": sum(report.samples for report in part.reports)}
 
@@ -136,8 +136,12 @@ class Work:
         task = self.plan.tasks[number]
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         with PartWriter(self.workspace.part(number)) as part:
-            for path in paths:
-                part.extend(Part(path))
+            for item, path in zip(self.items(task), paths, strict=True):
+                rows = Part(path)
+                if part.columns is None or not len(rows) or rows.columns == part.columns:
+                    part.extend(rows)
+                else:  # once more, behind the others: what differs from them is a reject, as in a task that ran as a whole
+                    self._item(item, part, {})
             part.finish()
         for path in paths:
             path.unlink(missing_ok=True)

@@ -81,20 +81,28 @@ def _listen(lines: TextIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> NoR
 
 
 def _end_with_parent() -> None:
-    """Have Linux end this process with its parent, even while a step holds the interpreter's lock."""
+    """Have Linux end this process soon after its parent, even while a step holds the interpreter's lock.
+
+    The parent's death is signalled as SIGHUP, whose number is 1 and whose handler is the C library's ``alarm``: so `_listen`
+    has one second to end this process with all that it started, before SIGALRM ends it without asking the interpreter.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal(int(signal.SIGHUP), ctypes.cast(libc.alarm, ctypes.c_void_p))
     parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP))
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _serve(work: UnitWork, request: dict[str, Any], answers: TextIO) -> None:
     unit = Unit(*request["unit"])
     verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
 
-    def progress(what: str, item: int, samples: int) -> None:
-        _send(answers, event=what, item=item, samples=samples)
+    def progress(what: str, item: int, samples: int, reason: str) -> None:
+        _send(answers, event=what, item=item, samples=samples, reason=reason)
 
     try:
         result = work.run(unit, verdicts, progress)

@@ -25,7 +25,7 @@ class Event:
     result : dict
         Of a unit that is done.
     message : str
-        What is known of a failure or a death.
+        What is known of a failure or a death, or why an item gave no sample.
     """
 
     kind: EventKind

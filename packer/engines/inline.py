@@ -29,9 +29,9 @@ class InlineEngine:
         if not self._events and self._started:
             unit, verdicts = self._started.popleft()
 
-            def progress(what: str, item: int, samples: int) -> None:
+            def progress(what: str, item: int, samples: int, reason: str) -> None:
                 if what == "end":
-                    self._events.append(Event("item", unit, item, samples))
+                    self._events.append(Event("item", unit, item, samples, message=reason))
 
             try:
                 with one_thread():

@@ -99,6 +99,24 @@ class _Worker:
         answers.put((self, {"event": "died"}))
 
 
+class _Clock:
+    """Time that stands still while this process is stopped (Ctrl-Z, a suspended Slurm job): its workers are stopped, too."""
+
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._ticked_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Let the time since the last tick pass; a wait is hardly longer than `_TICK_S`."""
+        now_s = time.monotonic()
+        self._passed_s += min(now_s - self._ticked_s, 2 * _TICK_S)
+        self._ticked_s = now_s
+
+    def now_s(self) -> float:
+        """Seconds that have passed by the last tick."""
+        return self._passed_s
+
+
 class ProcessesEngine:
     """Runs units in worker processes and notices those that die or hang.
 
@@ -116,6 +134,7 @@ class ProcessesEngine:
         self._answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any]]] = queue.SimpleQueue()
         self._workers: list[_Worker | None] = [None] * workers
         self._failed_starts = 0
+        self._clock = _Clock()
 
     def idle(self) -> int:
         """Number of workers without a unit."""
@@ -148,6 +167,8 @@ class ProcessesEngine:
                 worker, message = self._answers.get(timeout=_TICK_S)
             except queue.Empty:
                 return self._silent_death() or Event("tick")
+            finally:
+                self._clock.tick()
             if worker in self._workers:
                 event = self._translate(worker, message)
                 if event is not None:
@@ -170,10 +191,10 @@ class ProcessesEngine:
                 worker.send(worker.pending)
                 worker.pending = None
         elif kind == "start":
-            worker.item, worker.item_started_s = message["item"], time.monotonic()
+            worker.item, worker.item_started_s = message["item"], self._clock.now_s()
         elif kind == "end":
             worker.item = None
-            return Event("item", unit, message["item"], message["samples"])
+            return Event("item", unit, message["item"], message["samples"], message=message["reason"])
         elif kind == "done":
             worker.unit = None
             return Event("done", unit, result=message["result"])
@@ -191,9 +212,9 @@ class ProcessesEngine:
         return None
 
     def _overdue(self) -> Event | None:
-        now = time.monotonic()
+        now_s = self._clock.now_s()
         for worker in self._workers:
-            if worker is not None and worker.item is not None and now - worker.item_started_s > self._item_timeout:
+            if worker is not None and worker.item is not None and now_s - worker.item_started_s > self._item_timeout:
                 return self._bury(worker, "timeout", f"took longer than {self._item_timeout:g} s")
         return None
 

@@ -1,0 +1,61 @@
+"""Looking at processes from outside."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 120.0
+
+
+def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002) -> T:
+    """Look until something is there. Nothing is measured: a machine may be as slow as it likes, within reason."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        found = look()
+        if found:
+            return found
+        time.sleep(pause_s)
+    raise AssertionError(f"waited {PATIENCE_S:g} s for {what}")
+
+
+def workers_of(parent: int) -> list[int]:
+    """Worker processes that a build has started."""
+    found = []
+    for task in Path(f"/proc/{parent}/task").glob("*"):
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        found += [int(child) for child in children if b"packer.worker" in command_of(int(child))]
+    return found
+
+
+def command_of(process: int) -> bytes:
+    """The command line of a process; empty for one that is gone or dead."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def workers_in(folder: Path) -> list[int]:
+    """Worker processes of any parent, and of none, that work in a dataset's folder."""
+    return [
+        int(path.name)
+        for path in Path("/proc").iterdir()
+        if path.name.isdecimal()
+        and os.fsencode(folder) in (line := command_of(int(path.name)))
+        and b"packer.worker" in line
+    ]
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
