@@ -11,7 +11,7 @@ import numpy.typing as npt
 from packer.workspace import Workspace
 from readers.formats.base import ShardReader
 from shardspec.columns import Buffer, Columns, IntArray, allocate
-from shardspec.errors import DatasetError, SchemaError
+from shardspec.errors import DatasetError, SchemaError, ShardspecError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest, Shard
@@ -182,9 +182,15 @@ class PackedRows:
 
     def _check_and_open(self, number: int) -> ShardReader:
         layout, manifest, shard, _ = self._places[number]
-        if self._digests and not self._scanned(number):
-            for entry in shard.files:
-                layout.check_digest(entry)
-        else:
-            layout.check_sizes(shard)
-        return open_shard(layout, manifest, shard)
+        try:
+            if self._digests and not self._scanned(number):
+                for entry in shard.files:
+                    layout.check_digest(entry)
+            else:
+                layout.check_sizes(shard)
+            return open_shard(layout, manifest, shard)
+        except ShardspecError:  # some of them are OSErrors too
+            raise
+        except OSError as error:
+            path = error.filename or layout.shard(shard, manifest.format)
+            raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -15,7 +15,7 @@ from packer.deep_check import check_keys, check_shard
 from packer.packed_rows import open_shard
 from packer.progress import Progress
 from packer.resources import usable_cores
-from shardspec.errors import DatasetError
+from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import FileEntry, Manifest, Shard
 
@@ -140,8 +140,11 @@ def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
     """Whether a shard that has its digest opens, with the samples that it should have."""
     try:
         open_shard(layout, manifest, shard).close()
-    except DatasetError as error:
+    except (DatasetError, MissingDependencyError) as error:
         return str(error)
+    except Exception as error:  # a library's own complaint about a shard that only looks right
+        path = layout.shard(shard, manifest.format)
+        return f"{path}: expected a shard that opens, found {type(error).__name__}: {error}"
     return ""
 
 

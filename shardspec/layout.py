@@ -76,7 +76,7 @@ class Layout:
         except FileNotFoundError:
             if self.build.is_dir():
                 raise NotADatasetError(
-                    f"{self.root}: expected a packed dataset, found an unfinished build: run the same 'packer build' again to resume it"
+                    f"{self.root}: expected a packed dataset, found an unfinished build: run the same command again to resume it"
                 ) from None
             found = "a folder without one" if self.root.is_dir() else "no such folder"
             raise NotADatasetError(

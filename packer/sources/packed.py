@@ -32,7 +32,8 @@ def is_packed(path: Path) -> bool:
 class PackedSource:
     """Each sample of a packed dataset. It keeps its key, its source, frame, time, label and all other fields.
 
-    The shards' digests are compared with the manifest when the items are listed.
+    The shards' digests are compared with the manifest when the items are listed. The built-in ``resize`` scales geometry with the
+    picture; a step of one's own that moves pixels has to move landmarks, hull, regions and matrix too.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from support.datasets import face_schema, write_dataset
 
 from packer.cli import main
 from packer.verify import verify
-from shardspec.errors import NotADatasetError
+from shardspec.errors import ManifestError, NotADatasetError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
@@ -177,3 +177,11 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(report["problems"]) == 1
     with pytest.raises(NotADatasetError):
         verify(tmp_path / "nowhere")
+
+
+def test_a_format_that_is_not_known_is_an_error_of_the_manifest(tmp_path: Path) -> None:
+    write_faces(tmp_path, 3)
+    document = json.loads((tmp_path / "manifest.json").read_bytes())
+    (tmp_path / "manifest.json").write_text(json.dumps({**document, "format": "zip"}))
+    with pytest.raises(ManifestError, match="found 'zip'"):
+        verify(tmp_path)

@@ -106,7 +106,7 @@ def test_a_folder_that_is_no_dataset_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(NotADatasetError, match="found a file"):
         Layout(tmp_path / "file").load()
     (tmp_path / ".build").mkdir()
-    with pytest.raises(NotADatasetError, match="unfinished build: run the same 'packer build' again to resume"):
+    with pytest.raises(NotADatasetError, match="unfinished build: run the same command again to resume"):
         Layout(tmp_path).load()
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(DatasetError, match="cannot be read"):
