@@ -43,6 +43,7 @@ class PackedItems:
         if PACKED_ROW not in item.columns:
             return {}
         if self._samples is None or self._path != item.path:
+            self.close()
             # Digests were compared when the items were listed.
             self._path, self._samples = item.path, PackedSamples(item.location(), check="size")
         columns = self._samples.read_encoded([item.columns[PACKED_ROW][0]])
@@ -55,6 +56,12 @@ class PackedItems:
         if "key" in sample:
             sample[PACKED_KEY] = sample["key"]
         return {**sample, KEPT: self._kept(sample, columns)}
+
+    def close(self) -> None:
+        """Close the dataset that is open."""
+        if self._samples is not None:
+            self._samples.rows.close()
+            self._samples = None
 
     def _kept(self, sample: Mapping[str, Any], columns: Columns) -> tuple[Any, bytes, str] | None:
         assert self._samples is not None

@@ -63,6 +63,10 @@ class Pipeline:
             samples = _guard(name, step, samples)
         return samples
 
+    def close(self) -> None:
+        """Close what items were read from."""
+        self._packed.close()
+
     def _load(self, samples: Iterator[Sample]) -> Iterator[Sample]:
         """The item's columns, and its fields where it is a row of a packed dataset."""
         for sample in samples:

@@ -84,8 +84,10 @@ class Work:
             return {"rows": sum(report.samples for report in part.reports)}
 
     def close(self) -> None:
-        """Let go of the parts."""
+        """Let go of the parts, and of what items were read from."""
         self._shards.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
 
     def items(self, task: Task) -> Iterator[Item]:
         """The items of a task, from the plan's file."""

@@ -18,6 +18,7 @@ from packer.packed_samples import PackedSamples
 from packer.verify import verify
 from shardspec.codecs import codec_for
 from shardspec.errors import ShardCorruptError, UsageError
+from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 from shardspec.schema import Schema
 
@@ -55,6 +56,15 @@ def test_without_further_steps_every_encoded_byte_stays(tmp_path: Path, codec: s
     assert second.manifest.schema["label"].classes == ("real", "fake")
     assert second.manifest.schema["landmarks"].layout == "5"
     assert verify(tmp_path / "second", deep=True).problems == ()
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_every_format_is_a_source(tmp_path: Path, format: str) -> None:
+    write_faces(tmp_path / "in", 12, format, codec="png")
+    made = build(tmp_path / "in", tmp_path / "out", encode="png", format=format, **QUIET).manifest
+    expected = encode(face_schema(32, "png"), face_columns(12, codec="png"))
+    columns = read_all(tmp_path / "out")
+    assert_same(made.schema, {name: columns[name] for name in expected}, expected)
 
 
 def test_another_quality_encodes_anew(tmp_path: Path) -> None:
