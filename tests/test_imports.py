@@ -34,15 +34,27 @@ PACKER_TOP = (
     "packer.cli",
     "packer.commands",
     "packer.commit",
+    "packer.convert",
     "packer.engines",
     "packer.estimate",
+    "packer.export",
     "packer.folder",
     "packer.job",
+    "packer.job_session",
+    "packer.merge",
     "packer.part",
     "packer.part_rows",
     "packer.plan",
+    "packer.preview",
+    "packer.row_job",
+    "packer.row_plan",
+    "packer.row_reports",
+    "packer.row_work",
     "packer.schedule",
     "packer.shard_stage",
+    "packer.split",
+    "packer.units",
+    "packer.verify",
     "packer.work",
     "packer.worker",
     "packer.workspace",
@@ -347,7 +359,9 @@ def test_every_library_that_is_imported_is_declared() -> None:
         name = i.target.split(".")[0]
         if is_ours(name) or name in sys.stdlib_module_names or i.types_only:
             continue
-        distributions = {d.lower().replace("_", "-") for d in [*by_import.get(name, []), _DISTRIBUTIONS.get(name, name)]}
+        distributions = {
+            d.lower().replace("_", "-") for d in [*by_import.get(name, []), _DISTRIBUTIONS.get(name, name)]
+        }
         if not distributions & declared:
             wrong.add(f"{i} ({', '.join(sorted(distributions))})")
     assert not wrong
