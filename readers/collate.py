@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from readers.values import BatchLayout, ValueLayout
+from shardspec.columns import Columns
 from shardspec.errors import SchemaError
 
 Batch = dict[str, Any]
@@ -21,7 +22,7 @@ class SampleList(list[dict[str, Any]]):
     Attributes
     ----------
     columns : dict
-        The batch that the samples are rows of.
+        The batch that the samples are rows of, made by `allocate_batch`.
     """
 
     def __init__(self, samples: Sequence[dict[str, Any]], columns: Mapping[str, Any]) -> None:
@@ -37,10 +38,7 @@ def collate_columns(columns: Mapping[str, Any], layout: BatchLayout) -> Batch:
 def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -> Batch:
     """Samples as one batch. In a worker process the tensors are made in shared memory, as torch's own collate does."""
     if isinstance(samples, SampleList):
-        columns = samples.columns
-        if get_worker_info() is not None:
-            columns = {name: _share(column) for name, column in columns.items()}
-        return collate_columns(columns, layout)
+        return collate_columns(samples.columns, layout)
     if not samples:
         raise SchemaError("expected one sample or more to collate, found none")
     return {name: _collate_field(name, [s[name] for s in samples], layout.get(name)) for name in samples[0]}
@@ -93,13 +91,12 @@ def _tensor_of_value(value: Any, picture: bool) -> Any:
     return tensor.movedim(-1, -3) if picture else tensor
 
 
-def _share(column: Any) -> Any:
-    """A copy of an array in memory that another process can be handed."""
-    if not isinstance(column, np.ndarray):
-        return column
-    out = _empty(column.shape, column.dtype)
-    np.copyto(out, column)
-    return out
+def allocate_batch(layout: BatchLayout, rows: int) -> Columns:
+    """Room for a batch, in memory that can be handed to the training process: shared memory within a worker process."""
+    return {
+        name: [None] * rows if value.shape is None or value.dtype is None else _empty((rows, *value.shape), value.dtype)
+        for name, value in layout.items()
+    }
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

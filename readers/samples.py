@@ -1,6 +1,6 @@
 """The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from readers.blocks import Blocks
-from readers.collate import Batch, SampleList, collate_samples
+from readers.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.order import WINDOW_BLOCKS, Order, Picks, Shuffle
 from readers.sampler import OrderSampler
 from readers.seeding import AnyTransform, SampledIndex
@@ -34,6 +34,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def __init__(self, transform: AnyTransform | None = None) -> None:
         self._transforms = Chain(() if transform is None else (transform,))
         self._layout: BatchLayout | None = None
+        self._collates = False
 
     # What a subclass says.
 
@@ -97,11 +98,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The samples at some indices, read as one batch."""
         picks = self._picks(indices)
-        out = allocate_values(self.raw_layout, len(picks))
+        columns = self._collates and not len(self._transforms)
+        out = allocate_batch(self.raw_layout, len(picks)) if columns else allocate_values(self.raw_layout, len(picks))
         self.read_raw(picks, out, np.arange(len(picks)))
         samples = list(rows_of(out, 0, len(picks)))
-        if not len(self._transforms):
+        if columns:
             return SampleList(samples, out)
+        if not len(self._transforms):
+            return samples
         return self._transform(samples, picks)
 
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
@@ -131,8 +135,16 @@ class SampleDataset(Dataset[dict[str, Any]]):
                     error.add_note(self.describe(int(part.rows[i])))
                     raise
 
-    def collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
-        """Samples as a batch of tensors, for a DataLoader's ``collate_fn``: the batches that `Loader` gives."""
+    @property
+    def collate(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
+        """For a DataLoader's ``collate_fn``: turns samples into the batches that `Loader` gives.
+
+        Who asks for it will collate, so worker processes then read straight into the shared memory that the batch needs.
+        """
+        self._collates = True
+        return self._collate
+
+    def _collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
         return collate_samples(samples, self.layout)
 
     def order(
