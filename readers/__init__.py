@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TFRecordDataset,
         open_dataset,
     )
+    from readers.diagnosis import diagnose
     from readers.loader import Loader
     from readers.mixed import MixedDataset
     from readers.plans import Whole
@@ -46,6 +47,7 @@ _NAMES = {
     "TFRecordDataset": Entry("readers.datasets:TFRecordDataset", "torch"),
     "Whole": Entry("readers.plans:Whole"),
     "class_balanced_weights": Entry("readers.sampler:class_balanced_weights", "torch"),
+    "diagnose": Entry("readers.diagnosis:diagnose", "torch"),
     "open_dataset": Entry("readers.datasets:open_dataset", "torch"),
     "sample_rng": Entry("readers.seeding:sample_rng"),
 }
@@ -66,6 +68,7 @@ __all__ = [
     "TFRecordDataset",
     "Whole",
     "class_balanced_weights",
+    "diagnose",
     "open_dataset",
     "sample_rng",
 ]

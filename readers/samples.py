@@ -84,9 +84,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return other
 
     @property
+    def has_transform(self) -> bool:
+        """Whether samples are transformed after reading."""
+        return len(self._transforms) > 0
+
+    @property
     def layout(self) -> BatchLayout:
         """How values lie in a batch. With a transform, a few samples are tried to find out."""
-        if not len(self._transforms):
+        if not self.has_transform:
             return self.raw_layout
         if self._layout is None:
             self._layout = self._probe()
@@ -98,13 +103,13 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The samples at some indices, read as one batch."""
         picks = self._picks(indices)
-        columns = self._collates and not len(self._transforms)
+        columns = self._collates and not self.has_transform
         out = allocate_batch(self.raw_layout, len(picks)) if columns else allocate_values(self.raw_layout, len(picks))
         self.read_raw(picks, out, np.arange(len(picks)))
         samples = list(rows_of(out, 0, len(picks)))
         if columns:
             return SampleList(samples, out)
-        if not len(self._transforms):
+        if not self.has_transform:
             return samples
         return self._transform(samples, picks)
 
@@ -120,7 +125,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     def read_picks(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read picked rows, row i into place ``at[i]`` of a batch of `layout`."""
-        if not len(self._transforms):
+        if not self.has_transform:
             self.read_raw(picks, out, at)
             return
         layout = self.layout

@@ -1,0 +1,177 @@
+"""What holds a training loop back: measured, and said in one sentence with the setting to change."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from readers.collate import Batch
+from readers.loader import Loader, available_processors
+from readers.order import Picks
+from readers.samples import SampleDataset
+from readers.values import allocate_values
+
+_CACHED_BATCHES = 4
+_WAITING_MATTERS = 0.05  # of the loop's time
+_CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
+_PROBE_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The measurements. Printing it gives the verdict.
+
+    Attributes
+    ----------
+    loop_rate : float
+        Samples per second of loader and step together.
+    waiting : float
+        Fraction of the loop's time that it waited for batches.
+    loader_rate : float
+        Samples per second of the loader alone.
+    step_rate : float
+        Samples per second of the step alone, on cached batches: what a perfect loader would give (headspace).
+    read_s, transform_s : float
+        Seconds per sample in one thread: reading and decoding, and the transforms.
+    read_processor : float
+        Fraction of the reading time that the processor worked; the rest waited for a disk or network, or for a processor.
+    verdict : str
+    """
+
+    loop_rate: float
+    waiting: float
+    loader_rate: float
+    step_rate: float
+    read_s: float
+    transform_s: float
+    read_processor: float
+    verdict: str
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
+    """Measure a loader and a training step, apart and together.
+
+    Takes three times as long as the batches take in training. The step really runs, also on cached batches: give it a copy of
+    the model if it trains. The loader's place in its epochs is as before afterwards.
+
+    Parameters
+    ----------
+    loader : Loader
+    step : callable
+        Called with a batch, does what the training loop does with it.
+    batches : int
+        To measure over; fewer where the epoch is shorter. The first few of each measurement warm up.
+    """
+    state = loader.state_dict()
+    together, waiting = _measure(loader, step, batches)
+    alone, _ = _measure(loader, lambda batch: None, batches)
+    cached = list(islice(loader, _CACHED_BATCHES))
+    step_rate = _measure_step(cached, step, batches)
+    loader.load_state_dict(state)
+    read_s, transform_s, processor = _measure_reading(loader.dataset)
+    verdict = _verdict(loader, together, waiting, alone, step_rate, read_s, transform_s, processor)
+    return Diagnosis(together, waiting, alone, step_rate, read_s, transform_s, processor, verdict)
+
+
+def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float]:
+    """Samples per second of a loop, and the fraction of its time spent waiting for batches."""
+    warm = min(loader.prefetch, batches // 4)
+    samples, waited, begin = 0, 0.0, time.perf_counter()
+    iterator = iter(loader)
+    for number in range(batches):
+        before = time.perf_counter()
+        batch = next(iterator, None)
+        if batch is None:
+            break
+        after = time.perf_counter()
+        step(batch)
+        if number == warm - 1:
+            _synchronize(loader.device)
+            samples, waited, begin = 0, 0.0, time.perf_counter()
+            continue
+        samples += _length(batch)
+        waited += after - before
+    _synchronize(loader.device)
+    elapsed = max(time.perf_counter() - begin, 1e-9)
+    iterator.close()
+    return samples / elapsed, waited / elapsed
+
+
+def _measure_step(cached: list[Batch], step: Callable[[Batch], Any], batches: int) -> float:
+    """Samples per second of the step on batches that are there already."""
+    device = next((v.device for b in cached for v in b.values() if isinstance(v, torch.Tensor)), None)
+    samples, begin = 0, time.perf_counter()
+    for number in range(batches):
+        batch = dict(cached[number % len(cached)])
+        step(batch)
+        samples += _length(batch)
+    _synchronize(device)
+    return samples / max(time.perf_counter() - begin, 1e-9)
+
+
+def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
+    """Seconds per sample of reading and of the transforms, and how much of the reading the processor worked."""
+    count = min(_PROBE_SAMPLES, len(dataset))
+    rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
+    picks = Picks(rows, np.zeros(count, np.uint64), 0)
+    raw, whole = allocate_values(dataset.raw_layout, count), allocate_values(dataset.layout, count)
+    at = np.arange(count)
+    begin, processor = time.perf_counter(), time.thread_time()
+    dataset.read_raw(picks, raw, at)
+    read, processor = time.perf_counter() - begin, time.thread_time() - processor
+    begin = time.perf_counter()
+    dataset.read_picks(picks, whole, at)
+    transform = max(0.0, time.perf_counter() - begin - read) if dataset.has_transform else 0.0
+    return read / count, transform / count, min(1.0, processor / max(read, 1e-9))
+
+
+def _verdict(
+    loader: Loader,
+    together: float,
+    waiting: float,
+    alone: float,
+    step_rate: float,
+    read_s: float,
+    transform_s: float,
+    processor: float,
+) -> str:
+    """The sentence."""
+    numbers = f"{together:.0f} samples/s; the step alone {step_rate:.0f}, the loader alone {alone:.0f}"
+    if waiting < _WAITING_MATTERS:
+        return f"The step is the limit: the loop waits {waiting:.0%} of its time for data ({numbers}). Nothing in the loader will make it faster."
+    begin = f"The loader is the limit: the loop waits {waiting:.0%} of its time for data ({numbers})."
+    if alone > step_rate:
+        return (
+            f"{begin} Yet alone it is fast enough, so step and loader take the processors from each other: "
+            f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
+        )
+    if transform_s > read_s:
+        return (
+            f"{begin} Transforms take {transform_s * 1e3:.2f} ms a sample, reading and decoding {read_s * 1e3:.2f}: move them to batch_transform on the device, "
+            "or use a DataLoader with worker processes if they are Python code."
+        )
+    if processor < _CPU_BOUND:
+        return f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: shuffle='blocks', or more workers (now {loader.workers})."
+    spare = available_processors() - loader.workers
+    if spare > 0:
+        return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
+    return (
+        f"{begin} Reading and decoding take {read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
+        "or decode=Whole(fast_dct=True, fast_upsampling=True) for JPEG."
+    )
+
+
+def _length(batch: Batch) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _synchronize(device: torch.device | None) -> None:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)

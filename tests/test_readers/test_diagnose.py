@@ -1,0 +1,58 @@
+"""The diagnosis names what is slow. Delays are sleeps that outweigh everything else many times over."""
+
+import time
+
+import pytest
+import torch
+
+from readers import Loader, diagnose, open_dataset
+
+
+def test_a_slow_step(raw_path):
+    loader = Loader(open_dataset(raw_path), 5)
+    found = diagnose(loader, lambda batch: time.sleep(0.05), batches=10)
+    assert str(found).startswith("The step is the limit")
+    assert found.step_rate < 100
+    assert found.loader_rate > found.step_rate
+
+
+def test_a_slow_transform(raw_path):
+    def slow(sample):
+        time.sleep(0.02)
+        return sample
+
+    loader = Loader(open_dataset(raw_path), 5, sample_transform=slow)
+    found = diagnose(loader, lambda batch: None, batches=8)
+    assert found.verdict.startswith("The loader is the limit")
+    assert "Transforms take 2" in found.verdict
+    assert found.transform_s > 0.019
+    assert found.waiting > 0.5
+
+
+def test_a_slow_disk(jpeg_path, monkeypatch):
+    dataset = open_dataset(jpeg_path)
+    reader = dataset.pool._class()
+    read = reader.read
+
+    def slow(self, rows, fields, out, at):
+        time.sleep(0.1)
+        read(self, rows, fields, out, at)
+
+    monkeypatch.setattr(reader, "read", slow)
+    found = diagnose(Loader(dataset, 10), lambda batch: None, batches=6)
+    assert "for the disk or network: shuffle='blocks'" in found.verdict
+    assert found.read_processor < 0.5
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_loaders_place_is_kept(raw_path, steps):
+    loader = Loader(open_dataset(raw_path), 5, seed=1)
+    loader.set_epoch(4)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = loader.state_dict()
+    diagnose(loader, lambda batch: None, batches=4)
+    assert loader.state_dict() == state
+    rest = torch.cat([batch["label"] for batch in loader])
+    assert len(rest) == 60 - 5 * steps
