@@ -33,7 +33,7 @@ def commit(
 
 def remove_dataset(layout: Layout, manifest: Manifest) -> None:
     """Remove a packed dataset: the manifest first, then every file that it names, and nothing else."""
-    layout.manifest.unlink()
+    layout.manifest.unlink(missing_ok=True)
     fsync_folder(layout.root)
     names = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
     folders: set[Path] = set()
@@ -62,6 +62,7 @@ def _link_tree(source: Path, target: Path) -> None:
         target.mkdir()
         for path in sorted(source.iterdir()):
             _link_tree(path, target / path.name)
+        fsync_folder(target)
         return
     target.unlink(missing_ok=True)
     try:

@@ -1,17 +1,19 @@
 """The output folder before a build: whose it is, and what may go."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import filelock
 
 from packer.commit import remove_dataset
+from packer.durable import write_durably
 from packer.workspace import Workspace
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
-from shardspec.layout import Layout
+from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest, Shard
 from shardspec.problems import Problems
 
@@ -28,24 +30,22 @@ def locked(workspace: Workspace) -> Iterator[None]:
         The folder cannot be written.
     """
     made = not workspace.root.exists()
-    try:
-        with workspace.writing():
-            workspace.create()
-            lock = filelock.FileLock(workspace.lock, timeout=0)
-            try:
-                lock.acquire()
-            except filelock.Timeout as error:
-                raise BuildLockedError(
-                    f"{workspace.out}: another build is at work in this folder: wait for it, or end it"
-                ) from error
-            try:
-                yield
-            finally:
-                lock.release()
-    finally:
-        # A call that was refused before it planned anything leaves no trace.
-        if made and not workspace.plan.exists() and not workspace.assembly.exists():
-            workspace.remove()
+    with workspace.writing():
+        workspace.create()
+        lock = filelock.FileLock(workspace.lock, timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise BuildLockedError(
+                f"{workspace.out}: another build is at work in this folder: wait for it, or end it"
+            ) from error
+        try:
+            yield
+        finally:
+            # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
+            if made and not workspace.plan.exists() and not workspace.assembly.exists():
+                workspace.remove()
+            lock.release()
 
 
 def committed(layout: Layout) -> Manifest | None:
@@ -66,28 +66,65 @@ def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, o
     UsageError
         It holds a dataset, a build or other files, and `overwrite` is off; or files that this project did not make.
     """
-    if manifest is not None:
-        if not overwrite:
-            raise UsageError(
-                f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): choose another folder, or --overwrite"
-            )
-        remove_dataset(layout, manifest)
-    if workspace.plan.exists() or workspace.assembly.exists():
-        discard(workspace)
-    foreign = sorted(path.name for path in layout.root.iterdir() if path != workspace.root)
+    if manifest is not None and not overwrite:
+        raise UsageError(
+            f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): choose another folder, or --overwrite"
+        )
+    # A copy of the manifest lies in the workspace while its dataset is removed, so that a call killed meanwhile is made up for.
+    replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else manifest
+    foreign = _foreign(workspace, replaced)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise UsageError(
             f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: choose another folder"
         )
+    begun = workspace.plan.exists() or workspace.assembly.exists()
+    if replaced is not None:
+        workspace.plan.unlink(missing_ok=True)
+        write_durably(workspace.replaced, replaced.dumps())
+        remove_dataset(layout, replaced)
+    if begun:
+        discard(workspace)
+    workspace.replaced.unlink(missing_ok=True)
+
+
+def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
+    """What lies in the dataset's folder and belongs neither to the dataset nor to the unfinished build in it."""
+    root = workspace.out
+    owned = {MANIFEST_NAME} if manifest is not None else set()
+    owned.update(path.name for path in workspace.left_of_commit())
+    if manifest is not None:
+        owned.update(entry.name for entry in manifest.files)
+        owned.update(entry.name for shard in manifest.shards for entry in shard.files)
+    owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
+    owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))
+    folders = {parent.as_posix() for name in owned for parent in PurePosixPath(name).parents}
+    found = []
+    for folder, below, files in os.walk(root):
+        here = Path(folder).relative_to(root)
+        if here == Path():
+            below[:] = [name for name in below if name != workspace.root.name]
+        elif not below and not files and here.as_posix() not in folders:
+            found.append(here.as_posix())
+        links = [name for name in below if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118 -- many files
+        found += [name for name in ((here / name).as_posix() for name in files + links) if name not in owned]
+    return sorted(found)
+
+
+def _recorded(workspace: Workspace) -> list[Shard]:
+    """The shards that the unfinished build has finished."""
+    records = sorted(workspace.root.glob("staging/*.json"))
+    shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
+    return [shard for shard in shards if shard is not None]
 
 
 def discard(workspace: Workspace) -> None:
     """Remove what an unfinished build has put into the dataset's folder, and its plan."""
     workspace.plan.unlink(missing_ok=True)
-    for record in sorted(workspace.root.glob("staging/*.json")):
-        shard = Shard.from_json(json.loads(record.read_bytes()), Problems())
-        for entry in shard.files if shard is not None else ():
+    for path in workspace.left_of_commit():
+        path.unlink(missing_ok=True)
+    for shard in _recorded(workspace):
+        for entry in shard.files:
             _remove(workspace.out / entry.name.split("/")[0])
     for path in workspace.final.iterdir():
         _remove(workspace.out / path.name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from packer.durable import fsync_folder
 from shardspec.errors import BuildError, ShardspecError
+from shardspec.layout import MANIFEST_NAME
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Workspace:
     def plan(self) -> Path:
         """The plan; written after everything that it refers to, so a folder without it holds nothing of worth."""
         return self.root / "plan.json"
+
+    @property
+    def replaced(self) -> Path:
+        """A copy of the manifest of the dataset that is being removed to make room for this one."""
+        return self.root / "replaced.json"
 
     @property
     def items(self) -> Path:
@@ -117,8 +123,12 @@ class Workspace:
 
     def sweep(self) -> None:
         """Remove what killed workers left half-written."""
-        for path in self.root.rglob("*.partial"):
+        for path in (*self.root.rglob("*.partial"), *self.left_of_commit()):
             path.unlink(missing_ok=True)
+
+    def left_of_commit(self) -> list[Path]:
+        """Manifests that killed calls had begun to write."""
+        return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
         """Remove everything."""

@@ -1,0 +1,122 @@
+"""Builds that are killed at every operation on files, one after another. Run as a program: ``crash_points.py SOURCE FOLDER STEP``.
+
+Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation (seen by an
+audit hook); then forks again and lets the same build go on to its end. It prints one JSON line per round: the operation, what
+the folder looked like at that moment, and what it looked like in the end.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import packer
+from packer.engines.inline import InlineEngine
+from packer.part import Part
+from packer.workspace import Workspace
+from shardspec.errors import NotADatasetError
+from shardspec.layout import Layout
+from support.packed import check_whole, fingerprints
+from support.steps import LOG, read_log
+
+OPERATIONS = frozenset({"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"})
+
+
+def build(source: Path, out: Path) -> None:
+    """The build whose crashes are looked at: several tasks, several shards, in one process."""
+    steps = ("decode", "resize", "support.steps:log_items")
+    packer.build(
+        source, out, steps=steps, size=16, shard_size=20_000, label_from="folder", engine="inline", progress=False
+    )
+
+
+def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
+    """An operation that changes something below `out`, in words; None for any other."""
+    if event not in OPERATIONS or (
+        event == "open" and not (isinstance(arguments[1], str) and set(arguments[1]) & set("wxa+"))
+    ):
+        return None
+    names = [os.fsdecode(a) for a in arguments[:2] if isinstance(a, str | bytes | os.PathLike)]
+    inside = [name.removeprefix(f"{out}/") for name in names if name.startswith(str(out))]
+    return f"{event} {' '.join(inside)}" if inside else None
+
+
+def run_forked(source: Path, out: Path, kill_at: int | None) -> tuple[int, str]:
+    """Build in a child; its exit status, and the operation before which it was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        count = 0
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal count
+            told = describe(event, arguments, out)
+            if told is None:
+                return
+            if count == kill_at:
+                os.write(writing, told.encode("utf-8", "replace"))
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+
+        status = 1
+        try:
+            sys.addaudithook(hook)
+            build(source, out)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return status, told
+
+
+def look(out: Path) -> dict[str, Any]:
+    """What a reader, and a resume, would find."""
+    space = Workspace(out / ".build")
+    found: dict[str, Any] = {"parts": [], "shards": {}, "readable": False}
+    found["assembling"] = space.assembly.exists()
+    if space.parts.is_dir():
+        parts = [path for path in space.parts.iterdir() if path.suffix != ".partial"]
+        found["parts"] = sorted(report.name for path in parts for report in Part(path).reports())
+    for record in (out / ".build" / "staging").glob("*.json"):
+        shard = out / f"{record.stem}.lmdb"
+        if shard.exists():
+            found["shards"][shard.name] = [shard.stat().st_ino, shard.stat().st_mtime_ns]
+    try:
+        Layout(out).load()
+        found["readable"] = True
+    except NotADatasetError:
+        pass
+    return found
+
+
+def main(source: Path, folder: Path, step: int) -> None:
+    """Crash at every `step`-th operation."""
+    assert InlineEngine.__module__ in sys.modules  # loaded before the forks, once for all
+    kill_at = 0
+    while True:
+        out = folder / f"{kill_at:04d}"
+        log = folder / f"{kill_at:04d}.log"
+        os.environ[LOG] = str(log)
+        status, told = run_forked(source, out, kill_at)
+        if os.WIFEXITED(status):
+            print(json.dumps({"whole": fingerprints(out), "status": status}))
+            return
+        at_crash = look(out)
+        before = read_log(log)
+        status, _ = run_forked(source, out, None)
+        line: dict[str, Any] = {"killed_before": told, "status": status, "crash": at_crash, "before": before}
+        if not status:
+            check_whole(out)
+            shards = {path.name: [path.stat().st_ino, path.stat().st_mtime_ns] for path in out.glob("*.lmdb")}
+            line |= {"fingerprints": fingerprints(out), "shards": shards, "after": read_log(log)[len(before) :]}
+        print(json.dumps(line), flush=True)
+        kill_at += step
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,284 @@
+"""Builds that are killed with SIGKILL at any moment, and go on when the same command is given again."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import OPTIONS, PICTURES, TESTS, write_pictures
+from support.command import environment, read_jsonl, run_packer, start_packer
+from support.packed import check_whole, fingerprints
+from support.processes import wait_for, workers_in, workers_of
+from support.steps import LOG, read_log
+
+from packer.part import Part
+from packer.plan import TASK_ITEMS
+from shardspec.errors import NotADatasetError
+from shardspec.layout import Layout
+
+STEPS = ("--steps", "decode,resize,support.steps:log_items")
+
+
+def crash(folder: Path, step: int) -> list[dict[str, Any]]:
+    """Kill one-process builds at every `step`-th operation on files, and finish each (`support.crash_points`)."""
+    write_pictures(folder / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)])
+    (folder / "out").mkdir()
+    program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out", str(step)]
+    done = subprocess.run(
+        program, env=environment(python_path=TESTS), capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_crashes(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash, and after every resume."""
+    *crashed, whole = rounds
+    assert whole["status"] == 0
+    for found in crashed:
+        where = found["killed_before"]
+        state = found["crash"]
+        assert found["status"] == 0, where
+        assert found["fingerprints"] == whole["whole"], where
+        # Nothing half-written is readable: the only crash with a readable dataset is one behind the manifest's rename.
+        assert not state["readable"] or where.startswith(
+            ("shutil.rmtree .build", "os.remove .build", "os.rmdir .build")
+        ), where
+        # Nothing finished is done twice: neither the items of finished tasks, nor shards that stand.
+        assert not set(state["parts"]) & set(found["after"]), where
+        if state["assembling"]:
+            assert not found["after"], where
+        for name, identity in state["shards"].items():
+            assert found["shards"][name] == identity, where
+        assert max(Counter(found["after"]).values(), default=1) == 1, where
+        assert set(found["before"]) | set(found["after"]) == {
+            f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)
+        }
+
+
+def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, step=5)
+    check_crashes(rounds)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("parts/part-", "staging/shard-", "index"):
+        assert phase in places
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, step=1)
+    check_crashes(rounds)
+    assert any(found["crash"]["readable"] for found in rounds[:-1])
+
+
+@pytest.fixture
+def builds() -> Iterator[list[Any]]:
+    """Builds that a test started; what is left of them is ended."""
+    started: list[Any] = []
+    yield started
+    for build in started:
+        if build.poll() is None:
+            build.kill()
+        build.communicate()
+
+
+Moment = Callable[[Path], object]
+
+
+def parts_of(out: Path) -> list[Path]:
+    """Finished parts."""
+    return [
+        path
+        for path in (out / ".build" / "parts").glob("part-*")
+        if path.suffix != ".partial" and ".item-" not in path.name
+    ]
+
+
+def at_work(out: Path) -> object:
+    """The first part is finished, and not the last."""
+    return parts_of(out)
+
+
+def at_assembly(out: Path) -> object:
+    """The first shard stands, and not the last."""
+    return list(out.glob("shard-*"))
+
+
+def at_commit(out: Path) -> object:
+    """The finished files are being moved into place; the manifest is not written."""
+    return (out / "index").exists() or (out / "rejects.jsonl").exists()
+
+
+class Progress:
+    """What was done by whom, over all sessions of a build."""
+
+    def __init__(self, out: Path, log: Path) -> None:
+        self.out = out
+        self.log = log
+        self.finished_items: set[str] = set()
+        self.shards: dict[str, tuple[int, int]] = {}
+        self.logged = 0
+
+    def after_kill(self) -> None:
+        """Check what this session did, and remember what was finished."""
+        with pytest.raises(NotADatasetError):
+            Layout(self.out).load()
+        self._check_session()
+        for part in parts_of(self.out):
+            self.finished_items |= {report.name for report in Part(part).reports()}
+        if (self.out / ".build" / "assembly.json").exists():
+            lines = (self.out / ".build" / "items.jsonl").read_text().splitlines()
+            self.finished_items = {json.loads(line)[1] for line in lines}
+        for record in (self.out / ".build" / "staging").glob("*.json"):
+            shard = self.out / f"{record.stem}.lmdb"
+            if shard.exists():
+                self.shards[shard.name] = (shard.stat().st_ino, shard.stat().st_mtime_ns)
+
+    def at_end(self) -> None:
+        """Check the last session: finished shards are the very files that stood before."""
+        self._check_session()
+        for name, identity in self.shards.items():
+            stat = (self.out / name).stat()
+            assert (stat.st_ino, stat.st_mtime_ns) == identity
+
+    def _check_session(self) -> None:
+        lines = read_log(self.log)
+        again = set(lines[self.logged :]) & self.finished_items
+        assert not again, "decoded again though their task was finished"
+        self.logged = len(lines)
+
+
+def kill_at(build: Any, out: Path, moment: Moment) -> bool:
+    """Kill the build's process once a moment has come; False if it ended before."""
+    wait_for("the moment", lambda: moment(out) or build.poll() is not None, pause_s=0)
+    if build.poll() is not None:
+        return False
+    os.kill(build.pid, signal.SIGKILL)
+    build.communicate()
+    wait_for("the workers' end", lambda: not workers_in(out))
+    return True
+
+
+def test_kills_in_work_assembly_and_commit(mixed: Path, tmp_path: Path, builds: list[Any]) -> None:
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    run_packer("build", mixed, tmp_path / "whole", *OPTIONS, *STEPS, "--engine", "inline", env=env)
+    (tmp_path / "log").unlink()
+    out = tmp_path / "out"
+    progress = Progress(out, tmp_path / "log")
+    for moment in (at_work, at_work, at_assembly, at_commit):
+        builds.append(start_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=env))
+        # A moment that came in an earlier session has come already.
+        if not kill_at(builds[-1], out, moment):
+            assert moment is at_commit, builds[-1].communicate()[1]
+            break
+        progress.after_kill()
+    run_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=env)
+    progress.at_end()
+    check_whole(out)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+    wall_clock = Layout(out).load().wall_clock
+    assert wall_clock["shards_written"] <= len(list(out.glob("shard-*")))
+    assert wall_clock["tasks_run"] <= 4
+
+
+def test_a_whole_group_killed_at_once(mixed: Path, reference: Path, tmp_path: Path, builds: list[Any]) -> None:
+    out = tmp_path / "out"
+    builds.append(start_packer("build", mixed, out, *OPTIONS, "--workers", 2))
+    wait_for("a part", lambda: parts_of(out), pause_s=0)
+    everyone = [builds[0].pid, *workers_of(builds[0].pid)]
+    for process in everyone:
+        os.kill(process, signal.SIGKILL)
+    builds[0].communicate()
+    run_packer("build", mixed, out, *OPTIONS)
+    assert fingerprints(out) == fingerprints(reference)
+
+
+def test_a_killed_overwrite_is_made_up_for(mixed: Path, reference: Path, tmp_path: Path) -> None:
+    """The old dataset is gone or there, never half there, and what is left of it is in nobody's way."""
+    out = tmp_path / "out"
+    kill_on_remove = (
+        "import os, signal, sys\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'os.remove' and os.fsdecode(arguments[0]).endswith('shard-00001.lmdb'):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if 'packer' in sys.orig_argv:\n"
+        "    sys.addaudithook(hook)\n"
+    )
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "sitecustomize.py").write_text(kill_on_remove)
+    run_packer("build", mixed, out, "--size", 16, "--limit", 60, "--shard-size", "20kB")
+    assert len(list(out.glob("shard-*"))) > 2
+    env = environment(python_path=tmp_path / "hooks")
+    run_packer("build", mixed, out, *OPTIONS, "--overwrite", env=env, expect=-signal.SIGKILL)
+    with pytest.raises(NotADatasetError):
+        Layout(out).load()
+    assert (out / "shard-00001.lmdb").exists()
+    run_packer("build", mixed, out, *OPTIONS)
+    assert fingerprints(out) == fingerprints(reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["lmdb", "npy"])
+def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: list[Any], format: str) -> None:
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    slow = ("--steps", "decode,resize,support.steps:log_items,support.steps:slow", "--shuffle", "3", "--format", format)
+    run_packer("build", mixed, tmp_path / "whole", *OPTIONS, *slow, "--engine", "inline", env=env)
+    (tmp_path / "log").unlink()
+    rng = random.Random(0)
+    out = tmp_path / "out"
+    progress = Progress(out, tmp_path / "log")
+    kills = 0
+    while kills < 20:
+        builds.append(start_packer("build", mixed, out, *OPTIONS, *slow, "--workers", rng.choice([1, 2, 5]), env=env))
+        lines = len(read_log(tmp_path / "log"))
+        target = rng.choice(["lines", "parts", "shards", "commit", "at once"])
+        goal = rng.randrange(1, 20)
+
+        def come(target: str = target, goal: int = goal, lines: int = lines) -> object:
+            if target == "lines":
+                return len(read_log(tmp_path / "log")) >= lines + goal
+            if target == "parts":
+                return len(parts_of(out)) > goal % 4
+            if target == "shards":
+                return len(list(out.glob("shard-*"))) > goal % 6
+            return at_commit(out) if target == "commit" else out.exists()
+
+        wait_for(target, lambda b=builds[-1], come=come: come() or b.poll() is not None, pause_s=0)
+        if builds[-1].poll() is not None:
+            status, told = builds[-1].returncode, builds[-1].communicate()[1]
+            assert status == 0, told
+            progress.at_end()
+            assert fingerprints(out) == fingerprints(tmp_path / "whole")
+            out.rename(tmp_path / f"done-{kills}-{len(builds)}")
+            (tmp_path / "log").unlink()
+            progress = Progress(out, tmp_path / "log")
+            continue
+        victims = [builds[-1].pid, *rng.choice([[], workers_of(builds[-1].pid)])]
+        for victim in victims:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        builds[-1].communicate()
+        wait_for("the workers' end", lambda: not workers_in(out))
+        kills += 1
+        if (out / "manifest.json").exists():  # it was killed behind its commit
+            check = run_packer("build", mixed, out, *OPTIONS, *slow, env=env)
+            assert check.returncode == 0
+            assert fingerprints(out) == fingerprints(tmp_path / "whole")
+            out.rename(tmp_path / f"done-{kills}-{len(builds)}")
+            (tmp_path / "log").unlink()
+            progress = Progress(out, tmp_path / "log")
+        elif (out / ".build" / "plan.json").exists() and format == "lmdb":
+            progress.after_kill()
+    run_packer("build", mixed, out, *OPTIONS, *slow, env=env)
+    check_whole(out)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+    assert len(read_jsonl(out / "items.jsonl")) == PICTURES + 3
