@@ -21,13 +21,16 @@ def wants_seeds(transform: BatchTransform | None) -> bool:
 
 
 class DeviceStage:
-    """Moves batches to a device, one ahead of the consumer, and transforms them there.
+    """Moves batches to a device and transforms them there.
 
-    On CUDA, the copy runs on a stream of its own, so it overlaps with the consumer's work; the consumer's stream waits for it.
+    On CUDA, copies run on a stream of their own, so they overlap with the consumer's work, whose stream waits for them. The
+    next batch's copy is begun one batch ahead where that batch is ready; waiting for it would only hold the present one back.
 
     Parameters
     ----------
     batches : iterator of SeededBatch
+    ready : callable
+        Whether the next of them is there.
     device : torch.device or None
         None leaves batches where they are.
     transform : callable, optional
@@ -36,10 +39,12 @@ class DeviceStage:
     def __init__(
         self,
         batches: Iterator[SeededBatch],
+        ready: Callable[[], bool],
         device: torch.device | None,
         transform: BatchTransform | None,
     ) -> None:
         self._batches = batches
+        self._ready = ready
         self._device = device
         self._transform = transform
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
@@ -49,7 +54,7 @@ class DeviceStage:
         if self._side is None:
             batch, seeds = next(self._batches)
             return self._transformed(self._to_device(batch), seeds)
-        # Only CUDA runs one ahead: elsewhere the copy would happen at once, in the consumer's own time.
+        # Elsewhere a copy ahead would happen at once, in the consumer's own time.
         current = self._ahead if self._ahead is not None else self._copy()
         if current is None:
             raise StopIteration
@@ -57,7 +62,7 @@ class DeviceStage:
         batch, seeds = current
         for value in batch.values():
             _record(value, torch.cuda.current_stream(self._device))
-        self._ahead = self._copy()
+        self._ahead = self._copy() if self._ready() else None
         return self._transformed(batch, seeds)
 
     def _copy(self) -> SeededBatch | None:

@@ -194,7 +194,7 @@ class LoaderIterator(Iterator[Batch]):
         # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
         self._finalizer = weakref.finalize(self, self._stage.stop)
         batches = _take(self._stage, jobs)
-        self._batches = DeviceStage(batches, loader.device, loader.batch_transform)
+        self._batches = DeviceStage(batches, self._stage.ready, loader.device, loader.batch_transform)
 
     def __next__(self) -> Batch:
         try:

@@ -110,6 +110,11 @@ class Stage(Generic[T]):
             raise error
         return result  # type: ignore[return-value] # a job without an error has its result
 
+    def ready(self) -> bool:
+        """Whether `take` would return at once."""
+        with self._lock:
+            return self._taken in self._results
+
     def stop(self) -> None:
         """End the threads. One that hangs in a read is left behind."""
         with self._lock:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -265,6 +266,31 @@ def test_batches_that_are_dropped_use_few_buffers(raw_path):
     loader = Loader(open_dataset(raw_path, fields=["image"]), 16, workers=2, prefetch=3)
     addresses = {batch["image"].data_ptr() for _ in range(20) for batch in loader}
     assert len(addresses) <= 3 + 2 + 1  # the loop's own variable holds one more while the next is taken
+
+
+_TWENTY_EPOCHS = """
+import sys
+import torch
+from readers import Loader, open_dataset
+def anonymous_bytes():
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+loader = Loader(open_dataset(sys.argv[1]), 64, workers=2, prefetch=3)
+epochs = []
+for epoch in range(20):
+    for batch in loader:
+        pass
+    epochs.append(anonymous_bytes())
+print(epochs[-1] - epochs[2])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's account of memory")
+def test_memory_is_flat_over_twenty_epochs(tmp_path):
+    path = write_crops(tmp_path / "d", "npy", None, count=400, size=128, shard_rows=150)  # 3 MB a batch, 20 MB an epoch
+    run = subprocess.run([sys.executable, "-c", _TWENTY_EPOCHS, str(path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 12_000_000
 
 
 def test_bytes_decoded_per_epoch_are_those_of_the_epoch(jpeg_path, monkeypatch):
