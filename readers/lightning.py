@@ -1,0 +1,240 @@
+"""Packed datasets for Lightning: one data module, exact under DDP and after a resume in mid-epoch."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import numpy.typing as npt
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from readers.datasets import open_dataset
+from readers.device import BatchTransform
+from readers.lightning_batches import Batches, EvalBatches, TrainBatches
+from readers.loader import Loader, available_processors
+from readers.order import WINDOW_BLOCKS, Shuffle
+from readers.plans import DecodePlan
+from readers.sampler import OrderSampler
+from readers.samples import SampleDataset
+from readers.seeding import AnyTransform
+from readers.shards import Verify
+from shardspec.errors import UsageError
+
+Source = SampleDataset | str | PathLike[str]
+LoaderKind = Literal["threads", "processes"]
+
+LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
+
+
+class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
+    """Packed datasets as a data module.
+
+    Right with any setting of ``Trainer(use_distributed_sampler=…)``: Lightning replaces samplers of a ``DataLoader`` only, and
+    this hands it plain iterables that know their rank. Every rank gets as many batches; where the samples do not divide by the
+    ranks the first few are repeated, fewer than there are ranks (with `drop_last`, left out), in validation and test too.
+
+    A checkpoint carries the samples that the training loop has consumed, not those that were read ahead. Resumed with
+    ``fit(ckpt_path=…)``, the epoch goes on with the very next sample, at any number of ranks and workers and any batch size.
+
+    Parameters
+    ----------
+    train : SampleDataset or path
+    val, test : SampleDataset or path, optional
+        Read in stored order; random transforms draw the same every time.
+    batch_size : int
+        Per rank.
+    loader : {"threads", "processes"}
+        ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
+    eval_batch_size : int, optional
+        Of validation and test; `batch_size` by default.
+    fields, verify, checksums
+        Of all that is given as a path (`readers.PackedDataset`).
+    transform, decode, sample_transform, batch_transform
+        Of training. `batch_transform` needs ``"threads"``.
+    eval_transform, eval_decode, eval_batch_transform
+        Of validation and test.
+    shuffle, seed, drop_last, window, weights, draws
+        Of training (`readers.Loader`). ``Trainer(overfit_batches=…)`` turns shuffling off.
+    workers : int, optional
+        Threads or processes per rank; by default the processors that this process may use, divided by the ranks of the node.
+    prefetch : int, optional
+        Batches ahead of the training loop; with ``"processes"``, per worker.
+    pin_memory : bool, optional
+        By default where batches go to a CUDA device.
+    timeout_s : float
+        For one batch.
+
+    Attributes
+    ----------
+    train, val, test : SampleDataset or None
+
+    Raises
+    ------
+    UsageError
+        Options exclude each other.
+    """
+
+    def __init__(
+        self,
+        train: Source,
+        val: Source | None = None,
+        test: Source | None = None,
+        *,
+        batch_size: int,
+        loader: LoaderKind = "threads",
+        eval_batch_size: int | None = None,
+        fields: Sequence[str] | None = None,
+        verify: Verify | bool = "size",
+        checksums: bool = True,
+        transform: AnyTransform | None = None,
+        decode: Mapping[str, DecodePlan] | None = None,
+        sample_transform: AnyTransform | None = None,
+        batch_transform: BatchTransform | None = None,
+        eval_transform: AnyTransform | None = None,
+        eval_decode: Mapping[str, DecodePlan] | None = None,
+        eval_batch_transform: BatchTransform | None = None,
+        shuffle: Shuffle = "full",
+        seed: int = 0,
+        drop_last: bool = False,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool | None = None,
+        timeout_s: float = 300.0,
+    ) -> None:
+        super().__init__()
+        if loader not in LOADERS:
+            raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
+        if loader == "processes" and (batch_transform is not None or eval_batch_transform is not None):
+            raise UsageError(
+                "batch_transform: expected none with loader='processes', which has no threads of ours to run it: "
+                "use loader='threads', or the model's on_after_batch_transfer"
+            )
+
+        def opened(source: Source, then: AnyTransform | None, plans: Mapping[str, DecodePlan] | None) -> SampleDataset:
+            if not isinstance(source, SampleDataset):
+                return open_dataset(source, fields, then, verify, checksums, plans)
+            if fields is not None or plans:
+                raise UsageError(
+                    "fields, decode: expected none with a dataset that is open already: give them to open_dataset, or a path here"
+                )
+            return source.with_transform(then)
+
+        self.train = opened(train, transform, decode).with_transform(sample_transform)
+        self.val = None if val is None else opened(val, eval_transform, eval_decode)
+        self.test = None if test is None else opened(test, eval_transform, eval_decode)
+        self.batch_size = batch_size
+        self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
+        self.loader = loader
+        self._drop_last = drop_last
+        self._order = {"shuffle": shuffle, "seed": seed, "window": window, "weights": weights, "draws": draws}
+        self._transforms = (batch_transform, eval_batch_transform)
+        self._workers, self._prefetch = workers, prefetch
+        self._pin_memory, self._timeout_s = pin_memory, timeout_s
+        self._batches: TrainBatches | None = None
+        self._eval: list[EvalBatches] = []
+        self._state: dict[str, Any] | None = None
+
+    def train_dataloader(self) -> TrainBatches:
+        """Batches of `train`, this rank's."""
+        order = dict(self._order)
+        if self.trainer is not None and self.trainer.overfit_batches > 0:
+            order["shuffle"] = False
+        batches, source = self._make(self.train, self.batch_size, self._drop_last, self._transforms[0], order)
+        self._batches = TrainBatches(batches, source, self.batch_size * self._ranks()[1], self._processed)
+        if self._state is not None:
+            self._batches.load_state_dict(self._state)
+            self._move_progress(self._state, self._batches)
+            self._state = None
+        return self._batches
+
+    def val_dataloader(self) -> EvalBatches | list[Any]:
+        """Batches of `val`, this rank's, in stored order."""
+        return self._eval_batches(self.val)
+
+    def test_dataloader(self) -> EvalBatches | list[Any]:
+        """Batches of `test`, this rank's, in stored order."""
+        return self._eval_batches(self.test)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the samples of it that the training loops of all ranks have consumed."""
+        if self._batches is None:
+            return {} if self._state is None else self._state
+        return self._batches.consumed_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Make the next training go on from a state."""
+        self._state = dict(state_dict)
+
+    def teardown(self, stage: str) -> None:
+        """End threads and worker processes."""
+        if self._batches is not None:
+            self._batches.close()
+        for batches in self._eval:
+            batches.close()
+        self._eval.clear()
+
+    def _eval_batches(self, dataset: SampleDataset | None) -> EvalBatches | list[Any]:
+        if dataset is None:
+            return []
+        order = {"shuffle": False}
+        batches = EvalBatches(*self._make(dataset, self.eval_batch_size, False, self._transforms[1], order))
+        self._eval.append(batches)
+        return batches
+
+    def _make(
+        self,
+        dataset: SampleDataset,
+        batch_size: int,
+        drop_last: bool,
+        batch_transform: BatchTransform | None,
+        order: dict[str, Any],
+    ) -> tuple[Batches, Loader | OrderSampler]:
+        """The batches of a dataset, and what decides their order."""
+        rank, world_size = self._ranks()
+        device = None if self.trainer is None else self.trainer.strategy.root_device
+        cuda = device is not None and device.type == "cuda"
+        workers = self._workers
+        if workers is None:
+            workers = max(1, available_processors() // (1 if self.trainer is None else self.trainer.num_devices))
+        if self.loader == "threads":
+            made = Loader(
+                dataset, batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
+                world_size=world_size, batch_transform=batch_transform, device=device if cuda else None,
+                pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
+            )  # fmt: skip
+            return made, made
+        sampler = dataset.sampler(rank=rank, world_size=world_size, drop_last=drop_last, **order)
+        loader = DataLoader(
+            dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
+            pin_memory=cuda if self._pin_memory is None else self._pin_memory, persistent_workers=workers > 0,
+            prefetch_factor=self._prefetch if workers else None, timeout=self._timeout_s if workers else 0,
+        )  # fmt: skip
+        return loader, sampler
+
+    def _ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among those that share out the samples."""
+        if self.trainer is not None:
+            shares = self.trainer.distributed_sampler_kwargs
+            return (0, 1) if shares is None else (shares["rank"], shares["num_replicas"])
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+
+    def _processed(self) -> int:
+        """Batches of this epoch that this rank's training loop has been through, as Lightning counts them."""
+        if self.trainer is None:
+            return 0
+        return int(self.trainer.fit_loop.epoch_loop.batch_progress.current.processed)
+
+    def _move_progress(self, state: Mapping[str, Any], batches: TrainBatches) -> None:
+        """Resumed with batches of another size altogether, make Lightning's count of them agree with what is left."""
+        if self.trainer is None or state["samples_per_step"] == batches.samples_per_step or state["consumed"] == 0:
+            return
+        current = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        moved = len(batches) - batches.left() - current.processed
+        for name in ("ready", "started", "processed", "completed"):
+            setattr(current, name, getattr(current, name) + moved)
