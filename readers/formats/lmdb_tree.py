@@ -8,6 +8,8 @@ damaged file gives an error where the C library, which trusts its pages, may end
 The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian (``mdb.c``: ``MDB_page``, ``MDB_node``, ``MDB_meta``).
 """
 
+import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,12 @@ _NO_PAGE = 2**64 - 1
 _DEPTH_MAX = 32
 _PAGE_BYTES = tuple(1 << bits for bits in range(9, 17))
 _ROW_DIGITS = 8
+_PAGE = struct.Struct("<QHHH")
+_OVERFLOW_PAGE = struct.Struct("<QHHI")
+_NODE = struct.Struct("<4H")
+_NUMBER = struct.Struct("<Q")
+_KEYS_ONE_BY_ONE = 32
+"""Up to this many keys, Python alone is faster than arrays."""
 _POWERS = 10 ** np.arange(_ROW_DIGITS - 1, -1, -1)
 
 _TREE = [
@@ -91,9 +99,51 @@ class LMDBTree:
         self._check_meta(meta, rows * len(self._names))
         self._halves = data.view("<u2")
         self._leaves, self._firsts = self._directory(meta, rows * len(self._names))
+        self._leaves_list, self._firsts_list = self._leaves.tolist(), self._firsts.tolist()
+        self._view = data.data
 
     def locate(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
         """Where the values of some fields lie, for some rows; all lie within the file."""
+        if len(rows) * len(names) <= _KEYS_ONE_BY_ONE:
+            found = {name: [self._locate_one(row, name.encode()) for row in rows.tolist()] for name in names}
+            return {name: Values(*np.array(pairs, np.int64).T) for name, pairs in found.items()}
+        return self._locate_all(rows, names)
+
+    def _locate_one(self, row: int, name: bytes) -> tuple[int, int]:
+        """Start and size of one value: the same as `_locate_all`, without the cost of setting up arrays."""
+        view, page_bytes = self._view, self._page_bytes
+        ordinal = row * len(self._names) + self._ranks[name]
+        leaf = bisect_right(self._firsts_list, ordinal) - 1
+        number, index = self._leaves_list[leaf], ordinal - self._firsts_list[leaf]
+        page = number * page_bytes
+        found, _, flags, lower = _PAGE.unpack_from(view, page)
+        slots = _HEADER_BYTES + 2 * index
+        if found != number or flags != _LEAF or not slots < lower <= page_bytes:
+            raise self._corrupt("sound pages in the tree", "a damaged one")
+        place = view[page + slots] | view[page + slots + 1] << 8
+        key = b"%08d/%b" % (row, name)
+        start = place + _NODE_BYTES + len(key)
+        if place < lower or place & 1 or start > page_bytes:
+            raise self._corrupt("nodes within their page", "others")
+        low, high, flags, key_bytes = _NODE.unpack_from(view, page + place)
+        if key_bytes != len(key) or view[page + place + _NODE_BYTES : page + start] != key:
+            raise self._corrupt("the keys in order", "another key")
+        size = low | high << 16
+        if flags > _BIG or start + (8 if flags else size) > page_bytes:
+            raise self._corrupt("plain values within their page", "others")
+        if not flags:
+            return page + start, size
+        (number,) = _NUMBER.unpack_from(view, page + start)
+        page = number * page_bytes
+        if page + page_bytes > len(view):
+            raise self._corrupt("pages within the file", "a value on another")
+        found, _, flags, span = _OVERFLOW_PAGE.unpack_from(view, page)
+        span *= page_bytes
+        if found != number or flags != _OVERFLOW or _HEADER_BYTES + size > span or page + span > len(view):
+            raise self._corrupt("large values on overflow pages of their own", "others")
+        return page + _HEADER_BYTES, size
+
+    def _locate_all(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
         ranks = [self._ranks[name.encode()] for name in names]
         ordinals = (rows * len(self._names) + np.array(ranks)[:, None]).ravel()
         key_bytes = np.repeat([_ROW_DIGITS + 1 + len(name) for name in names], len(rows))

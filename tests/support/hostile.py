@@ -113,7 +113,13 @@ def _replace(path: Path, data: bytes) -> None:
 def _read(root: Path, manifest: Manifest, *, checksums: bool) -> Columns:
     reader = open_shard(root, manifest, checksums=checksums)
     try:
-        return read_rows(reader, manifest.schema, range(len(reader)))
+        # Row by row first: readers may look up few values in another way than many.
+        ones = [read_rows(reader, manifest.schema, [row]) for row in range(len(reader))]
+        whole = read_rows(reader, manifest.schema, range(len(reader)))
+        for row, one in enumerate(ones):
+            if not _same(one, {name: column[row : row + 1] for name, column in whole.items()}):
+                return one
+        return whole
     finally:
         reader.close()
 

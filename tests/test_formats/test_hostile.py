@@ -19,7 +19,7 @@ FORMAT = pytest.mark.parametrize("format", sorted(FORMATS))
 UNCHECKED = ("lmdb", "npy")
 """Formats without checksums: a flipped bit of a value is another value, unless ``verify=`` compares the digests."""
 
-FEW, MANY = 60, 500
+FEW, MANY = 40, 500
 SCHEMAS = {"faces": (face_schema(8), 12), "kinds": (every_kind_schema(), 9)}
 
 
@@ -45,7 +45,7 @@ def survey(root: Path, format: str, schema: Schema, rows: int, count: int, step:
 @FORMAT
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_flipped_bits_and_cut_files(tmp_path: Path, format: str, schema: str) -> None:
-    survey(tmp_path / "packed", format, *SCHEMAS[schema], FEW, 1024)
+    survey(tmp_path / "packed", format, *SCHEMAS[schema], FEW, 2048)
 
 
 @pytest.mark.slow
