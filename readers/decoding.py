@@ -76,20 +76,24 @@ class Decoding:
         plan = self.plans.get(field.name)
         codec = self._codecs.get(field.name)
         stacked = isinstance(out, np.ndarray)
-        for i, place in enumerate(at.tolist()):
-            try:
-                if plan is not None:
+        i = 0
+        try:
+            if plan is not None:
+                for i, place in enumerate(at.tolist()):
                     rng = _plan_rng(picks, i) if plan.random else None
                     image = plan.decode(column[i], field, codec, rng, out[place] if stacked else None)
                     if not stacked:
                         out[place] = own(image)
-                elif codec is not None and stacked:
-                    codec.decode(column[i], out[place])
-                elif codec is not None:
+            elif codec is not None and stacked:
+                decode = codec.decode
+                for i, place in enumerate(at.tolist()):
+                    decode(column[i], out[place])
+            elif codec is not None:
+                for i, place in enumerate(at.tolist()):
                     out[place] = own(codec.decode(column[i]))
-            except Exception as error:
-                error.add_note(self.describe(int(picks.rows[i])))
-                raise
+        except Exception as error:
+            error.add_note(self.describe(int(picks.rows[i])))
+            raise
 
     def describe(self, row: int) -> str:
         """Key and place of a row, for messages."""
