@@ -1,7 +1,8 @@
 """Decode plans that crop and resize: of a JPEG, only as many pixels are decoded as the result needs.
 
-libjpeg-turbo decodes at eighths of the full size, which leaves out most of the work where pictures shrink. The crop is chosen
-on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
+libjpeg-turbo decodes at eighths of the full size, which leaves out most of the work where pictures shrink: here at a half, a
+quarter or an eighth, since its vector code knows no others and at seven eighths it takes longer than at full size. The crop is
+chosen on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
 it is resized: by area where it shrinks, linearly where it grows. Against decoding everything and resizing that same part, photos
 differ by 2 levels of 255 or less in the mean, as the tests hold.
 """
@@ -25,6 +26,8 @@ Box = tuple[float, float, float, float]
 
 _TRIES = 10
 _EIGHTHS = 8
+_FAST_EIGHTHS = (1, 2, 4)
+"""Scales, other than the full size, that libjpeg-turbo's inverse transform has vector code for."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,13 @@ class _Crop:
         return False
 
     def least_size(self, height: int, width: int, box: Box) -> tuple[int, int]:
-        """The height and width that a picture must be decoded to, so that the crop has no fewer pixels than the result."""
+        """The height and width to decode a picture to: the smallest fast scale at which the crop has as many pixels as the result."""
         left, top, right, bottom = box
-        return (
-            math.ceil(min(1.0, self.shape[0] / (bottom - top)) * height),
-            math.ceil(min(1.0, self.shape[1] / (right - left)) * width),
-        )
+        least = max(self.shape[0] / (bottom - top), self.shape[1] / (right - left))
+        for eighths in _FAST_EIGHTHS:
+            if least * _EIGHTHS <= eighths:
+                return math.ceil(height * eighths / _EIGHTHS), math.ceil(width * eighths / _EIGHTHS)
+        return height, width
 
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
