@@ -1,0 +1,205 @@
+"""The samples that every reading benchmark uses, and our packed datasets of them.
+
+Kinds: ``raw``, crops of 224 × 224 pixels; ``jpeg``, the same as JPEG of quality 90; ``photo`` and ``photo500``, JPEG photos of
+quality 90 whose shorter side is 256 and 500 pixels. They are windows of scikit-image's photographs at seeded places, with
+seeded noise. A sample's label is its number, so that a check knows which sample it sees; its points are drawn from it.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+import skimage.data
+
+from packer.shards import write_shard
+from packer.writers.base import ShardSize
+from shardspec.columns import Columns
+from shardspec.layout import Layout, describe_file
+from shardspec.manifest import Counts, Generation, Manifest
+from shardspec.schema import Field, NamedConfig, Schema
+
+KINDS = ("raw", "jpeg", "photo", "photo500")
+SIZE, QUALITY = 224, 90
+SHARD_BYTES = 256 << 20
+_NOISE = 5.0
+"""Standard deviation of the noise, levels: about a camera's."""
+_SIDES = {"photo": (256, 341), "photo500": (500, 667)}
+_WRITE_ROWS = 256
+
+
+class Source:
+    """The samples of a kind, as they lie in a folder: ``pixels.npy``, or ``bytes.bin`` and ``offsets.npy``.
+
+    Parameters
+    ----------
+    folder : Path
+        What `make_source` has filled.
+    """
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.landmarks: npt.NDArray[np.float32] = np.load(folder / "landmarks.npy")
+        self.images: npt.NDArray[np.uint8] | None = None
+        if kind in ("raw", "jpeg"):
+            self.images = np.load(folder / "pixels.npy", mmap_mode="r")
+        if kind != "raw":
+            self.landmarks = self.landmarks[: len(np.load(folder / f"{kind}.offsets.npy")) - 1]
+            self._bytes = np.memmap(folder / f"{kind}.bin", np.uint8, "r")
+            self._offsets = np.load(folder / f"{kind}.offsets.npy")
+
+    def __len__(self) -> int:
+        return len(self.landmarks)
+
+    def encoded(self, row: int) -> bytes:
+        """The JPEG of a sample."""
+        return self._bytes[self._offsets[row] : self._offsets[row + 1]].tobytes()
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        """The pixels that were encoded; of a photo those that its JPEG decodes to."""
+        if self.images is not None:
+            return np.asarray(self.images[row])
+        image: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(self.encoded(row))
+        return image
+
+
+def make_source(folder: Path, kinds: tuple[str, ...], rows: dict[str, int]) -> None:
+    """Make the samples of some kinds; what is there already is kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "landmarks.npy").exists():
+        most = max(rows.values())
+        points = np.random.default_rng(1).random((most, 5, 2), np.float32) * SIZE
+        np.save(folder / "landmarks.npy", points)
+    if {"raw", "jpeg"} & set(kinds) and not (folder / "pixels.npy").exists():
+        shape = (rows["raw"], SIZE, SIZE, 3)
+        pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, shape)
+        for row in range(rows["raw"]):
+            pixels[row] = _picture(row, SIZE, SIZE)
+        pixels.flush()
+    for kind in kinds:
+        if kind != "raw" and not (folder / f"{kind}.offsets.npy").exists():
+            _encode(folder, kind, rows["raw" if kind == "jpeg" else kind])
+
+
+def _encode(folder: Path, kind: str, rows: int) -> None:
+    images = np.load(folder / "pixels.npy", mmap_mode="r") if kind == "jpeg" else None
+    lengths = [0]
+    with (folder / f"{kind}.bin").open("wb") as file:
+        for row in range(rows):
+            if images is not None:
+                picture = np.ascontiguousarray(images[row])
+            else:
+                sides = _SIDES[kind]
+                picture = _picture(row, *(sides if row % 3 else sides[::-1]))
+            lengths.append(file.write(simplejpeg.encode_jpeg(picture, QUALITY, colorsubsampling="420")))
+    np.save(folder / f"{kind}.offsets.npy", np.cumsum(lengths))
+
+
+_photographs: list[npt.NDArray[np.uint8]] = []
+_noise: list[npt.NDArray[np.int16]] = []
+
+
+def _picture(row: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """A seeded window of a photograph, resized to a size, with noise."""
+    if not _photographs:
+        _photographs.extend([skimage.data.astronaut(), skimage.data.coffee(), skimage.data.chelsea()])
+        _noise.append(np.random.default_rng(0).normal(0, _NOISE, (1024, 1024, 3)).astype(np.int16))
+    rng = np.random.default_rng((2, row))
+    photograph = _photographs[row % len(_photographs)]
+    fits = min(photograph.shape[0] / height, photograph.shape[1] / width)
+    scale = min(fits, 1.0) if height == width == SIZE else fits * rng.uniform(0.7, 1.0)
+    h, w = int(height * scale), int(width * scale)
+    y, x = rng.integers(0, photograph.shape[0] - h + 1), rng.integers(0, photograph.shape[1] - w + 1)
+    window = photograph[y : y + h, x : x + w]
+    if window.shape[:2] != (height, width):
+        window = cv2.resize(window, (width, height), interpolation=cv2.INTER_CUBIC)
+    y, x = rng.integers(0, 1024 - height + 1), rng.integers(0, 1024 - width + 1)
+    return np.clip(window + _noise[0][y : y + height, x : x + width], 0, 255).astype(np.uint8)
+
+
+def schema_of(kind: str) -> Schema:
+    """Our schema of a kind."""
+    jpeg = NamedConfig("jpeg", {"quality": QUALITY, "subsampling": "420"})
+    images = {
+        "raw": Field("image", "fixed", "|u1", (SIZE, SIZE, 3)),
+        "jpeg": Field("image", "bytes", "|u1", (SIZE, SIZE, 3), jpeg),
+    }
+    photo = Field("image", "bytes", "|u1", (None, None, 3), jpeg)
+    return Schema(
+        (
+            Field("key", "text", "|u1", (None,), NamedConfig("utf8")),
+            images.get(kind, photo),
+            Field("landmarks", "fixed", "<f4", (5, 2), layout="5"),
+            Field("label", "fixed", "<i8", ()),
+        )
+    )
+
+
+def pack_ours(source: Source, root: Path, format: str) -> dict[str, float]:
+    """Write a packed dataset of the source with the project's writers, unless it is there; seconds and MB, kept beside it."""
+    facts = root.with_name(root.name + ".facts.json")
+    if facts.exists():
+        found: dict[str, float] = json.loads(facts.read_text())
+        return found
+    root.mkdir(parents=True)
+    start = time.perf_counter()
+    schema = schema_of(source.kind)
+    row_bytes = SIZE * SIZE * 3 if source.kind == "raw" else len(source.encoded(0))
+    step = min(len(source), max(1, SHARD_BYTES // row_bytes))
+    shards = []
+    for first in range(0, len(source), step):
+        rows = range(first, min(first + step, len(source)))
+        lengths = {"key": [15] * len(rows), "landmarks": [40] * len(rows), "label": [8] * len(rows)}
+        lengths["image"] = [row_bytes if source.kind == "raw" else len(source.encoded(r)) for r in rows]
+        size = ShardSize(len(rows), {n: sum(v) for n, v in lengths.items()}, {n: max(v) for n, v in lengths.items()})
+        batches = (_columns(source, rows[a : a + _WRITE_ROWS]) for a in range(0, len(rows), _WRITE_ROWS))
+        name = f"shard-{len(shards):05d}"
+        shards.append(write_shard(root, root / ".staging", format, name, schema, size, batches))
+    for left in root.glob(".staging*"):
+        left.unlink()
+    counts = Counts(len(source), len(source), 0, 0, len(source), 0, 0)
+    index = Layout(root).index("label")
+    index.parent.mkdir(exist_ok=True)
+    np.save(index, np.arange(len(source)), allow_pickle=False)
+    generation = Generation("build", "0" * 64, {}, {}, counts, tuple(shards))
+    manifest = Manifest(format, schema, (generation,), (describe_file(root, index),))
+    Layout(root).manifest.write_bytes(manifest.dumps())
+    found = {"pack_s": time.perf_counter() - start, "disk_mb": sum(s.bytes for s in shards) / 1e6}
+    facts.write_text(json.dumps(found))
+    return found
+
+
+def _columns(source: Source, rows: range) -> Columns:
+    images: Any = [source.encoded(row) for row in rows] if source.kind != "raw" else None
+    if images is None:
+        assert source.images is not None
+        images = np.ascontiguousarray(source.images[rows.start : rows.stop])
+    return {
+        "key": [b"%08d-000000" % row for row in rows],
+        "image": images,
+        "landmarks": source.landmarks[rows.start : rows.stop],
+        "label": np.arange(rows.start, rows.stop),
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that the benchmarks of reading share."""
+    parser.add_argument("--folder", type=Path, required=True, help="where samples and packed data are made and kept")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--rows", type=int, default=10_000, help="samples of the kinds raw and jpeg")
+    parser.add_argument("--photos", type=int, default=4_000, help="samples of the kinds photo and photo500")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--only", nargs="*", help="names of rows, or beginnings of them; limits are always measured")
+
+
+def rows_of(arguments: argparse.Namespace) -> dict[str, int]:
+    """Samples of each kind."""
+    return {kind: arguments.rows if kind in ("raw", "jpeg") else arguments.photos for kind in KINDS}

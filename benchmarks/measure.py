@@ -1,0 +1,234 @@
+"""What the reading benchmarks share: contenders measured in turn, statistics, the machine, and the JSON that they write.
+
+The method is in ``benchmarks/README.md``.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contender import Contender, ContenderError
+
+SCHEMA = 1
+LIBRARIES = ("numpy", "torch", "simplejpeg", "lmdb", "pyarrow", "h5py", "opencv-python-headless")
+
+_DOCUMENT: dict[str, type] = {
+    "schema": int,
+    "benchmark": str,
+    "time_utc": str,
+    "commit": str,
+    "machine": dict,
+    "versions": dict,
+    "settings": dict,
+    "groups": list,
+}
+_GROUP: dict[str, type] = {"name": str, "limit": str, "rows": list}
+_ROW: dict[str, type] = {"name": str, "ours": bool, "is_limit": bool, "rates": list, "error": str}
+_NUMBERS = ("median", "low", "high", "of_limit", "cpu_ms", "memory_mb", "disk_mb", "pack_s", "order_correlation")
+
+
+@dataclass
+class Entry:
+    """One row of a group: a contender's name and how its process is started.
+
+    Attributes
+    ----------
+    arm : str
+        ``module:function`` that makes the arm (`benchmarks.contender`).
+    options : dict
+        Its arguments.
+    is_limit : bool
+        Not a loader but what the machine can do.
+    checked : bool
+        Whether the warm-up epoch compares every sample with the source.
+    facts : dict
+        What is known already: ``pack_s``, ``disk_mb``.
+    """
+
+    name: str
+    arm: str
+    options: dict[str, Any] = field(default_factory=dict)
+    ours: bool = False
+    is_limit: bool = False
+    checked: bool = True
+    facts: dict[str, float] = field(default_factory=dict)
+
+
+def measure_group(
+    name: str, entries: Sequence[Entry], rounds: int, timeout_s: float = 180.0, quiet: bool = False
+) -> dict[str, Any]:
+    """Start every contender, warm each up for a checked epoch, then measure them in turn, round after round.
+
+    The first entry that is a limit is the one that all others are given as a fraction of, round by round.
+
+    Returns
+    -------
+    dict
+        A group of the document (`check_document`). A contender that fails keeps its error and no rates.
+    """
+    rows = [_empty_row(entry) for entry in entries]
+    contenders: list[Contender | None] = [None] * len(entries)
+    with contextlib.ExitStack() as stack:
+        for i, entry in enumerate(entries):
+            try:
+                contender = stack.enter_context(Contender(entry.arm, entry.options, timeout_s))
+                warm = contender.epoch(0, check=entry.checked)
+                rows[i]["order_correlation"] = warm.get("order_correlation")
+                contenders[i] = contender
+            except ContenderError as error:
+                rows[i]["error"] = str(error)
+                if not quiet:
+                    print(f"{entry.name}: {error}", flush=True)
+        cpu: list[list[float]] = [[] for _ in entries]
+        for number in range(1, rounds + 1):
+            for i, contender in enumerate(contenders):
+                if contender is None:
+                    continue
+                try:
+                    found = contender.epoch(number)
+                except ContenderError as error:
+                    rows[i]["error"], contenders[i] = str(error), None
+                    continue
+                rows[i]["rates"].append(found["samples"] / found["seconds"])
+                rows[i]["memory_mb"] = max(rows[i]["memory_mb"] or 0.0, found["memory_mb"])
+                cpu[i].append(1e3 * found["cpu_s"] / found["samples"])
+    limit = next((row for row in rows if row["is_limit"] and row["rates"]), None)
+    for row, spent in zip(rows, cpu, strict=True):
+        summarise(row, limit)
+        row["cpu_ms"] = statistics.median(spent) if spent else None
+    return {"name": name, "limit": "" if limit is None else limit["name"], "rows": rows}
+
+
+def _empty_row(entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": entry.name, "ours": entry.ours, "is_limit": entry.is_limit, "rates": [], "error": ""}
+    return row | dict.fromkeys(_NUMBERS) | entry.facts
+
+
+def summarise(row: dict[str, Any], limit: dict[str, Any] | None) -> None:
+    """Median, lowest and highest of a row's rates, and the median of its ratios to the limit in the same round."""
+    rates = row["rates"]
+    if not rates:
+        return
+    row["median"], row["low"], row["high"] = statistics.median(rates), min(rates), max(rates)
+    if limit is not None and len(limit["rates"]) == len(rates):
+        row["of_limit"] = statistics.median(a / b for a, b in zip(rates, limit["rates"], strict=True))
+
+
+def document(benchmark: str, settings: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Everything that a run found, with the machine and versions."""
+    return {
+        "schema": SCHEMA,
+        "benchmark": benchmark,
+        "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": machine(),
+        "versions": {"python": platform.python_version()} | versions(LIBRARIES),
+        "settings": settings,
+        "groups": list(groups),
+    }
+
+
+def check_document(found: Any) -> None:
+    """Raise ValueError where a document is not of the schema that `document` writes.
+
+    Every key stands, none beside them; rates are positive; a row without rates says why.
+    """
+    _check_keys(found, _DOCUMENT, (), "document")
+    if found["schema"] != SCHEMA:
+        raise ValueError(f"schema: expected {SCHEMA}, found {found['schema']}")
+    for group in found["groups"]:
+        _check_keys(group, _GROUP, (), f"group {group.get('name')!r}")
+        for row in group["rows"]:
+            where = f"group {group['name']!r}, row {row.get('name')!r}"
+            _check_keys(row, _ROW, _NUMBERS, where)
+            if not row["rates"] and not row["error"]:
+                raise ValueError(f"{where}: expected rates or an error, found neither")
+            if any(not isinstance(rate, float) or rate <= 0 for rate in row["rates"]):
+                raise ValueError(f"{where}: expected positive rates, found {row['rates']}")
+            if row["rates"] and not row["low"] <= row["median"] <= row["high"]:
+                raise ValueError(f"{where}: expected low <= median <= high")
+
+
+def _check_keys(found: Any, types: dict[str, type], numbers: Sequence[str], where: str) -> None:
+    if not isinstance(found, dict) or set(found) != {*types, *numbers}:
+        raise ValueError(f"{where}: expected the keys {sorted({*types, *numbers})}, found {sorted(found)}")
+    for key, kind in types.items():
+        if not isinstance(found[key], kind):
+            raise ValueError(f"{where}: {key}: expected {kind.__name__}, found {type(found[key]).__name__}")
+    for key in numbers:
+        if found[key] is not None and not isinstance(found[key], int | float):
+            raise ValueError(f"{where}: {key}: expected a number or null, found {found[key]!r}")
+
+
+def table(group: dict[str, Any]) -> str:
+    """A group as a Markdown table."""
+    lines = [
+        f"**{group['name']}**",
+        "",
+        "| loader | samples/s | lowest–highest | of the limit | CPU ms/sample | memory MB | disk MB | pack s | order |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in group["rows"]:
+        name = f"*{row['name']}*" if row["is_limit"] else f"**{row['name']}**" if row["ours"] else row["name"]
+        if not row["rates"]:
+            lines.append(f"| {name} | {row['error'].splitlines()[-1][:120]} | | | | | | | |")
+            continue
+        spread = f"{row['low']:,.0f}–{row['high']:,.0f}"
+        cells = [f"{row['median']:,.0f}", spread, _number(row["of_limit"], 2), _number(row["cpu_ms"], 3)]
+        cells += [_number(row[key], digits) for key, digits in (("memory_mb", 0), ("disk_mb", 0), ("pack_s", 1))]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_number(row['order_correlation'], 2)} |")
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def write(found: dict[str, Any], path: Path | None) -> None:
+    """Check a document and write it as JSON."""
+    check_document(found)
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    info = Path("/proc/cpuinfo")
+    models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": platform.platform(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def versions(libraries: Iterable[str]) -> dict[str, str]:
+    """The installed versions; what is missing is left out."""
+    found = {}
+    for name in libraries:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def disk_mb(path: Path) -> float:
+    """Bytes of a file or folder, in MB."""
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return sum(p.stat().st_size for p in files) / 1e6
+
+
+def _commit() -> str:
+    root = Path(__file__).parent
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
