@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,17 @@ class LMDBShardWriter:
     def write(self, rows: Columns) -> None:
         """Append rows."""
         count = count_rows(self._schema, rows)
-        self._transaction.cursor().putmulti(self._entries(rows, count), append=True)
+        with self._writing():
+            self._transaction.cursor().putmulti(self._entries(rows, count), append=True)
         self._rows += count
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the library cannot write becomes a `BuildError`: its errors are no `OSError`."""
+        try:
+            yield
+        except lmdb.Error as error:
+            raise BuildError(f"{self._path}: cannot be written: {error}") from error
 
     def _entries(self, rows: Columns, count: int) -> Iterator[tuple[bytes, Buffer]]:
         """Keys and values of some rows, in the order of the keys."""
@@ -76,8 +86,8 @@ class LMDBShardWriter:
     def close(self) -> None:
         """Finish the file."""
         try:
-            self._transaction.commit()
-            with self._path.open("xb") as file:
+            with self._writing(), self._path.open("xb") as file:
+                self._transaction.commit()
                 self._environment.copyfd(file.fileno(), compact=True)
         finally:
             self._environment.close()
