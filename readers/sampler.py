@@ -28,16 +28,19 @@ class OrderSampler(Sampler[int]):
 
     def __init__(self, order: Order, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> None:
         self._progress = Progress(order, Cut(rank, world_size, drop_last))
+        self._begun: tuple[int, int] | None = None  # the last iterator's epoch, and what was consumed of it before
         self._yielded = 0
 
     def __len__(self) -> int:
         return self._progress.length()
 
     def __iter__(self) -> Iterator[int]:
-        # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element.
-        epoch, consumed = self._progress.begin()
+        # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element. One that nobody took
+        # from uses up no epoch, since torchdata makes several for each that it reads.
+        if self._begun is None or self._yielded:
+            self._begun = self._progress.begin()
         self._yielded = 0
-        return self._iterate(epoch, consumed)
+        return self._iterate(*self._begun)
 
     def _iterate(self, epoch: int, consumed: int) -> Iterator[int]:
         progress = self._progress
@@ -52,6 +55,7 @@ class OrderSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`."""
         self._progress.set_epoch(epoch)
+        self._begun = None
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state from which `load_state_dict` goes on, at any number of ranks and workers.
@@ -76,7 +80,7 @@ class OrderSampler(Sampler[int]):
             The state is of another order.
         """
         self._progress.load_state_dict(state)
-        self._yielded = 0
+        self._begun, self._yielded = None, 0
 
 
 def class_balanced_weights(labels: "np.ndarray[Any, np.dtype[Any]]") -> "np.ndarray[Any, np.dtype[np.float64]]":

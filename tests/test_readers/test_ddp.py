@@ -1,0 +1,138 @@
+"""Plain DistributedDataParallel on two processes (gloo), and torchdata's loader at other numbers of workers."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from support.command import COMMAND_LIMIT_S, environment
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from readers import Loader, open_dataset
+
+SAMPLES, BATCH_SIZE, STEPS = 59, 4, 3
+
+_RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from readers import Loader, open_dataset
+
+torch.set_num_threads(1)
+path, out, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+dataset = open_dataset(path, fields=["key", "image", "label"]).subset(range(59))
+sampler = dataset.sampler(seed=5, rank=rank, world_size=2)
+loaders = {
+    "Loader": (Loader(dataset, 4, seed=5, workers=1), None),
+    "DataLoader": (DataLoader(dataset, 4, sampler=sampler, num_workers=1, collate_fn=dataset.collate), sampler),
+}
+model = DistributedDataParallel(torch.nn.Linear(3, 3))
+for name, (loader, sampler) in loaders.items():
+    seen, steps = [], len(loader)
+    for epoch in range(2):
+        (sampler or loader).set_epoch(epoch)
+        batches = []
+        for batch in loader:
+            loss = torch.nn.functional.cross_entropy(model(batch["image"].float().mean((2, 3))), batch["label"])
+            loss.backward()  # waits for the other rank: unequal steps would hang here
+            batches.append(batch["key"])
+            if (epoch, len(batches)) == (1, 3):
+                state = loader.state_dict() if sampler is None else sampler.state_dict(consumed=3 * 4 * 2)
+        seen.append(batches)
+    with open(f"{out}/{name}-{rank}.json", "w") as file:
+        json.dump({"seen": seen, "steps": steps, "state": state}, file)
+dist.destroy_process_group()
+"""
+
+
+def flat(batches) -> list[str]:
+    return [key for batch in batches for key in batch]
+
+
+def woven(ranks: list[list[str]]) -> list[str]:
+    return [key for step in zip(*ranks, strict=True) for key in step]
+
+
+@pytest.fixture(scope="module")
+def ddp(jpeg_path, tmp_path_factory):
+    out = tmp_path_factory.mktemp("ddp")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RANK, jpeg_path, out, str(rank)],
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=COMMAND_LIMIT_S)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], errors
+    return out
+
+
+@pytest.fixture
+def dataset(jpeg_path):
+    return open_dataset(jpeg_path, fields=["key"]).subset(range(SAMPLES))
+
+
+def expected_keys(dataset, epoch: int) -> list[str]:
+    sampler = dataset.sampler(seed=5)
+    sampler.set_epoch(epoch)
+    return [dataset[i]["key"] for i in sampler]
+
+
+@pytest.mark.parametrize("name", ["Loader", "DataLoader"])
+def test_two_ranks_share_out_every_epoch(ddp, dataset, name):
+    found = [json.loads((ddp / f"{name}-{rank}.json").read_text()) for rank in range(2)]
+    for epoch in range(2):
+        assert [len(one["seen"][epoch]) for one in found] == [8, 8] == [one["steps"] for one in found]
+        keys = woven([flat(one["seen"][epoch]) for one in found])
+        expected = expected_keys(dataset, epoch)
+        assert keys == [*expected, expected[0]], "one sample is repeated, so that both ranks have 30"
+        assert len(set(expected)) == SAMPLES
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("name", ["Loader", "DataLoader"])
+def test_other_numbers_of_ranks_take_over(ddp, dataset, name, world_size):
+    states = [json.loads((ddp / f"{name}-{rank}.json").read_text())["state"] for rank in range(2)]
+    assert states[0] == states[1], "the state is one for all ranks"
+    ranks = []
+    for rank in range(world_size):
+        if name == "Loader":
+            batches = Loader(dataset, BATCH_SIZE, seed=5, rank=rank, world_size=world_size)
+            batches.load_state_dict(states[0])
+        else:
+            sampler = dataset.sampler(seed=5, rank=rank, world_size=world_size)
+            sampler.load_state_dict(states[0])
+            batches = DataLoader(dataset, BATCH_SIZE, sampler=sampler, collate_fn=dataset.collate)
+        ranks.append(flat(batch["key"] for batch in batches))
+    left = expected_keys(dataset, 1)[STEPS * BATCH_SIZE * 2 :]
+    assert woven(ranks)[: len(left)] == left
+    assert {len(keys) for keys in ranks} == {-(-len(left) // world_size)}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # called by torchdata
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2), (1, 2)])
+def test_stateful_dataloader_resumes_at_other_numbers_of_workers(dataset, before, after):
+    """Its own state is bound to its number of workers; that of our sampler, which it holds, is not."""
+
+    def make(sampler, workers):
+        return StatefulDataLoader(dataset, 4, sampler=sampler, num_workers=workers, collate_fn=dataset.collate)
+
+    sampler = dataset.sampler(seed=5)
+    batches = iter(make(sampler, before))
+    taken = flat(next(batches)["key"] for _ in range(STEPS))
+    state = json.loads(json.dumps(sampler.state_dict(consumed=STEPS * BATCH_SIZE)))
+    del batches
+    torch.manual_seed(99)
+    resumed = dataset.sampler(seed=5)
+    resumed.load_state_dict(state)
+    loader = make(resumed, after)
+    assert taken + flat(batch["key"] for batch in loader) == expected_keys(dataset, 0)
+    assert flat(batch["key"] for batch in loader) == expected_keys(dataset, 1), "the next epoch is whole"
