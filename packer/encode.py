@@ -11,7 +11,7 @@ from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 
-ValueKind = Literal["array", "image", "text", "json", "blob"]
+ValueKind = Literal["array", "image", "lossless", "text", "json", "blob"]
 
 KEPT = "_kept_jpeg"
 """Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if its bytes may be kept."""
@@ -42,6 +42,10 @@ def image_codec(recipe: Recipe) -> NamedConfig:
     return NamedConfig(recipe.encode)
 
 
+LOSSLESS_CODEC = NamedConfig("png")
+"""Of pictures that must not change, whatever the recipe says of others: those of ``also``."""
+
+
 def is_picture_field(name: str) -> bool:
     """Whether arrays (H, W, 3) uint8 under this name are pictures, encoded as the recipe says: ``image``, ``*_image``."""
     return name == "image" or name.endswith("_image")
@@ -52,6 +56,8 @@ class Encoder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
+        self._lossless = recipe.also_field if recipe.encode in ("jpeg", "webp") else None
+        self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
         self._codec: Codec | None = None if recipe.encode == "raw" else codec_for(field)
         self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
@@ -91,6 +97,8 @@ class Encoder:
             return EncodedValue(data, (len(data),), ColumnSpec("json", "|u1", 1))
         array = _as_array(name, value)
         if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
+            if name == self._lossless:
+                return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             encoded = fixed_bytes(array) if self._codec is None else self._codec.encode(array)
             return EncodedValue(encoded, array.shape, ColumnSpec("image", "|u1", 3))
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))

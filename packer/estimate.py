@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.item import Item
+from packer.listing import list_items
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.plan import Plan, make_plan
@@ -82,7 +83,7 @@ class Estimate:
 
 def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -> Estimate:
     """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`."""
-    listing = source.list_items(recipe.label_from, recipe.path_column)
+    listing = list_items(source, recipe)
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
     tried = _spread(listing.items[: recipe.limit])
     with tempfile.TemporaryDirectory() as folder:

@@ -2,9 +2,27 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class ItemFile(NamedTuple):
+    """A further file of an item, which a column of a table names.
+
+    Attributes
+    ----------
+    name : str
+        Its path relative to the source.
+    path : str
+    bytes : int
+    mtime_ns : int
+    """
+
+    name: str
+    path: str
+    bytes: int
+    mtime_ns: int
 
 
 @dataclass(frozen=True)
@@ -27,6 +45,8 @@ class Item:
         Further fields of the sample: JSON values, and arrays of a Python source.
     reject : str or None
         Why the source itself found it unfit.
+    files : dict of str to ItemFile
+        Further files, by the option that asks for them.
     """
 
     index: int
@@ -36,16 +56,19 @@ class Item:
     mtime_ns: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
     reject: str | None = None
+    files: Mapping[str, ItemFile] = field(default_factory=dict)
 
     def to_line(self) -> str:
         """The item as one line of JSON (ASCII, so that names that are no UTF-8 survive)."""
         document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
+        document.append(dict(self.files))
         return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
         """Read what `to_line` wrote."""
-        return cls(*json.loads(line))
+        *values, files = json.loads(line)
+        return replace(cls(*values), files={option: ItemFile(*file) for option, file in files.items()})
 
     def location(self) -> Path:
         """The path of an item that has one."""
@@ -70,7 +93,7 @@ class ItemReport:
     skipped : dict of str to list of int
         Frames that gave no sample, by reason.
     damage : str or None
-        What could not be read of a video that gave samples.
+        What could not be read, or cut, of an item that gave samples.
     step, reason : str or None
         Where and why it was rejected.
     """
@@ -87,6 +110,10 @@ class ItemReport:
     def skip(self, frame: int, reason: str) -> None:
         """Record a frame that gives no sample."""
         self.skipped.setdefault(reason, []).append(frame)
+
+    def add_damage(self, what: str) -> None:
+        """Record that something could not be read or cut."""
+        self.damage = f"{self.damage}; {what}" if self.damage else what
 
     @property
     def skipped_frames(self) -> int:

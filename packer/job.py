@@ -13,6 +13,7 @@ from packer.folder import locked
 from packer.index import write_index
 from packer.item import Item
 from packer.job_session import JobResult, JobSession
+from packer.listing import list_items
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.part_rows import SchemaSettler
@@ -86,11 +87,8 @@ class Job:
             It is finished, with more rejects than allowed.
         """
         check_steps(self._recipe, self._functions)
-        listing = self._source.list_items(self._recipe.label_from, self._recipe.path_column)
-        if not listing.items:
-            raise UsageError(
-                f"expected items to pack, found none ({listing.ignored} files are no pictures or videos by suffix)"
-            )
+        listing = list_items(self._source, self._recipe)
+        listing.check_items()
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
         with locked(self._workspace):
@@ -183,7 +181,7 @@ class Job:
 
     def _commit(self, plan: Plan, shards: tuple[Shard, ...]) -> Manifest:
         counts = Counts(**json.loads((self._workspace.root / "counts.json").read_bytes()))
-        generation = Generation("build", plan.fingerprint, plan.recipe, plan.runtime, counts, shards)
+        generation = Generation("build", plan.fingerprint, plan.told_recipe, plan.runtime, counts, shards)
         return self._session.commit([generation], {"tasks_run": self._session.done("task", "join")})
 
     def _check_rejects(self, result: BuildResult) -> None:

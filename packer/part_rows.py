@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.encode import ColumnSpec
+from packer.encode import LOSSLESS_CODEC, ColumnSpec
 from packer.part import Part, describe_difference
 from packer.workspace import Workspace
 from shardspec.columns import Columns, IntArray
@@ -167,6 +167,8 @@ class SchemaSettler:
             return Field(name, "bytes", "|u1", (None,))
         if spec.kind == "image" and self._image_codec.name != "raw":
             return Field(name, "bytes", "|u1", shape, self._image_codec)
+        if spec.kind == "lossless":
+            return Field(name, "bytes", "|u1", shape, LOSSLESS_CODEC)
         if not any(varying):
             classes = self._classes.get(name)
             layout = self._layouts.get(shape[0] or 0) if name == "landmarks" and len(shape) == 2 else None

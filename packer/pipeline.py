@@ -17,6 +17,9 @@ ITEM = "_item"
 REPORT = "_report"
 """Keys of a sample that carry the `Item` and its `ItemReport`; keys with a leading underscore are never stored."""
 
+SAMPLED = "_sampled"
+"""Key of a video's frames that carries the indices of all that are asked for, None where they are not known beforehand."""
+
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
     "faces": Entry("packer.steps.faces:make", "faces"),

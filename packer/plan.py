@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple
 
 from packer.item import Item
@@ -60,8 +61,14 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the bytes."""
-        decides = {"recipe": dict(self.recipe), "runtime": dict(self.runtime), "items": self.items_digest}
+        decides = {"recipe": self.told_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         return sha256_json({**decides, "classes": dict(self.classes)})
+
+    @property
+    def told_recipe(self) -> dict[str, Any]:
+        """The recipe as the manifest tells it: of files by their names alone. Their digests stand in `runtime`."""
+        paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
+        return {**self.recipe, **{name: PurePath(self.recipe[name]).name for name in paths}}
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -71,7 +78,7 @@ class Plan:
     def made(self, manifest: Manifest) -> bool:
         """Whether a dataset is what this plan makes. A converted one keeps the fingerprint, but not the recipe."""
         last = manifest.generations[-1]
-        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.recipe)
+        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.told_recipe)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Plan":
@@ -92,7 +99,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = [], hashlib.sha256()
     for item in items:
-        facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject]
+        facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
         # In ASCII: a name may be no UTF-8.
         digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
         lines.append(_storable(item).to_line())
@@ -112,7 +119,8 @@ def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     tasks: list[Task] = []
     start, start_offset, offset, size = 0, 0, 0, 0
     for position, (item, line) in enumerate(zip(items, lines, strict=True)):
-        weight = item.bytes * (VIDEO_WEIGHT if is_video(item.name) else 1)
+        read = item.bytes + sum(file.bytes for file in item.files.values())
+        weight = read * (VIDEO_WEIGHT if is_video(item.name) else 1)
         if position > start and (position - start == TASK_ITEMS or size + weight > TASK_BYTES):
             tasks.append(Task(start, position, start_offset))
             start, start_offset, size = position, offset, 0
@@ -127,6 +135,10 @@ def _digest_columns(item: Item) -> dict[str, Any]:
     return {name: digest_value(value) for name, value in item.columns.items()}
 
 
+def _facts_of_files(item: Item) -> list[Any]:
+    return sorted([option, file.name, file.bytes, file.mtime_ns] for option, file in item.files.items())
+
+
 def is_storable(item: Item) -> bool:
     """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
     return all(digest_value(value) is value for value in item.columns.values())
@@ -134,7 +146,7 @@ def is_storable(item: Item) -> bool:
 
 def _storable(item: Item) -> Item:
     """The item with its arrays replaced by digests."""
-    return Item(item.index, item.name, item.path, item.bytes, item.mtime_ns, _digest_columns(item), item.reject)
+    return replace(item, columns=_digest_columns(item))
 
 
 def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
@@ -164,4 +176,5 @@ def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) 
 
 
 def _differs(a: Item, b: Item) -> bool:
-    return (a.bytes, a.mtime_ns, dict(a.columns), a.reject) != (b.bytes, b.mtime_ns, dict(b.columns), b.reject)
+    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i)) for i in (a, b)]
+    return facts[0] != facts[1]

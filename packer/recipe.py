@@ -30,6 +30,12 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
+def field_name(column: str) -> str:
+    """A column's name as a field: lower case, other characters as underscores."""
+    name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
+    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
+
+
 @dataclass(frozen=True)
 class StepSpec:
     """A step by name, with its options.
@@ -115,8 +121,8 @@ class Recipe:
     )
     choose: str = _option(
         "all",
-        "faces: which of a frame to keep; 'track' keeps the video's longest track",
-        choices=("all", "largest", "best", "track"),
+        "faces: which of a frame to keep; of a video, 'track' keeps the longest track, 'main' that with the largest area",
+        choices=("all", "largest", "best", "track", "main"),
     )
     min_face: int = _option(
         40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20
@@ -133,8 +139,26 @@ class Recipe:
     landmarks: str = _option(
         "5", "faces: the detector's five points, dlib's 68, or a face mesh", choices=("5", "68", "mesh")
     )
-    landmark_model: str | None = _option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE")
+    landmark_model: str | None = _option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE", path=True)
     align: bool = _option(False, "faces: turn and scale the crop so that the five points fit the usual template")
+
+    boxes_from: str | None = _option(
+        None, "faces: column with the path of another item, whose faces are cut out of this one", metavar="COLUMN"
+    )
+    boxes: str | None = _option(
+        None, "faces: file or folder with the boxes, instead of the detector", metavar="FILE", path=True
+    )
+    boxes_scale: float = _option(
+        1.0, "faces: what coordinates in --boxes are multiplied by (2: made on half-size frames)", metavar="S", above=0
+    )
+    also: str | None = _option(
+        None,
+        "faces: column with the path of a second picture or video, cut as the first, into the field COLUMN_image",
+        metavar="COLUMN",
+    )
+    also_resample: str = _option(
+        "area", "faces: how --also is resized: areas averaged, or the nearest pixel", choices=("area", "nearest")
+    )
 
     encode: str = _option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
     quality: int = _option(95, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
@@ -160,12 +184,21 @@ class Recipe:
             problems.add("", f"expected at most one of every, fps, frames, keyframes, found {' and '.join(chosen)}")
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
+        used = {step.use for step in self.steps} or set(PRESETS.get(str(self.preset), ()))
+        for name in ("boxes_from", "boxes", "also"):
+            if getattr(self, name) is not None and "faces" not in used:
+                problems.add(name, "expected only with the step 'faces': choose --preset faces")
         problems.raise_as(UsageError, "recipe")
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
         """The steps that run: those given, else the preset's."""
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
+
+    @property
+    def also_field(self) -> str | None:
+        """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
+        return None if self.also is None else f"{field_name(self.also)}_image"
 
     @property
     def face_size(self) -> int:

@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packer.detect.runtime import resolve_runtime
 from packer.recipe import Recipe
+from packer.sidecar import digest_file_or_folder
 from shardspec.errors import MissingDependencyError, UsageError
 
 _CORE = ("numpy", "pillow", "simplejpeg")
@@ -23,12 +24,12 @@ _OF_FORMAT: Mapping[str, tuple[str, ...]] = {
 
 
 def describe_runtime(recipe: Recipe) -> dict[str, str]:
-    """Versions of the libraries that a recipe uses, by name, and ``detector`` where it looks for faces.
+    """Versions of the libraries that a recipe uses, by name, ``detector`` where it looks for faces, and digests of the files it names.
 
     Raises
     ------
     MissingDependencyError, UsageError
-        The detector's runtime is not installed, or cannot run on the device.
+        The detector's runtime is not installed, or cannot run on the device; a file cannot be read.
     """
     names = {*_CORE, *_OF_FORMAT[recipe.format]}
     steps = [step.use for step in recipe.chain]
@@ -39,6 +40,10 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
         names.add(runtime["detector"])
     if recipe.landmarks == "68" and "faces" in steps:
         names.add("dlib-bin")
+    for option in ("boxes", "landmark_model"):
+        path = getattr(recipe, option)
+        if path is not None and "faces" in steps:
+            runtime[option] = digest_file_or_folder(path)
     runtime.update((name, _version(name)) for name in sorted(names))
     return dict(sorted(runtime.items()))
 

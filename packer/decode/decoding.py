@@ -58,11 +58,19 @@ class Decoding:
         if self._failures:
             self.problems.append(f"{self._failures} packets did not decode: {self._failure}")
 
+    def sampled(self) -> tuple[int, ...] | None:
+        """Indices of the frames that are asked for, None if nothing but counting tells them."""
+        return tuple(np.flatnonzero(self._wanted()).tolist()) if self._timeline.exact else None
+
+    def _wanted(self) -> NDArray[np.bool_]:
+        timeline = self._timeline
+        return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
+
     def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
         """Frames are told by their timestamps, so what is not wanted need not be decoded."""
         timeline = self._timeline
         times = timeline.times().tolist()
-        wanted = self._sampling.choose(times, timeline.keys.tolist(), timeline.count)
+        wanted = self._wanted()
         missing = wanted.copy()
         trust = Trust(timeline.keys, timeline.positions)
         before = -1

@@ -14,7 +14,7 @@ _TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last place must 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Exactly one of four rules.
+    """Exactly one of five rules.
 
     Attributes
     ----------
@@ -27,19 +27,22 @@ class Sampling:
         That many frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no more.
     keyframes : bool
         The frames that are coded without reference to others. Nothing else is decoded.
+    at : tuple of int or None
+        The frames of these indices, as far as they are there.
     """
 
     every: int | None = None
     fps: float | None = None
     frames: int | None = None
     keyframes: bool = False
+    at: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("every", "fps", "frames") if getattr(self, name) is not None]
+        given = [name for name in ("every", "fps", "frames", "at") if getattr(self, name) is not None]
         given += ["keyframes"] * self.keyframes
         if len(given) != 1:
             raise ValueError(
-                f"expected exactly one of every, fps, frames, keyframes, found {', '.join(given) or 'none'}"
+                f"expected exactly one of every, fps, frames, keyframes, at, found {', '.join(given) or 'none'}"
             )
         if self.every is not None and self.every < 1:
             raise ValueError(f"expected every to be at least 1, found {self.every}")
@@ -67,6 +70,9 @@ class Sampling:
         if self.frames is not None:
             chosen = frozenset(spread(count, self.frames).tolist())
             return lambda index, time, key: index in chosen
+        if self.at is not None:
+            listed = frozenset(self.at)
+            return lambda index, time, key: index in listed
         if self.fps is not None:
             return _Ticks(self.fps)
         return lambda index, time, key: key

@@ -102,6 +102,11 @@ class VideoReader:
         found = [self._timeline.damage] if self._timeline.damage else []
         return "; ".join(found + self._decoding.problems) or None
 
+    @property
+    def sampled(self) -> tuple[int, ...] | None:
+        """Indices of the frames that the sampling asks for; None where they are known only once they are decoded."""
+        return self._decoding.sampled()
+
     def __enter__(self) -> VideoReader:
         return self
 

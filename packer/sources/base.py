@@ -21,11 +21,17 @@ class Listing:
         Files that are no items.
     classes : dict of str to list of str
         Class names of the integer columns that have them.
+    root : Path or None
+        What further paths in the items' columns are relative to, and must not leave; None where columns hold no paths.
+    fields : dict of str to str
+        The field of a sample that each column of a table becomes.
     """
 
     items: Sequence[Item]
     ignored: int = 0
     classes: dict[str, list[str]] = field(default_factory=dict)
+    root: Path | None = None
+    fields: dict[str, str] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -34,6 +40,12 @@ class Source(Protocol):
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """All items, in a fixed order, with their labels in a column ``label`` as `label_from` says."""
         ...
+
+
+def name_inside(root: Path, path: str | Path) -> str:
+    """How a path in a table is called: relative to the root, with ``/``, or as it stands where it lies outside."""
+    location = root / path
+    return location.relative_to(root).as_posix() if location.is_relative_to(root) else str(path)
 
 
 def describe_path(index: int, name: str, path: Path, root: Path, columns: dict[str, Any]) -> Item:

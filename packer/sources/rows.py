@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from packer.item import Item
-from packer.sources.base import Listing, describe_path
+from packer.recipe import field_name
+from packer.sources.base import Listing, describe_path, name_inside
 from shardspec.errors import UsageError
 
 RESERVED = frozenset(
@@ -59,7 +59,7 @@ class RowsSource:
         """The items, in the order of the rows."""
         rows = [self.rows[i] for i in range(len(self.rows))]
         names = list(dict.fromkeys(key for row in rows for key in row))
-        fields = {name: _field_name(name) for name in names if name != path_column}
+        fields = {name: field_name(name) for name in names if name != path_column}
         _check_names(fields)
         columns: dict[str, list[Any]] = {}
         for name, field in fields.items():
@@ -85,7 +85,7 @@ class RowsSource:
             replace(item, reject=item.reject or reason)
             for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
         ]
-        return Listing(items, classes=classes)
+        return Listing(items, classes=classes, root=self.root, fields=fields)
 
     def _items(self, rows: list[Mapping[str, Any]], path_column: str, columns: dict[str, list[Any]]) -> list[Item]:
         items = []
@@ -94,8 +94,7 @@ class RowsSource:
             path = row.get(path_column)
             if isinstance(path, str | Path) and str(path):
                 location = self.root / path
-                name = location.relative_to(self.root).as_posix() if location.is_relative_to(self.root) else str(path)
-                items.append(describe_path(index, name, location, self.root, values))
+                items.append(describe_path(index, name_inside(self.root, path), location, self.root, values))
             elif values.get("image") is not None:
                 items.append(Item(index, f"row-{index:08d}", None, columns=values))
             else:
@@ -124,12 +123,6 @@ def digest_value(value: Any) -> Any:
         return {"sha256": hashlib.sha256(value).hexdigest()}
     json.dumps(value)
     return value
-
-
-def _field_name(column: str) -> str:
-    """A column's name as a field: lower case, other characters as underscores."""
-    name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
-    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 
 
 def _check_names(fields: Mapping[str, str]) -> None:

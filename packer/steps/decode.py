@@ -10,7 +10,7 @@ from packer.decode.video import VideoReader
 from packer.encode import KEPT
 from packer.item import Item, ItemReport
 from packer.packed_items import PACKED_ROW
-from packer.pipeline import ITEM, REPORT, Sample, Step
+from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
 from packer.recipe import Recipe
 from packer.suffixes import is_video
 from shardspec.errors import ItemError
@@ -62,10 +62,12 @@ def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling) 
     """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error."""
     try:
         with VideoReader(item.location(), sampling) as video:
+            sampled = video.sampled
             for frame in video:
                 report.frames += 1
-                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time}
-            report.damage = video.damage
+                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, SAMPLED: sampled}
+            if video.damage is not None:
+                report.add_damage(video.damage)
     except VideoError as error:
         raise ItemError(str(error)) from error
     if not report.frames:

@@ -1,41 +1,38 @@
 """``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.detect import Detections, Detector
+from packer.companion import Companion
 from packer.detect.tracks import Tracker
-from packer.geometry.affine import apply
-from packer.geometry.align import align_matrix, warp
-from packer.geometry.crop import crop_matrix, cut
+from packer.face_crop import FaceCutter
+from packer.face_search import FaceSearch, Frame, ItemSearch
+from packer.frame_faces import NO_TRACK, FrameFaces
 from packer.item import ItemReport
-from packer.landmarks import make_provider
-from packer.landmarks.hull import hull
-from packer.landmarks.regions import regions
-from packer.pipeline import ITEM, REPORT, Sample, Step
+from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
 from packer.recipe import Recipe
 from packer.suffixes import is_video
-from shardspec.points import REGIONS, get_layout, hull_size
+from shardspec.errors import ItemError, UsageError
 
 BATCH_FRAMES = 4
 """Frames of one item that the detector is given at a time."""
 
-NO_TRACK = -1
+_ALSO = "also"
 
 
 def make(recipe: Recipe) -> Step:
     """The step of a recipe. The detector and the landmarks' model are loaded here, once per worker."""
     finder = FaceFinder(recipe)
+    weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
         found = finder.crops(samples)
-        if recipe.choose == "track":
-            found = _longest_track(found)
-        return found
+        return found if weigh is None else _one_track(found, weigh)
 
     return faces
 
@@ -46,7 +43,7 @@ class _Face:
 
     box: npt.NDArray[np.float32]
     score: float
-    points: npt.NDArray[np.float32]
+    points: npt.NDArray[np.float32] | None
     track: int
 
     @property
@@ -64,106 +61,175 @@ class FaceFinder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        if recipe.parity:
-            self._detector = Detector(recipe.detector, device=recipe.device)
-        else:
-            self._detector = Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
-        self._landmarks = make_provider(recipe.landmarks, recipe.landmark_model)
-        self._layout = self._landmarks.layout
+        self._search = FaceSearch(recipe)
+        self._cutter = FaceCutter(recipe)
 
     def crops(self, frames: Iterator[Sample]) -> Iterator[Sample]:
         """The face samples of one item, frame by frame, and of each frame as the detector orders them: largest first."""
-        tracker = Tracker()
+        first = next(frames, None)
+        if first is None:
+            return
+        item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
+        report.faces = 0
+        with self._search.of_item(item, sampled, report) as search, self._second(first) as second:
+            tracker = Tracker() if is_video(item.name) else None
+            yield from self._crops(chain([first], frames), search, second, tracker, report)
+
+    def _crops(
+        self,
+        frames: Iterator[Sample],
+        search: ItemSearch,
+        second: "_Second | None",
+        tracker: Tracker | None,
+        report: ItemReport,
+    ) -> Iterator[Sample]:
         faceless: list[Sample] = []
         any_face = False
-        report: ItemReport | None = None
         while batch := list(islice(frames, BATCH_FRAMES)):
-            report = batch[0][REPORT]
-            report.faces = report.faces or 0
-            for sample, found in zip(batch, self._detector.detect([sample["image"] for sample in batch]), strict=True):
-                report.faces += len(found.boxes)
-                wanted = self._wanted(found, tracker if is_video(sample[ITEM].name) else None)
-                if wanted:
+            found = search.faces([Frame(sample["frame"], sample["image"]) for sample in batch])
+            for sample, faces in zip(batch, found, strict=True):
+                crops = self._cut_all(sample, faces, second, tracker, report)
+                if crops:
                     any_face = True
                     faceless.clear()
-                    for face in wanted:
-                        yield self._cut(sample, face)
-                else:
-                    report.skip(sample["frame"], self._describe_none(found))
-                    if self._recipe.keep_faceless and not any_face:
-                        faceless.append(self._keep_whole(sample))
-        if report is not None and not any_face and faceless:
+                    yield from crops
+                elif self._recipe.keep_faceless and not any_face:
+                    whole = self._cutter.keep_whole(sample["image"])
+                    faceless.append({**sample, **whole, **(second.cut(sample, whole["matrix"]) if second else {})})
+        if not any_face and faceless:
             report.skipped.clear()
             yield from faceless
 
-    def _wanted(self, found: Detections, tracker: Tracker | None) -> list[_Face]:
+    def _cut_all(
+        self,
+        sample: Sample,
+        found: FrameFaces | str,
+        second: "_Second | None",
+        tracker: Tracker | None,
+        report: ItemReport,
+    ) -> list[Sample]:
+        """The samples of one frame. Without any, the report says why; a face that cannot be cut costs no other."""
+        frame = sample["frame"]
+        if isinstance(found, str):
+            if tracker is not None:
+                tracker.update(np.empty((0, 4)))
+            report.skip(frame, found)
+            return []
+        report.faces = (report.faces or 0) + len(found)
+        wanted = self._wanted(found, tracker)
+        if not wanted:
+            report.skip(frame, self._describe_none(found))
+        crops, failures = [], []
+        for face in wanted:
+            try:
+                cut = self._cutter.cut(sample["image"], face.box, face.points)
+            except (ValueError, UsageError) as error:
+                failures.append(f"a face could not be cut: {error}")
+                continue
+            known = {"box": face.box.astype(np.float32), "score": np.float32(face.score), "track": face.track}
+            crops.append({**sample, **cut, **known, **(second.cut(sample, cut["matrix"]) if second else {})})
+        if failures and not crops:
+            report.skip(frame, failures[0])
+        elif failures:
+            report.add_damage(f"frame {frame}: {failures[0]}")
+        return crops
+
+    def _wanted(self, found: FrameFaces, tracker: Tracker | None) -> list[_Face]:
         """The faces of one frame that are large and certain enough, after the choice among them."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
         keep = np.flatnonzero((side >= self._recipe.min_face) & (found.scores >= self._recipe.min_score))
-        boxes = found.boxes[keep]
-        tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(boxes)
+        if found.tracks is not None:
+            tracks = found.tracks[keep]
+        else:
+            tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(found.boxes[keep])
         faces = [
-            _Face(found.boxes[i], float(found.scores[i]), found.points[i], int(track))
+            _Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
             for i, track in zip(keep.tolist(), tracks.tolist(), strict=True)
         ]
-        if not faces or self._recipe.choose in ("all", "track"):
+        if not faces or self._recipe.choose not in ("largest", "best"):
             return faces
         if self._recipe.choose == "largest":
             return [max(faces, key=lambda face: face.area)]
         return [max(faces, key=lambda face: face.score)]
 
-    def _describe_none(self, found: Detections) -> str:
+    def _describe_none(self, found: FrameFaces) -> str:
         wanted = f"of {self._recipe.min_face} px and more with a score of {self._recipe.min_score:g} and more"
-        return f"no face {wanted}" + (" (some below)" if len(found.boxes) else "")
+        return f"no face {wanted}" + (" (some below)" if len(found) else "")
 
-    def _cut(self, sample: Sample, face: _Face) -> Sample:
-        """The crop of a face and its geometry."""
-        size = self._recipe.face_size
-        if self._recipe.align:
-            matrix = align_matrix(face.points, size, self._recipe.margin)
-            image = warp(sample["image"], matrix, size)
-        else:
-            matrix = crop_matrix(face.box, self._recipe.margin, size)
-            image = cut(sample["image"], matrix, size)
-        points, valid = self._landmarks(image, apply(matrix, face.points).astype(np.float32))
-        return {
-            **sample,
-            "image": image,
-            "landmarks": points,
-            "landmarks_valid": bool(valid),
-            "hull": hull(points, self._layout),
-            "regions": regions(points, self._layout),
-            "box": face.box.astype(np.float32),
-            "score": np.float32(face.score),
-            "matrix": matrix.astype(np.float32),
-            "track": face.track,
-        }
-
-    def _keep_whole(self, sample: Sample) -> Sample:
-        """A frame without a face: all of it, centred on black, with zeros for geometry and ``landmarks_valid`` false."""
-        height, width = sample["image"].shape[:2]
-        box = np.array([0, 0, width, height], np.float32)
-        matrix = crop_matrix(box, 0, self._recipe.face_size)
-        return {
-            **sample,
-            "image": cut(sample["image"], matrix, self._recipe.face_size),
-            "landmarks": np.zeros((len(get_layout(self._layout).names), 2), np.float32),
-            "landmarks_valid": False,
-            "hull": np.zeros((hull_size(self._layout), 2), np.float32),
-            "regions": np.zeros((len(REGIONS), 4), np.float32),
-            "box": box,
-            "score": np.float32(0),
-            "matrix": matrix.astype(np.float32),
-            "track": NO_TRACK,
-        }
+    @contextmanager
+    def _second(self, first: Sample) -> "Iterator[_Second | None]":
+        """What cuts the second picture or video of an item, where the recipe has one."""
+        if self._recipe.also_field is None:
+            yield None
+            return
+        file = first[ITEM].files.get(_ALSO)
+        companion = None if file is None else Companion(_ALSO, file, first.get(SAMPLED))
+        second = _Second(self._cutter, self._recipe.also_field, companion)
+        try:
+            yield second
+            for problem in second.problems():
+                first[REPORT].add_damage(problem)
+        finally:
+            if companion is not None:
+                companion.close()
 
 
-def _longest_track(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The samples of the track that has most of them, the first of equals. Holds one video's crops."""
+class _Second:
+    """Cuts the second picture or video of an item as the first was cut."""
+
+    def __init__(self, cutter: FaceCutter, field: str, companion: Companion | None) -> None:
+        self._cutter = cutter
+        self._field = field
+        self._companion = companion
+        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
+        self._missing: list[int] = []
+
+    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
+        """The second picture's field and its validity: black and false where there is none."""
+        picture = None if self._companion is None else self._picture(sample["frame"])
+        if picture is not None and picture.shape != sample["image"].shape:
+            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
+            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {sample['frame']}")
+        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
+
+    def problems(self) -> Iterator[str]:
+        """What could not be read."""
+        if self._companion is not None and self._companion.damage is not None:
+            yield self._companion.damage
+        if self._companion is not None and self._missing:
+            name = self._companion.file.name
+            yield f"also {name!r}: {len(self._missing)} frames are missing (the first is frame {self._missing[0]})"
+
+    def _picture(self, index: int) -> npt.NDArray[np.uint8] | None:
+        assert self._companion is not None
+        if self._frame[0] != index:
+            self._frame = (index, self._companion.picture(index))
+            if self._frame[1] is None:
+                self._missing.append(index)
+        return self._frame[1]
+
+
+def _known_points(points: npt.NDArray[np.float32]) -> npt.NDArray[np.float32] | None:
+    return points if np.isfinite(points).all() else None
+
+
+def _box_area(sample: Sample) -> float:
+    left, top, right, bottom = sample["box"].tolist()
+    return float((right - left) * (bottom - top))
+
+
+_WEIGHTS: dict[str, Callable[[list[Sample]], float]] = {
+    "track": len,
+    "main": lambda samples: sum(map(_box_area, samples)),
+}
+
+
+def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]) -> Iterator[Sample]:
+    """The samples of the track that weighs most, the first of equals. Holds one video's crops."""
     tracks: dict[int, list[Sample]] = {}
     singles: list[Sample] = []
     for sample in samples:
         (singles if sample["track"] == NO_TRACK else tracks.setdefault(sample["track"], [])).append(sample)
     yield from singles
     if tracks:
-        yield from max(tracks.values(), key=len)
+        yield from max(tracks.values(), key=weigh)

@@ -1,0 +1,98 @@
+"""The crop of a face and its geometry."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.geometry.affine import apply
+from packer.geometry.align import align_matrix, warp
+from packer.geometry.crop import crop_matrix, cut
+from packer.geometry.nearest import pick
+from packer.landmarks import make_provider
+from packer.landmarks.hull import hull
+from packer.landmarks.regions import regions
+from packer.recipe import Recipe
+from shardspec.points import REGIONS, get_layout, hull_size
+
+Image = npt.NDArray[np.uint8]
+
+
+class FaceCutter:
+    """Cuts faces out of frames. Made once per worker: loads the landmarks' model.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._size = recipe.face_size
+        self._margin = recipe.margin
+        self._align = recipe.align
+        self._nearest = recipe.also_resample == "nearest"
+        self._landmarks = make_provider(recipe.landmarks, recipe.landmark_model)
+        self._layout = self._landmarks.layout
+
+    def cut(
+        self, frame: Image, box: npt.NDArray[np.float32], points5: npt.NDArray[np.float32] | None
+    ) -> dict[str, Any]:
+        """The fields ``image``, ``matrix`` and those of the landmarks.
+
+        Parameters
+        ----------
+        frame : ndarray, (H, W, 3), uint8
+        box : ndarray, (4,)
+            Frame pixels.
+        points5 : ndarray, (5, 2), or None
+            The detector's points in frame pixels. Without them there are no landmarks: zeros, ``landmarks_valid`` false.
+
+        Raises
+        ------
+        ValueError
+            The box or the points cannot be those of a face; `UsageError` is one.
+        """
+        if self._align:
+            if points5 is None:
+                raise ValueError("expected five points, which an aligned crop needs, found none")
+            matrix = align_matrix(points5, self._size, self._margin)
+            image = warp(frame, matrix, self._size)
+        else:
+            matrix = crop_matrix(box, self._margin, self._size)
+            image = cut(frame, matrix, self._size)
+        out = {"image": image, "matrix": matrix.astype(np.float32)}
+        if points5 is None:
+            return {**out, **self._no_landmarks()}
+        points, valid = self._landmarks(image, apply(matrix, points5).astype(np.float32))
+        return {
+            **out,
+            "landmarks": points,
+            "landmarks_valid": bool(valid),
+            "hull": hull(points, self._layout),
+            "regions": regions(points, self._layout),
+        }
+
+    def keep_whole(self, frame: Image) -> dict[str, Any]:
+        """All fields of a frame without a face: all of it, centred on black, zeros for geometry, ``landmarks_valid`` false."""
+        height, width = frame.shape[:2]
+        box = np.array([0, 0, width, height], np.float32)
+        matrix = crop_matrix(box, 0, self._size)
+        image = cut(frame, matrix, self._size)
+        known = {"box": box, "score": np.float32(0), "track": -1, "matrix": matrix.astype(np.float32)}
+        return {"image": image, **known, **self._no_landmarks()}
+
+    def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32]) -> Image:
+        """A second picture by the first one's matrix; black without one."""
+        if frame is None:
+            return np.zeros((self._size, self._size, 3), np.uint8)
+        if self._nearest:
+            return pick(frame, matrix, self._size)
+        return cut(frame, matrix, self._size) if matrix[0, 1] == 0 == matrix[1, 0] else warp(frame, matrix, self._size)
+
+    def _no_landmarks(self) -> dict[str, Any]:
+        return {
+            "landmarks": np.zeros((len(get_layout(self._layout).names), 2), np.float32),
+            "landmarks_valid": False,
+            "hull": np.zeros((hull_size(self._layout), 2), np.float32),
+            "regions": np.zeros((len(REGIONS), 4), np.float32),
+        }

@@ -1,0 +1,87 @@
+"""A source's items with the further files that a recipe asks for."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packer.item import Item, ItemFile
+from packer.recipe import Recipe
+from packer.sidecar import open_sidecar
+from packer.sources.base import Listing, Source, describe_path, name_inside
+from packer.suffixes import is_video
+from shardspec.errors import UsageError
+
+BOXES_FROM = "boxes_from"
+ALSO = "also"
+
+
+def list_items(source: Source, recipe: Recipe) -> Listing:
+    """List a source under a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
+
+    A row that names none has none; one that names a file which is not there, lies outside the source, or is a video where the
+    item is a picture, or the other way round, is a reject.
+
+    Raises
+    ------
+    UsageError
+        There is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+    """
+    listing = source.list_items(recipe.label_from, recipe.path_column)
+    for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
+        if column is not None:
+            listing = replace(listing, items=_attach(listing, option, column))
+    _check_also(listing.items, recipe)
+    if recipe.boxes is not None:
+        sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
+        if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
+            what = "--align" if recipe.align else f"--landmarks {recipe.landmarks}"
+            raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
+        sidecar.check([boxes_name(item) for item in listing.items if item.reject is None])
+    return listing
+
+
+def boxes_name(item: Item) -> str:
+    """The name under which an item's boxes are looked up: that of the item whose boxes it takes, or its own."""
+    return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
+
+
+def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
+    """The items with the files that a column names."""
+    field = listing.fields.get(column)
+    if listing.root is None or field is None or any(field not in item.columns for item in listing.items):
+        known = f"found {', '.join(listing.fields)}" if listing.fields else "found a source without columns"
+        raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
+    found = []
+    for item in listing.items:
+        path = item.columns[field]
+        if not isinstance(path, str):
+            raise UsageError(f"{option}: expected paths in column {column!r}, found {path!r}")
+        found.append(_with_file(item, option, column, path, listing.root) if path else item)
+    return found
+
+
+def _with_file(item: Item, option: str, column: str, path: str, root: Path) -> Item:
+    location = root / path
+    if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
+        return item
+    name = name_inside(root, path)
+    other = describe_path(0, name, location, root, {})
+    reason = other.reject
+    if reason is None and is_video(name) != is_video(item.name):
+        kinds = ("a video", "a picture") if is_video(item.name) else ("a picture", "a video")
+        reason = f"expected {kinds[0]} like {item.name!r}, found {kinds[1]}"
+    if reason is not None:
+        return replace(item, reject=item.reject or f"column {column!r}, {path!r}: {reason}")
+    file = ItemFile(name, str(location), other.bytes, other.mtime_ns)
+    return replace(item, files={**item.files, option: file})
+
+
+def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
+    """Whether the fields of the second picture are free."""
+    field = recipe.also_field
+    columns: Mapping[str, Any] = items[0].columns if items else {}
+    for name in () if field is None else (field, f"{field}_valid"):
+        if name in columns:
+            raise UsageError(f"also: there is a column that becomes field {name!r} already: rename it")

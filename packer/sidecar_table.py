@@ -1,0 +1,122 @@
+"""Boxes in a table: CSV, JSON lines or Parquet, one row for each face of each frame."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.frame_faces import NO_TRACK, FrameFaces
+from packer.sidecar import FARTHEST, GIVEN_SCORE, are_boxes, check_any
+from packer.sources.table import read_csv, read_jsonl
+from shardspec.errors import ItemError, UsageError
+from shardspec.points import get_layout
+from shardspec.registry import import_target
+
+EDGES = ("x0", "y0", "x1", "y1")
+POINTS = tuple(f"{name}_{axis}" for name in get_layout("5").names for axis in ("x", "y"))
+"""Columns of the five points: ``right_eye_x``, ``right_eye_y``, ... ``mouth_left_y``; the person's left and right."""
+
+_LAST_FRAME = 2**53
+
+
+class TableSidecar:
+    """The rows of a table of boxes (`packer.sidecar.Sidecar`), held as arrays, about 120 bytes a row.
+
+    Columns ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``; ``score``, ``track`` and those of `POINTS` if there are. Any other
+    column is ignored. Faces of a frame come in the order of the rows.
+
+    Raises
+    ------
+    UsageError
+        A column is missing, or a value is not what its column should hold.
+    """
+
+    def __init__(self, path: Path, scale: float) -> None:
+        self._path = path
+        self._scale = scale
+        columns = _read(path)
+        points = [name for name in POINTS if name in columns]
+        missing = [name for name in ("path", "frame", *EDGES) if name not in columns]
+        missing += [name for name in POINTS if points and name not in columns]
+        if missing:
+            raise UsageError(f"{path}: expected columns {', '.join(missing)}, found {', '.join(columns)}")
+        count = len(columns["path"])
+        self._boxes = np.stack([self._numbers(columns, name) for name in EDGES], axis=1)
+        self._refuse(~are_boxes(self._boxes), "a box with x0 < x1 and y0 < y1", self._boxes)
+        self._frames = self._integers(columns, "frame", 0)
+        scores = self._numbers(columns, "score") if "score" in columns else np.full(count, GIVEN_SCORE)
+        self._refuse(~((scores >= 0) & (scores <= 1)), "a score from 0 to 1", scores)
+        self._scores = scores.astype(np.float32)
+        self._tracks = self._integers(columns, "track", NO_TRACK) if "track" in columns else None
+        self._points = np.full((count, 5, 2), np.nan, np.float32)
+        if points:
+            values = np.stack([self._numbers(columns, name) for name in POINTS], axis=1)
+            values[~(np.abs(values) < FARTHEST).all(axis=1)] = np.nan
+            self._points[:] = values.reshape(count, 5, 2)
+        self.has_points = bool(np.isfinite(self._points).any())
+        self._rows = self._group([str(name) for name in columns["path"]])
+
+    def check(self, names: Sequence[str]) -> None:
+        """See `packer.sidecar.Sidecar`."""
+        check_any(self._path, self._rows, names)
+
+    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+        """See `packer.sidecar.Sidecar`."""
+        rows = self._rows.get(name)
+        if rows is None:
+            raise ItemError(f"boxes: expected rows with path {name!r} in {self._path.name}, found none")
+        frames = self._frames[rows]
+        cuts = np.flatnonzero(np.diff(frames)) + 1
+        return {int(self._frames[some[0]]): self._faces(some) for some in np.split(rows, cuts)}
+
+    def _faces(self, rows: npt.NDArray[np.int64]) -> FrameFaces:
+        return FrameFaces(
+            (self._boxes[rows] * self._scale).astype(np.float32),
+            self._scores[rows],
+            (self._points[rows] * self._scale).astype(np.float32),
+            None if self._tracks is None else self._tracks[rows],
+        )
+
+    def _group(self, names: list[str]) -> dict[str, npt.NDArray[np.int64]]:
+        """The rows of each path, by frame, else in their order."""
+        if not names:
+            return {}
+        known, codes = np.unique(np.array(names), return_inverse=True)
+        order = np.lexsort((self._frames, codes))
+        cuts = np.flatnonzero(np.diff(codes[order])) + 1
+        return dict(zip(known.tolist(), np.split(order, cuts), strict=True))
+
+    def _numbers(self, columns: Mapping[str, Any], name: str) -> npt.NDArray[np.float64]:
+        """A column as float64, NaN where a value is missing."""
+        try:
+            return np.array([np.nan if value is None else value for value in columns[name]], np.float64)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self._path}: expected numbers in column {name!r}, {error}") from error
+
+    def _integers(self, columns: Mapping[str, Any], name: str, least: int) -> npt.NDArray[np.int64]:
+        values = self._numbers(columns, name)
+        whole = (values == np.floor(values)) & (values >= least) & (values < _LAST_FRAME)
+        self._refuse(~whole, f"a whole number of {least} or more in column {name!r}", values)
+        return values.astype(np.int64)
+
+    def _refuse(self, wrong: npt.NDArray[np.bool_], expected: str, values: npt.NDArray[np.float64]) -> None:
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise UsageError(f"{self._path}, row {row + 1}: expected {expected}, found {values[row].tolist()}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The columns of a table."""
+    if path.suffix.lower() == ".parquet":
+        read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
+        try:
+            table = read(path)
+        except (OSError, ValueError) as error:  # pyarrow's errors are both
+            raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+        wanted = {"path", "frame", "score", "track", *EDGES, *POINTS}
+        return {name: table.column(name).to_pylist() for name in table.column_names if name in wanted}
+    rows = read_csv(path) if path.suffix.lower() == ".csv" else read_jsonl(path)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
