@@ -3,8 +3,8 @@
 libjpeg-turbo decodes at eighths of the full size, which leaves out most of the work where pictures shrink: here at a half, a
 quarter or an eighth, since its vector code knows no others and at seven eighths it takes longer than at full size. The crop is
 chosen on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
-it is resized: by area where it shrinks, linearly where it grows. Against decoding everything and resizing that same part, photos
-differ by 2 levels of 255 or less in the mean, as the tests hold.
+it is resized: by averaging whole numbers of pixels, and linearly for what remains, a factor below two. Against decoding
+everything and averaging that same part, photos differ by 2 levels of 255 or less in the mean, as the tests hold.
 """
 
 import math
@@ -127,10 +127,12 @@ def _resize(image: Image, box: Box, out: Image) -> None:
     if part.shape == out.shape:
         out[...] = part
         return
-    shrinks = part.shape[0] > out.shape[0] or part.shape[1] > out.shape[1]
-    cv2.resize(
-        part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    )
+    # Averaging over whole numbers of pixels is fast, over fractions of them ten times slower than what is done here.
+    y, x = max(1, part.shape[0] // out.shape[0]), max(1, part.shape[1] // out.shape[1])
+    if y > 1 or x > 1:
+        rows, columns = part.shape[0] // y, part.shape[1] // x
+        part = cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=cv2.INTER_AREA)
+    cv2.resize(part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
 
 
 @dataclass(frozen=True)
