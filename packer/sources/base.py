@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.item import Item
+from shardspec.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class Listing:
     classes: dict[str, list[str]] = field(default_factory=dict)
     root: Path | None = None
     fields: dict[str, str] = field(default_factory=dict)
+
+    def check_items(self) -> None:
+        """Raise `UsageError` if there is no item."""
+        if not self.items:
+            raise UsageError(
+                f"expected items to pack, found none ({self.ignored} files are no pictures or videos by suffix)"
+            )
 
 
 class Source(Protocol):
