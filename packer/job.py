@@ -88,7 +88,6 @@ class Job:
         """
         check_steps(self._recipe, self._functions)
         listing = list_items(self._source, self._recipe)
-        listing.check_items()
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
         with locked(self._workspace):

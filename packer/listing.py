@@ -26,9 +26,13 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     Raises
     ------
     UsageError
-        There is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+        There are no items; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
+    if not listing.items:
+        raise UsageError(
+            f"expected items to pack, found none ({listing.ignored} files are no pictures or videos by suffix)"
+        )
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column))

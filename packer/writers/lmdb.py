@@ -1,6 +1,7 @@
 """lmdb: a shard is one single-file LMDB environment."""
 
 import mmap
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,7 +48,7 @@ class LMDBShardWriter:
         self._working = folder / f"{name}.lmdb.working"
         # The caller flushes the finished file; the working one may be lost at any time.
         self._environment = lmdb.open(
-            str(self._working),
+            os.fsencode(self._working),  # the library would encode a text as UTF-8, which a name need not be
             map_size=map_bytes(size),
             subdir=False,
             lock=False,

@@ -1,0 +1,248 @@
+"""The `packer` command: what it prints, its exit statuses, and what it never shows."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import OPTIONS, TESTS, write_pictures
+from support.command import environment, run_packer
+from support.media import scene, write_picture, write_video
+from support.packed import check_whole, fingerprints, read_samples
+
+from packer.cli import COMMANDS
+from packer.recipe import Recipe
+from shardspec.layout import Layout
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A few pictures."""
+    return write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+
+
+def test_help_names_every_command_and_option() -> None:
+    text = run_packer("--help").stdout
+    assert all(re.search(rf"^ +{name} ", text, re.MULTILINE) for name in COMMANDS)
+    text = run_packer("build", "--help").stdout
+    for name in (
+        "size",
+        "every",
+        "shard-size",
+        "max-rejects",
+        "item-timeout",
+        "overwrite",
+        "label-from",
+        "workers",
+        "encode",
+        "quality",
+        "dry-run",
+        "config",
+        "json",
+        "on-error",
+        "limit",
+        "shuffle",
+        "margin",
+        "preset",
+        "format",
+    ):
+        assert f"--{name}" in text, name
+    assert "usage: packer build" in text
+
+
+def test_without_a_command_it_is_a_wrong_call() -> None:
+    assert "usage: packer" in run_packer("--debug", expect=2).stderr
+    assert "invalid choice: 'pack'" in run_packer("pack", expect=2).stderr
+    assert run_packer("--version").stdout.startswith("packer ")
+
+
+def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out")
+    assert re.fullmatch(
+        rf"{tmp_path}/out: 3 samples in 1 lmdb shards \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
+    )
+    assert re.search(r"^packing: 3/3 items, .* samples/s, 0 rejects$", done.stderr, re.MULTILINE)
+    assert re.search(r"^writing: 1/1 shards$", done.stderr, re.MULTILINE)
+    assert "\x1b" not in done.stderr
+    again = run_packer("build", source, tmp_path / "out", "--quiet", "--json")
+    assert again.stderr == ""
+    document = json.loads(again.stdout)
+    assert document["digest"] == Layout(tmp_path / "out").load().digest
+    assert {name: document[name] for name in ("samples", "items", "packed_items", "rejected_items", "shards")} == {
+        "samples": 3, "items": 3, "packed_items": 3, "rejected_items": 0, "shards": 1,
+    }  # fmt: skip
+
+
+def test_inspect_tells_what_is_there(mixed: Path, reference: Path) -> None:
+    document = json.loads(run_packer("inspect", reference, "--json").stdout)
+    manifest = Layout(reference).load()
+    assert document["format"] == "lmdb"
+    assert document["digest"] == manifest.digest
+    assert document["items"] == document["packed_items"] == 99
+    assert document["rejected_items"] == 0
+    assert document["samples"] == manifest.samples == sum(shard["samples"] for shard in document["shards"])
+    assert {field["name"] for field in document["fields"]} == set(manifest.schema.names)
+    text = run_packer("inspect", reference).stdout
+    for part in (str(reference), manifest.digest, "99 packed + 0 rejected", "image: bytes", "2 classes: fake, real"):
+        assert part in text
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "here").mkdir()
+    done = run_packer("build", mixed, "out", *OPTIONS, "--dry-run", *arguments, cwd=tmp_path / "here")
+    assert not list((tmp_path / "here").iterdir())
+    if arguments:
+        document = json.loads(done.stdout)
+        assert (document["items"], document["tried_items"], document["fits"]) == (99, 4, True)
+        assert document["recipe"]["size"] == 32
+        assert document["bytes"] > 0
+        assert document["samples"] > 4
+        assert document["seconds"] > 0
+    else:
+        assert "99 items in 4 tasks, 0 files ignored" in done.stdout
+        assert "fits" in done.stdout
+
+
+def test_a_dry_run_of_nothing_is_a_wrong_call(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    done = run_packer("build", tmp_path / "source", tmp_path / "out", "--dry-run", expect=2)
+    assert "expected items to pack, found none" in done.stderr
+
+
+def write_config(folder: Path, text: str) -> Path:
+    """A recipe file."""
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: Path, tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path,
+        'size = 8\nformat = "npy"\nshard-size = "1kB"\nencode = "png"\nworkers = 1\nmax_rejects = "50%"\n'
+        'steps = ["decode", "resize", {use = "support.steps:slow", seconds = 0.001}]\n',
+    )
+    env = environment(python_path=TESTS)
+    run_packer("build", source, tmp_path / "out", "--config", config, "--size", 12, env=env)
+    manifest = check_whole(tmp_path / "out")
+    recipe = manifest.generations[0].recipe
+    assert (recipe["size"], recipe["encode"], recipe["shard_size"], manifest.format) == (12, "png", 1000, "npy")
+    assert recipe["steps"][2] == {"use": "support.steps:slow", "seconds": 0.001}
+    assert Recipe.from_options(recipe).to_json() == recipe
+    assert read_samples(tmp_path / "out")[0]["image"].shape == (12, 16, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sise = 3", "unknown option 'sise': expected one of preset, format"),
+        ("size = 'big'", "size: expected int, found 'big'"),
+        ("[section]\nsize = 3", "unknown option 'section'"),
+        ("size = ", "expected TOML"),
+        ("overwrite = 'no'", "overwrite: expected true or false, found 'no'"),
+        ("workers = 0", "workers: expected 'auto' or a number of 1 or more, found 0"),
+        ("steps = 3", "steps: expected a list of names, found 3"),
+        ("json = true", "unknown option 'json'"),
+    ],
+)
+def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str, told: str) -> None:
+    done = run_packer("build", source, tmp_path / "out", "--config", write_config(tmp_path, text), expect=2)
+    assert told in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--config", "missing.toml"], "missing.toml: expected a recipe file, found: No such file"),
+        (["--size", "0"], "size: expected 1 or more, found 0"),
+        (["--size", "x"], "invalid int value: 'x'"),
+        (["--siz", "3"], "unrecognized arguments"),
+        (["--shard-size", "many"], "shard_size: expected a size such as 256MB"),
+        (["--max-rejects", "lots"], "max_rejects: expected a share"),
+        (["--workers", "0"], "workers: expected 'auto' or a number"),
+        (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
+        (["--fps", "inf"], "fps: expected a finite number"),
+        (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
+        (["--format", "zip"], "invalid choice: 'zip'"),
+        (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
+        (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
+        (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
+    ],
+)
+def test_a_wrong_call_is_told_and_leaves_nothing(source: Path, tmp_path: Path, arguments: list[str], told: str) -> None:
+    done = run_packer("build", source, tmp_path / "out", *arguments, expect=2, cwd=tmp_path)
+    assert told in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
+    done = run_packer("build", tmp_path / "nowhere", tmp_path / "out", expect=2)
+    assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "packer", "build", "--debug", tmp_path / "nowhere", tmp_path / "out"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" in done.stderr
+    assert "UsageError" in done.stderr
+
+
+def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tmp_path: Path) -> None:
+    (source / "bad.png").write_bytes(b"x")
+    done = run_packer("build", source, tmp_path / "out", "--json", expect=3)
+    assert json.loads(done.stdout)["rejected_items"] == 1
+    assert "packed, but 1 of 4 items (25.0%) were rejected, more than 5.0%" in done.stderr
+    check_whole(tmp_path / "out")
+    run_packer("build", source, tmp_path / "out", "--max-rejects", "25%")
+
+
+def test_a_table_is_packed_with_its_columns(source: Path, tmp_path: Path) -> None:
+    (source / "table.csv").write_text("path,Kind,Age in years\na.png,cat,3\nb.png,dog,\nmissing.png,cat,4\nc.png,,5\n")
+    arguments = ("--label-from", "Kind", "--max-rejects", "50%", "--limit", 4)
+    run_packer("build", source / "table.csv", tmp_path / "out", *arguments)
+    manifest = check_whole(tmp_path / "out")
+    assert manifest.schema["label"].classes == ("cat", "dog")
+    found = [
+        (s["source"], int(s["label"]), int(s["age_in_years"]), bool(s["age_in_years_valid"]))
+        for s in read_samples(tmp_path / "out")
+    ]
+    assert found == [("a.png", 0, 3, True), ("b.png", 1, 0, False)]
+    assert manifest.generations[0].counts.rejected_items == 2
+
+
+def test_folders_with_odd_names(source: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "söurce 'with'\nall"
+    shutil.copytree(source, odd, copy_function=shutil.copy2)
+    raw = tmp_path / os.fsdecode(b"out \xff")
+    for out in (tmp_path / "öut 'x' \"y\"", raw):
+        done = run_packer("build", odd, out)
+        assert f"{out}: 3 samples" in done.stdout
+        check_whole(out)
+        assert json.loads(run_packer("inspect", out, "--json").stdout)["samples"] == 3
+    assert fingerprints(raw) == fingerprints(tmp_path / "öut 'x' \"y\"")
+
+
+def test_the_same_suffix_in_any_case(tmp_path: Path) -> None:
+    write_picture(tmp_path / "source" / "A.JpG", scene(0, (20, 16)), format="JPEG")
+    write_video(tmp_path / "source" / "b.mp4", frames=3)
+    (tmp_path / "source" / "b.mp4").rename(tmp_path / "source" / "B.MP4")
+    document: dict[str, Any] = json.loads(run_packer("build", tmp_path / "source", tmp_path / "out", "--json").stdout)
+    assert (document["items"], document["samples"]) == (2, 4)
+
+
+def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("x")
+    done = run_packer("build", source, tmp_path / "out", "--overwrite", expect=2)
+    assert "found 'mine', which no build made: choose another folder" in done.stderr
+    assert (tmp_path / "out" / "mine").read_text() == "x"
+    done = run_packer("inspect", tmp_path / "out", expect=1)
+    assert "expected a packed dataset with a manifest.json, found a folder without one" in done.stderr
