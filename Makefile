@@ -4,7 +4,10 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-slow test-external demo lint types format check clean
+# Parity with facenet-pytorch over a folder of pictures and videos: make test-parity DATA=folder
+DATA ?= .
+
+.PHONY: setup test test-slow test-external test-parity demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -19,9 +22,18 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
 
+# TensorFlow and DALI have pins of their own, so they get an environment of their own.
 test-external: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[external]'
 	$(BIN)/python -m pytest -q -m external
+	test -x $(VENV)-tf/bin/python || $(PYTHON) -m venv $(VENV)-tf
+	$(VENV)-tf/bin/python -m pip install --quiet --editable '.[hdf5,parquet,tfrecord]' \
+		tensorflow-cpu nvidia-dali-cuda120 hypothesis psutil pytest scikit-image
+	$(VENV)-tf/bin/python -m pytest -q -m external tests/test_formats
+
+test-parity: setup
+	$(BIN)/python benchmarks/detector_parity.py $(DATA)
+	$(BIN)/python benchmarks/detector_parity.py $(DATA) --runtime torch
 
 demo: setup
 	$(BIN)/python examples/demo.py
@@ -40,4 +52,4 @@ format: setup
 check: lint types test
 
 clean:
-	rm -rf $(VENV) demo-data build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-tf demo-data build dist *.egg-info
