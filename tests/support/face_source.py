@@ -1,6 +1,6 @@
 """Pictures and videos with faces, and without, made from scikit-image's photographs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import av
@@ -39,17 +39,24 @@ def views(count: int, *, size: tuple[int, int] = (320, 240), faceless: Iterable[
         yield cv2.warpAffine(photograph("astronaut"), matrix, size, flags=cv2.INTER_AREA)
 
 
-def write_frames(path: Path, frames: Iterable[Picture], *, codec: str = "libx264", rate: int = 25) -> Path:
-    """Write frames of one size as a video, with B-frames."""
+def write_frames(
+    path: Path,
+    frames: Iterable[Picture],
+    *,
+    codec: str = "libx264",
+    rate: int = 25,
+    container: Mapping[str, str] | None = None,
+) -> Path:
+    """Write frames of one size as a video, with B-frames. `container` may be `FAST_START`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=rate, options={"crf": "16", "g": "12", "bf": "2"})
+    with av.open(str(path), "w", options=dict(container or {})) as output:
+        stream = output.add_stream(codec, rate=rate, options={"crf": "16", "g": "12", "bf": "2"})
         stream.pix_fmt = "yuv420p"
         for number, picture in enumerate(frames):
             if not number:
                 stream.height, stream.width = picture.shape[:2]
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        output.mux(stream.encode())
     return path
 
 
