@@ -197,7 +197,7 @@ class TestBoxesFrom:
             build(folder, tmp_path / "out", rows, boxes_from="orig")
         with pytest.raises(UsageError, match="found a source without columns"):
             packer.build(folder, tmp_path / "out", preset="faces", boxes_from="original", progress=False)
-        with pytest.raises(UsageError, match="boxes_from: expected only with the step 'faces'"):
+        with pytest.raises(UsageError, match="boxes_from: read only by the step 'faces'"):
             build(folder, tmp_path / "out", rows, boxes_from="original", preset="images")
 
 
