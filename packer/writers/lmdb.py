@@ -1,7 +1,9 @@
 """lmdb: a shard is one single-file LMDB environment."""
 
+import errno
 import mmap
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +73,10 @@ class LMDBShardWriter:
         try:
             yield
         except lmdb.Error as error:
-            raise BuildError(f"{self._path}: cannot be written: {error}") from error
+            # A write that a full disk cut short is an input/output error to the library.
+            full = shutil.disk_usage(self._path.parent).free < sum(self._size.field_bytes.values())
+            why = os.strerror(errno.ENOSPC) if full else error
+            raise BuildError(f"{self._path}: cannot be written: {why}") from error
 
     def _entries(self, rows: Columns, count: int) -> Iterator[tuple[bytes, Buffer]]:
         """Keys and values of some rows, in the order of the keys."""

@@ -97,7 +97,8 @@ def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[
     assert not list((tmp_path / "here").iterdir())
     if arguments:
         document = json.loads(done.stdout)
-        assert (document["items"], document["tried_items"], document["fits"]) == (99, 4, True)
+        assert (document["items"], document["fits"]) == (99, True)
+        assert 0 < document["tried_items"] < 20
         assert document["recipe"]["size"] == 32
         assert document["bytes"] > 0
         assert document["samples"] > 4
