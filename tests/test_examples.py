@@ -1,0 +1,70 @@
+"""The examples, as a user runs them: a few steps each, on data that `examples/make_data.py` makes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, run_packer
+
+EXAMPLES = REPOSITORY / "examples"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+def run(*words: object, cwd: Path) -> Any:
+    """Run Python in a process of its own; the JSON in the last line that it prints."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=environment(),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    """The demo's pictures and videos."""
+    folder = tmp_path_factory.mktemp("demo")
+    run(EXAMPLES / "make_data.py", "raw", cwd=folder)
+    return folder / "raw"
+
+
+@pytest.fixture(scope="module")
+def packed(raw) -> Path:
+    """The pictures and some frames, packed small, without looking for faces: 44 samples."""
+    out = raw.parent / "packed"
+    run_packer("build", raw, out, "--size", 64, "--every", 10, "--label-from", "folder", "--quiet", "--workers", 1)
+    return out
+
+
+def test_made_data_is_whole(raw, packed):
+    assert sorted(path.name for path in raw.iterdir()) == ["altered", "real"]
+    facts = json.loads(run_packer("inspect", packed, "--json").stdout)
+    assert (facts["items"], facts["rejected_items"], facts["samples"]) == (34, 0, 2 * (16 + 6))
+
+
+def test_plain_training(packed, tmp_path):
+    epochs = run(EXAMPLES / "train_plain.py", packed, "--workers", 1, cwd=tmp_path)
+    assert [epoch["samples"] for epoch in epochs] == [44, 44]
+    assert all(epoch["loss"] < 2 for epoch in epochs)
+
+
+def test_ddp_on_two_processes_and_on_with_one(packed, tmp_path):
+    script = (EXAMPLES / "train_ddp.py", packed, "--batch-size", 4, "--checkpoint", "run.pt", "--epochs", 1)
+    ranks = run(*TORCHRUN, 2, *script, "--max-steps", 2, cwd=tmp_path)
+    assert ranks == [{"epoch": 0, "steps": 2, "samples": 8}] * 2
+    assert run(*TORCHRUN, 1, *script, cwd=tmp_path) == [{"epoch": 0, "steps": 7, "samples": 44 - 16}]
+
+
+def test_lightning_stops_and_goes_on(packed, tmp_path):
+    script = (EXAMPLES / "train_lightning.py", packed, "--batch-size", 8, "--epochs", 1, "--accelerator", "cpu")
+    assert run(*script, "--max-steps", 2, cwd=tmp_path)["samples"] == 16
+    done = run(*script, "--resume", "run/last.ckpt", "--loader", "processes", "--workers", 1, cwd=tmp_path)
+    assert done == {"epoch": 1, "steps": 6, "samples": 44 - 16}
