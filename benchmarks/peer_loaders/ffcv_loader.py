@@ -1,0 +1,69 @@
+"""FFCV: its own page format, Numba-compiled pipelines, threads, ``os_cache``. JPEGs are encoded by FFCV itself, from pixels."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ffcv.fields import IntField, NDArrayField, RGBImageField
+from ffcv.fields.decoders import (
+    IntDecoder,
+    NDArrayDecoder,
+    RandomResizedCropRGBImageDecoder,
+    SimpleRGBImageDecoder,
+)
+from ffcv.loader import Loader, OrderOption
+from ffcv.transforms import RandomHorizontalFlip, ToTensor
+from ffcv.writer import DatasetWriter
+
+from benchmarks.contender import Batches
+from benchmarks.data import QUALITY, SIZE, Source
+from benchmarks.peer_loaders.shared import NAMES
+
+
+class _Rows:
+    """The source as FFCV's writer indexes it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any, int]:
+        return np.ascontiguousarray(self._source.pixels(row)), self._source.landmarks[row], row
+
+
+def pack(source: Source, root: Path) -> None:
+    """Write one ``.beton`` file."""
+    mode = "raw" if source.kind == "raw" else "jpg"
+    fields = {
+        "image": RGBImageField(write_mode=mode, jpeg_quality=QUALITY),
+        "landmarks": NDArrayField(np.dtype("float32"), (5, 2)),
+        "label": IntField(),
+    }
+    DatasetWriter(str(root / "data.beton"), fields, num_workers=2).from_indexed_dataset(_Rows(source))
+
+
+def open(source: str, kind: str, root: str, batch: int, repeats: int = 1) -> Batches:
+    """The loader, random order, two threads."""
+    image: list[Any] = [SimpleRGBImageDecoder()]
+    if kind.startswith("photo"):
+        image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip()]
+    pipelines = {
+        "image": [*image, ToTensor()],
+        "landmarks": [NDArrayDecoder(), ToTensor()],
+        "label": [IntDecoder(), ToTensor()],
+    }
+    rows = len(Source(Path(source), kind))
+    indices = None if repeats == 1 else np.tile(np.arange(rows), repeats)
+    loader = Loader(
+        str(Path(root) / "data.beton"),
+        batch_size=batch,
+        num_workers=2,
+        order=OrderOption.RANDOM,
+        os_cache=True,
+        drop_last=True,
+        indices=indices,
+        pipelines=pipelines,
+    )
+    return Batches(lambda epoch: loader, NAMES)

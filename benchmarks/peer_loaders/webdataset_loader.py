@@ -1,0 +1,45 @@
+"""WebDataset: tar shards, shuffled shards and a shuffle buffer of 1,000, batches made in two workers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import webdataset as wds
+
+from benchmarks.contender import Batches
+from benchmarks.data import Source
+from benchmarks.peer_loaders.shared import NAMES, Decoded, encoded
+
+_SHARDS = 16
+
+
+def pack(source: Source, root: Path) -> None:
+    """Write tar files."""
+    step = -(-len(source) // _SHARDS)
+    with wds.ShardWriter(str(root / "shard-%05d.tar"), maxcount=step, verbose=0) as writer:
+        for row in range(len(source)):
+            points, label = source.landmarks[row].tobytes(), np.int64(row).tobytes()
+            writer.write({"__key__": f"{row:08d}", "image": encoded(source, row), "points": points, "number": label})
+
+
+class _Sample:
+    def __init__(self, kind: str) -> None:
+        self._decode = Decoded(kind)
+
+    def __call__(self, sample: Any) -> tuple[Any, ...]:
+        image, points, number = sample
+        return self._decode(bytes(image), bytes(points), np.frombuffer(number, np.int64)[0])
+
+
+def open(source: str, kind: str, root: str, batch: int) -> Batches:
+    """The loader."""
+    urls = sorted(str(path) for path in Path(root).glob("*.tar"))
+    dataset = (
+        wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False)
+        .shuffle(1000)
+        .to_tuple("image", "points", "number")
+        .map(_Sample(kind))
+        .batched(batch)
+    )
+    loader = wds.WebLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    return Batches(lambda epoch: loader, NAMES)

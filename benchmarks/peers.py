@@ -1,0 +1,172 @@
+"""Our Loader beside those of other projects, on the same samples, in turn, in one run.
+
+    python -m benchmarks.peers --folder /somewhere --json out.json
+
+The method, and how the others are installed, is in ``benchmarks/README.md``. A loader that is not installed is a row that says
+so. Each kind of samples is measured in groups that fit into the page cache; the limits and our Loader are in every group.
+"""
+
+import argparse
+import contextlib
+import importlib
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of
+from benchmarks.limits import limits_of
+from benchmarks.measure import Entry, disk_mb, document, measure_group, table, versions, write
+
+LIBRARIES = (
+    "ffcv",
+    "nvidia-dali-cuda130",
+    "spdl",
+    "litdata",
+    "mosaicml-streaming",
+    "webdataset",
+    "datasets",
+    "torchvision",
+    "Pillow",
+    "opencv-python-headless",
+    "simplejpeg",
+    "torch",
+    "numpy",
+    "lmdb",
+    "h5py",
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A loader of somebody else.
+
+    Attributes
+    ----------
+    module, pack, open : str
+        Where its two functions are.
+    kinds : tuple of str
+        The kinds of samples that it can read.
+    """
+
+    name: str
+    module: str
+    kinds: tuple[str, ...] = ("raw", "jpeg", "photo", "photo500")
+    pack: str = "pack"
+    open: str = "open"
+
+    def entry(self, kind: str, folder: Path, source: Path, batch: int) -> Entry:
+        """Its row; the data are packed first if they are not there."""
+        root = folder / f"{kind}-{self.name.split(' (')[0].replace(' ', '-').lower()}"
+        facts = pack_peer(self, Source(source, kind), root)
+        options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
+        return Entry(self.name, f"{_PACKAGE}.{self.module}:{self.open}", options, facts=facts)
+
+
+_PACKAGE = "benchmarks.peer_loaders"
+_FFCV = Peer("FFCV", "ffcv_loader")
+_DALI = Peer("DALI", "dali_loader")
+_SPDL = Peer("SPDL", "spdl_loader", ("raw", "jpeg"))
+_LITDATA = Peer("LitData", "litdata_loader")
+_STREAMING = Peer("MosaicML Streaming", "streaming_loader")
+_WEBDATASET = Peer("WebDataset", "webdataset_loader")
+_DATASETS = Peer("Hugging Face datasets", "huggingface_loader")
+_FILES = Peer("DataLoader over files", "torch_loaders", pack="pack_files", open="open_files")
+_LMDB = Peer("DataLoader over LMDB", "torch_loaders", pack="pack_lmdb", open="open_lmdb")
+_HDF5 = Peer("DataLoader over HDF5", "torch_loaders", pack="pack_hdf5", open="open_hdf5")
+GROUPS = ((_FFCV, _DALI, _SPDL, _DATASETS), (_LITDATA, _STREAMING, _WEBDATASET), (_FILES, _LMDB, _HDF5))
+"""Groups that fit into the page cache together, raw crops being 1.5 GB for each."""
+
+
+def pack_peer(peer: Peer, source: Source, root: Path) -> dict[str, float]:
+    """Pack the source as a peer does, in a process of its own, unless that was done; seconds and MB. Empty if it failed."""
+    facts = root.with_name(root.name + ".facts.json")
+    if facts.exists():
+        found: dict[str, float] = json.loads(facts.read_text())
+        return found
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    process = multiprocessing.get_context("spawn").Process(target=_pack, args=(peer, source.folder, source.kind, root))
+    start = time.perf_counter()
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        return {}
+    found = {"pack_s": time.perf_counter() - start, "disk_mb": disk_mb(root)} if any(root.iterdir()) else {}
+    facts.write_text(json.dumps(found))
+    return found
+
+
+def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
+    with contextlib.suppress(ImportError):  # the row will say that it is not installed
+        module = importlib.import_module(f"{_PACKAGE}.{peer.module}")
+        getattr(module, peer.pack)(Source(source, kind), root)
+        return
+    raise SystemExit(1)
+
+
+def ours(kind: str, folder: Path, source: Path, batch: int, first: bool) -> list[Entry]:
+    """Our Loader over npy, and in the first group also over LMDB, with batches that are kept, and with the fast decoding."""
+    entries = []
+    for format in ("npy", "lmdb") if first else ("npy",):
+        root = folder / f"{kind}-{format}"
+        facts = pack_ours(Source(source, kind), root, format)
+        options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
+        entries.append(Entry(f"Loader, {format}", "benchmarks.readers:loader", options, ours=True, facts=facts))
+        if first and format == "npy":
+            way = "kept" if kind == "raw" else "fast"
+            more = options | {way: True}
+            entries.append(Entry(f"Loader, npy, {way}", "benchmarks.readers:loader", more, ours=True, facts=facts))
+    return entries
+
+
+def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[Entry]:
+    """Raw crops, epochs that visit every row several times: what is paid once per epoch weighs less."""
+    root = folder / "raw-npy"
+    options = {"source": str(source), "kind": "raw", "batch": batch, "root": str(root), "repeats": repeats}
+    mine = Entry("Loader, npy", "benchmarks.readers:loader", options, ours=True, checked=False)
+    theirs = options | {"root": str(folder / "raw-ffcv")}
+    peer = Entry("FFCV", f"{_PACKAGE}.ffcv_loader:open", theirs, checked=False)
+    return [*limits_of("raw", source, batch), mine, peer]
+
+
+def _selected(peers: Sequence[Peer], kind: str, only: Sequence[str] | None) -> list[Peer]:
+    return [p for p in peers if kind in p.kinds and (only is None or p.name.startswith(tuple(only)))]
+
+
+def main() -> None:
+    """Pack, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_arguments(parser)
+    parser.add_argument("--pack-only", action="store_true", help="pack for every loader and stop")
+    parser.add_argument(
+        "--long", type=int, default=6, help="times that long epochs of raw crops visit each row; 0: none"
+    )
+    arguments = parser.parse_args()
+    folder, batch = arguments.folder, arguments.batch
+    source = folder / "source"
+    make_source(source, tuple(arguments.kinds), rows_of(arguments))
+    groups: list[dict[str, Any]] = []
+    for kind in arguments.kinds:
+        for number, peers in enumerate(GROUPS):
+            entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, number == 0)
+            selected = _selected(peers, kind, arguments.only)
+            entries += [peer.entry(kind, folder, source, batch) for peer in selected]
+            if arguments.pack_only or (not selected and number):
+                continue
+            groups.append(measure_group(f"{kind} ({number + 1})", entries, arguments.rounds))
+            print(table(groups[-1]) + "\n", flush=True)
+    if "raw" in arguments.kinds and arguments.long and not arguments.pack_only:
+        entries = long_epochs(folder, source, batch, arguments.long)
+        groups.append(measure_group(f"raw, epochs of {arguments.long} visits", entries, arguments.rounds))
+        print(table(groups[-1]), flush=True)
+    settings = {"rows": rows_of(arguments), "batch": batch, "rounds": arguments.rounds, "peers": versions(LIBRARIES)}
+    write(document("peers", settings, groups), arguments.json)
+
+
+if __name__ == "__main__":
+    main()
