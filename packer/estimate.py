@@ -17,6 +17,7 @@ from packer.recipe import Recipe
 from packer.resources import count_workers
 from packer.runtime import describe_runtime
 from packer.sources.base import Listing, Source
+from packer.suffixes import is_video
 from packer.units import Unit
 from packer.work import Work
 from packer.workspace import Workspace
@@ -34,6 +35,8 @@ class Estimate:
     tried_items : int
         Items that were packed into a temporary folder to measure.
     tried_samples, tried_rejects : int
+    tried_reason : str or None
+        Why the first of the rejects was one.
     samples : int
         Estimated.
     bytes : int
@@ -49,6 +52,7 @@ class Estimate:
     tried_items: int
     tried_samples: int
     tried_rejects: int
+    tried_reason: str | None
     samples: int
     bytes: int
     seconds: float
@@ -71,11 +75,12 @@ class Estimate:
         """The estimate for people."""
         plan = self.plan
         recipe = ", ".join(f"{name}={value}" for name, value in plan.recipe.items() if value not in (None, [], False))
+        reason = f" ({self.tried_reason})" if self.tried_reason else ""
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
             f"{plan.items} items in {len(plan.tasks)} tasks, {plan.ignored} files ignored\n"
             f"recipe: {recipe}\n"
-            f"tried {self.tried_items} items: {self.tried_samples} samples, {self.tried_rejects} rejects\n"
+            f"tried {self.tried_items} items: {self.tried_samples} samples, {self.tried_rejects} rejects{reason}\n"
             f"about {self.samples} samples, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
             f"{self.free_bytes / 1e6:.0f} MB free: {room}), {self.seconds:.0f} s with {self.workers} workers"
         )
@@ -86,25 +91,72 @@ def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -
     listing = list_items(source, recipe)
     listing.check_items()
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
-    tried = _spread(listing.items[: recipe.limit])
-    with tempfile.TemporaryDirectory() as folder:
-        samples, size, rejects, seconds = _pack(tried, recipe, plan, Path(folder))
-    # A video's cost goes with its length, so items count by their bytes; rows without files count evenly.
-    weight = sum(item.bytes for item in listing.items[: recipe.limit]) / max(1, sum(item.bytes for item in tried))
-    factor = weight if any(item.bytes for item in tried) else plan.items / max(1, len(tried))
+    items = listing.items[: recipe.limit]
+    pictures = [item for item in items if not is_video(item.name)]
+    videos = [item for item in items if is_video(item.name)]
+    tried = _Tried(0, 0, 0, 0, 0.0, None)
+    total = _Tried(0, 0, 0, 0, 0.0, None)
+    # A video's cost goes with its length, which its bytes tell; pictures count alike.
+    for group, weigh in ((pictures, _count), (videos, _bytes)):
+        chosen = _spread(group)
+        if chosen:
+            with tempfile.TemporaryDirectory() as folder:
+                found = _pack(chosen, recipe, plan, Path(folder))
+            tried += found
+            total += found.scaled(weigh(group) / max(1, weigh(chosen)))
     workers = count_workers(options.workers, recipe.preset, len(plan.tasks))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,
-        len(tried),
-        samples,
-        rejects,
-        round(samples * factor),
-        round(size * factor),
-        seconds * factor / workers,
+        tried.items,
+        tried.samples,
+        tried.rejects,
+        tried.reason,
+        total.samples,
+        total.bytes,
+        total.seconds / workers,
         workers,
         free,
     )
+
+
+def _count(items: Sequence[Item]) -> int:
+    return len(items)
+
+
+def _bytes(items: Sequence[Item]) -> int:
+    return sum(item.bytes for item in items)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What packing some items gave."""
+
+    items: int
+    samples: int
+    bytes: int
+    rejects: int
+    seconds: float
+    reason: str | None
+
+    def __add__(self, other: "_Tried") -> "_Tried":
+        return _Tried(
+            self.items + other.items,
+            self.samples + other.samples,
+            self.bytes + other.bytes,
+            self.rejects + other.rejects,
+            self.seconds + other.seconds,
+            self.reason or other.reason,
+        )
+
+    def scaled(self, factor: float) -> "_Tried":
+        """The same for `factor` times as much."""
+        return replace(
+            self,
+            samples=round(self.samples * factor),
+            bytes=round(self.bytes * factor),
+            seconds=self.seconds * factor,
+        )
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:
@@ -112,8 +164,8 @@ def _spread(items: Sequence[Item]) -> list[Item]:
     return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
 
-def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path) -> tuple[int, int, int, float]:
-    """Pack the items; samples, encoded bytes, rejects, and seconds once the models are loaded."""
+def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path) -> _Tried:
+    """Pack the items, timed once the models are loaded."""
     space = Workspace(folder / "build")
     space.create()
     moved = [replace(item, index=index) for index, item in enumerate(items)]
@@ -126,5 +178,8 @@ def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path) -> tuple[
         work.run(Unit("task", number), {}, lambda *_: None)
     seconds = time.perf_counter() - started_s
     parts = [Part(space.part(number)) for number in range(len(small.tasks))]
-    rejects = sum(not report.samples for part in parts for report in part.reports())
-    return sum(map(len, parts)), sum(int(part.lengths.sum()) for part in parts), rejects, seconds
+    reports = [report for part in parts for report in part.reports()]
+    rejected = [report for report in reports if not report.samples]
+    reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
+    size = sum(int(part.lengths.sum()) for part in parts)
+    return _Tried(len(items), sum(map(len, parts)), size, len(rejected), seconds, reason)

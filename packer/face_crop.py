@@ -12,7 +12,7 @@ from packer.geometry.nearest import pick
 from packer.landmarks import make_provider
 from packer.landmarks.hull import hull
 from packer.landmarks.regions import regions
-from packer.recipe import Recipe
+from packer.recipe import DEFAULT_FACE_SIZE, Recipe
 from shardspec.points import REGIONS, get_layout, hull_size
 
 Image = npt.NDArray[np.uint8]
@@ -27,7 +27,7 @@ class FaceCutter:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._size = recipe.face_size
+        self._size = recipe.size or DEFAULT_FACE_SIZE
         self._margin = recipe.margin
         self._align = recipe.align
         self._nearest = recipe.also_resample == "nearest"

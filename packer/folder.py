@@ -29,6 +29,7 @@ def locked(workspace: Workspace) -> Iterator[None]:
     BuildError
         The folder cannot be written.
     """
+    _refuse_inside_dataset(workspace.out)
     made = not workspace.root.exists()
     with workspace.writing():
         workspace.create()
@@ -46,6 +47,23 @@ def locked(workspace: Workspace) -> Iterator[None]:
             if made and not workspace.plan.exists() and not workspace.assembly.exists():
                 workspace.remove()
             lock.release()
+
+
+def _refuse_inside_dataset(out: Path) -> None:
+    """A dataset inside another's folder would look like a foreign file of the other."""
+    for parent in out.parents:
+        if (parent / MANIFEST_NAME).exists() and _is_dataset(Layout(parent)):
+            raise UsageError(
+                f"{out}: expected a folder outside packed datasets, found one inside {parent}: choose another folder"
+            )
+
+
+def _is_dataset(layout: Layout) -> bool:
+    try:
+        layout.load()
+    except DatasetError:
+        return False
+    return True
 
 
 def committed(layout: Layout) -> Manifest | None:

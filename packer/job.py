@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,21 @@ from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, REJECTS_NAME
 from shardspec.manifest import Counts, Generation, Manifest, Shard
 from shardspec.points import LAYOUTS
 
+_SHOWN_REASONS = 3
+
 
 class BuildResult(JobResult):
     """What a build made."""
+
+    def describe(self) -> str:
+        """The dataset in one line, and what became of the items."""
+        counts = self.counts
+        lost = [f"{counts.rejected_items} rejected"]
+        if counts.damaged_items:
+            lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
+        if counts.frames_without_sample:
+            lost.append(f"{counts.frames_without_sample} frames without a sample")
+        return f"{super().describe()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
 
     @property
     def counts(self) -> Counts:
@@ -166,11 +179,11 @@ class Job:
             counts = reports.counts(plan.ignored)
         write_durably(space.root / "counts.json", json.dumps(counts.to_json()).encode())
         if not counts.samples:
-            first = next(read_lines(space.final / REJECTS_NAME))
-            raise TooManyRejectsError(
-                f"none of {counts.items} items gave a sample; {first['item']!r}, {first['step']}: {first['reason']} "
-                f"(all: {space.final / REJECTS_NAME})"
-            )
+            reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
+            shown = "; ".join(f"{line['item']!r}, {line['step']}: {line['reason']}" for line in reasons)
+            # Nothing is worth a resume: the call that mends this has another plan, which what is here would only refuse.
+            self._workspace.remove()
+            raise TooManyRejectsError(f"none of {counts.items} items gave a sample, so nothing was packed: {shown}")
         config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]

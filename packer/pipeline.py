@@ -1,8 +1,12 @@
 """The chain of steps that turns one item into samples."""
 
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from packer.item import Item, ItemReport
 from packer.packed_items import PackedItems
@@ -80,13 +84,33 @@ class Pipeline:
 def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]:
     """Run a step, naming it in what it raises. A failure of an earlier step passes through."""
     try:
-        yield from step(samples)
+        given = step(samples)
+        if not isinstance(given, Iterable):
+            raise ItemError(f"expected a generator of samples, found {type(given).__name__}: does it yield?")
+        for sample in given:
+            _check_sample(sample)
+            yield sample
     except (StepError, MemoryError):
         raise
     except ItemError as error:
         raise StepError(name, str(error)) from error
     except (Exception, SystemExit) as error:
-        raise StepError(name, f"{type(error).__name__}: {error}") from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise StepError(
+            name, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+        ) from error
+
+
+def _check_sample(sample: Any) -> None:
+    """What a step gives is a dict, and its ``image`` a picture as every later step and reader takes it."""
+    if not isinstance(sample, dict):
+        raise ItemError(f"expected samples as dicts, found {type(sample).__name__}")
+    image = sample.get("image")
+    if image is None:
+        return
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise ItemError(f"expected image as a uint8 array (H, W, 3), RGB, found {found}")
 
 
 def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:

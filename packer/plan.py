@@ -158,7 +158,10 @@ def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines:
         for verb, names in (
             ("gone", [name for name in before if name not in after]),
             ("new", [name for name in after if name not in before]),
-            ("changed", [name for name in before if name in after and _differs(before[name], after[name])]),
+            (
+                "changed (its size, time or columns)",
+                [name for name in before if name in after and _differs(before[name], after[name])],
+            ),
         ):
             if names:
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""

@@ -18,6 +18,20 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 """The built-in steps of each preset, in order."""
 
 DEFAULT_FACE_SIZE = 224
+DEFAULT_QUALITY = 95
+DEFAULT_SUBSAMPLING = "420"
+MAX_SIZE = 8192
+"""Largest side that pictures are resized to, in pixels: 200 MB each."""
+
+_READ_BY: Mapping[str, tuple[str, ...]] = {
+    "faces": (
+        *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
+        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also", "also_resample"),
+    ),
+    "faces|resize": ("size",),
+    "resize": ("resize",),
+}
+"""Options that only some built-in steps read; given without any of them, they are a wrong call."""
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 
@@ -114,7 +128,9 @@ class Recipe:
         "images: scale the shorter side to --size, or both sides exactly",
         choices=("shorter", "exact", "none"),
     )
-    size: int | None = _option(None, "side in pixels (images: default as it is; faces: 224)", metavar="PX", minimum=1)
+    size: int | None = _option(
+        None, "side in pixels (images: default as it is; faces: 224)", metavar="PX", minimum=1, maximum=MAX_SIZE
+    )
 
     margin: float = _option(
         0.3, "faces: added on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
@@ -161,8 +177,8 @@ class Recipe:
     )
 
     encode: str = _option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
-    quality: int = _option(95, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
-    subsampling: str = _option("420", "of JPEG's colour", choices=("420", "422", "444"))
+    quality: int = _option(DEFAULT_QUALITY, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
+    subsampling: str = _option(DEFAULT_SUBSAMPLING, "of JPEG's colour", choices=("420", "422", "444"))
     steps: tuple[StepSpec, ...] = _option(
         (), "steps instead of the preset's; names or module:function (recipe file, or comma-separated)"
     )
@@ -184,11 +200,25 @@ class Recipe:
             problems.add("", f"expected at most one of every, fps, frames, keyframes, found {' and '.join(chosen)}")
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
-        used = {step.use for step in self.steps} or set(PRESETS.get(str(self.preset), ()))
-        for name in ("boxes_from", "boxes", "also"):
-            if getattr(self, name) is not None and "faces" not in used:
-                problems.add(name, "expected only with the step 'faces': choose --preset faces")
+        used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
+        self._check_used(used, problems)
         problems.raise_as(UsageError, "recipe")
+        if self.size is None and "faces" in used:
+            object.__setattr__(self, "size", DEFAULT_FACE_SIZE)
+
+    def _check_used(self, used: Sequence[str], problems: Problems) -> None:
+        """An option that nothing would read was meant for another call."""
+        for step, names in _READ_BY.items():
+            if not set(step.split("|")) & set(used):
+                for name in names:
+                    if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                        remedy = ": choose --preset faces" if "faces" in step else ""
+                        wanted = " or ".join(map(repr, step.split("|")))
+                        problems.add(name, f"read only by the step {wanted}, found the steps {', '.join(used)}{remedy}")
+        if self.quality != DEFAULT_QUALITY and self.encode not in ("jpeg", "webp"):
+            problems.add("quality", f"read only by jpeg and webp, found encode {self.encode}")
+        if self.subsampling != DEFAULT_SUBSAMPLING and self.encode != "jpeg":
+            problems.add("subsampling", f"read only by jpeg, found encode {self.encode}")
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
@@ -199,11 +229,6 @@ class Recipe:
     def also_field(self) -> str | None:
         """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
         return None if self.also is None else f"{field_name(self.also)}_image"
-
-    @property
-    def face_size(self) -> int:
-        """Side of a face crop in pixels."""
-        return DEFAULT_FACE_SIZE if self.size is None else self.size
 
     def to_json(self) -> dict[str, Any]:
         """Every option with its value, as JSON."""

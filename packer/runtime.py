@@ -7,6 +7,7 @@ from packer.detect.runtime import resolve_runtime
 from packer.recipe import Recipe
 from packer.sidecar import digest_file_or_folder
 from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.registry import import_target
 
 _CORE = ("numpy", "pillow", "simplejpeg")
 _OF_STEP: Mapping[str, tuple[str, ...]] = {
@@ -55,7 +56,10 @@ def library_versions(format: str) -> dict[str, str]:
 
 def _detector(recipe: Recipe) -> str:
     try:
-        return resolve_runtime(recipe.detector, recipe.device)
+        name = resolve_runtime(recipe.detector, recipe.device)
+        if recipe.device != "cpu" and name == "torch":
+            import_target("packer.detect.torch_runtime:check_device", what="--device", extra="faces")(recipe.device)
+        return name
     except ModuleNotFoundError as error:
         raise MissingDependencyError(f'{error}, or pip install "facepack[faces]"') from error
     except ValueError as error:

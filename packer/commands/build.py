@@ -3,6 +3,8 @@
 import argparse
 import dataclasses
 import json
+import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from packer.api import build, open_source
 from packer.commands.arguments import add_option
 from packer.estimate import Estimate, estimate
+from packer.job import BuildResult
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.recipe import Recipe
 from shardspec.errors import TooManyRejectsError, UsageError
@@ -38,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build, and print what was made."""
     chosen = _read_config(options.config) if options.config else {}
+    if options.config:
+        _let_import(Path(options.config).absolute().parent)
     known = {spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind)}
     chosen |= {name: value for name, value in vars(options).items() if name in known}
     if options.dry_run:
@@ -58,11 +63,7 @@ def run(options: argparse.Namespace) -> int:
             )
         )
     else:
-        size = sum(shard.bytes for shard in manifest.shards)
-        print(
-            f"{options.out}: {counts.samples} samples in {len(manifest.shards)} {manifest.format} shards ({size / 1e6:.1f} MB) "
-            f"from {counts.packed_items} of {counts.items} items, {counts.rejected_items} rejected"
-        )
+        print(BuildResult(Path(options.out), manifest, resumed=False).describe())
     if too_many is not None:
         raise too_many
     return 0
@@ -75,6 +76,12 @@ def _dry_run(options: argparse.Namespace, chosen: Mapping[str, Any]) -> int:
     found: Estimate = estimate(open_source(options.source, out), out, recipe, how)
     print(json.dumps(found.to_json()) if options.json else found.describe())
     return 0
+
+
+def _let_import(folder: Path) -> None:
+    """Steps that a recipe file names may lie beside it: here, and in the worker processes."""
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def _read_config(path: str) -> dict[str, Any]:

@@ -21,6 +21,23 @@ _VECTOR = 16  # float32 numbers in a vector of AVX-512
 _MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU, in bands, so that the device's memory is bounded
 
 
+def check_device(device: str) -> None:
+    """Try a device before a job is planned for it.
+
+    Raises
+    ------
+    ValueError
+        torch does not know it, or cannot use it here.
+    """
+    try:
+        torch.zeros(1, device=torch.device(device))
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: expected cpu, or a device that torch can use here, found {device!r} ({reason})"
+        ) from error
+
+
 class TorchRuntime:
     """Runs the networks in torch; fulfils ``packer.detect.runtime.Runtime``.
 

@@ -65,6 +65,7 @@ class RowsSource:
         for name, field in fields.items():
             if field == "image":
                 columns[field] = [row.get(name) for row in rows]
+                _check_images(name, columns[field])
             else:
                 columns.update(_typed(name, field, [row.get(name) for row in rows]))
         label = self._label_field(label_from, fields)
@@ -135,6 +136,16 @@ def _check_names(fields: Mapping[str, str]) -> None:
                 f"column {column!r} would be field {field!r}, which the pack stage writes itself: rename it"
             )
         taken[field] = column
+
+
+def _check_images(column: str, values: list[Any]) -> None:
+    """A column ``image`` holds the pictures themselves."""
+    for number, value in enumerate(values):
+        if value is not None and not isinstance(value, np.ndarray):
+            raise UsageError(
+                f"column {column!r}, row {number}: expected pictures as arrays (of Python rows), found {type(value).__name__}: "
+                "rename the column, since the pack stage writes a field of that name"
+            )
 
 
 def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:

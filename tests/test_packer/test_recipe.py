@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,26 +14,37 @@ from packer.options import BUILD_OPTION_NAMES, BuildOptions, parse_share
 from packer.recipe import PRESETS, Recipe, StepSpec, parse_bytes
 from shardspec.errors import UsageError
 
-recipes = st.builds(
-    Recipe,
-    preset=st.sampled_from(sorted(PRESETS)),
-    format=st.sampled_from(["lmdb", "npy"]),
-    every=st.none() | st.integers(1, 100),
-    size=st.none() | st.integers(1, 1000),
-    margin=st.floats(0, 2),
-    quality=st.integers(1, 100),
-    encode=st.sampled_from(["jpeg", "png", "webp", "raw"]),
-    shard_size=st.integers(1, 2**40),
-    shuffle=st.none() | st.integers(0, 2**64),
-    steps=st.lists(
-        st.sampled_from(["decode", "resize", "module:function"])
-        | st.builds(StepSpec, st.just("m:f"), st.dictionaries(st.sampled_from(["a", "b"]), st.integers())),
-        max_size=3,
-    ).map(tuple),
-)
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    """Recipes whose options are all read by some step or encoder."""
+    encode = draw(st.sampled_from(["jpeg", "png", "webp", "raw"]))
+    preset = draw(st.sampled_from(sorted(PRESETS)))
+    steps = draw(
+        st.lists(
+            st.sampled_from(["decode", "resize", "module:function"])
+            | st.builds(StepSpec, st.just("m:f"), st.dictionaries(st.sampled_from(["a", "b"]), st.integers())),
+            max_size=3,
+        ).map(tuple)
+    )
+    used = [step if isinstance(step, str) else step.use for step in steps] or PRESETS[preset]
+    options: dict[str, Any] = {"preset": preset, "steps": steps, "encode": encode}
+    if encode in ("jpeg", "webp"):
+        options["quality"] = draw(st.integers(1, 100))
+    if "faces" in used:
+        options["margin"] = draw(st.floats(0, 2))
+    if "faces" in used or "resize" in used:
+        options["size"] = draw(st.none() | st.integers(1, 1000))
+    return Recipe(
+        format=draw(st.sampled_from(["lmdb", "npy"])),
+        every=draw(st.none() | st.integers(1, 100)),
+        shard_size=draw(st.integers(1, 2**40)),
+        shuffle=draw(st.none() | st.integers(0, 2**64)),
+        **options,
+    )
 
 
-@given(recipes)
+@given(recipes())
 def test_a_recipe_comes_back_from_its_json(recipe: Recipe) -> None:
     document = json.loads(json.dumps(recipe.to_json(), allow_nan=False))
     assert Recipe.from_options(document) == recipe
@@ -41,6 +53,24 @@ def test_a_recipe_comes_back_from_its_json(recipe: Recipe) -> None:
 def test_a_recipe_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Recipe().size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"margin": 0.5},
+            "margin: read only by the step 'faces', found the steps decode, resize: choose --preset faces",
+        ),
+        ({"landmarks": "68"}, "landmarks: read only by the step 'faces'"),
+        ({"steps": "decode", "size": 64}, "size: read only by the step 'faces' or 'resize', found the steps decode"),
+        ({"encode": "png", "quality": 30}, "quality: read only by jpeg and webp, found encode png"),
+        ({"encode": "webp", "subsampling": "444"}, "subsampling: read only by jpeg, found encode webp"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        Recipe.from_options(options)
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:
@@ -99,7 +129,7 @@ def test_an_unknown_key_is_told_with_those_that_are_known() -> None:
 
 
 def test_integers_stand_for_floats() -> None:
-    assert Recipe(margin=1, fps=5).margin == 1
+    assert Recipe(preset="faces", margin=1, fps=5).margin == 1
 
 
 def test_steps_may_be_names_in_one_text() -> None:

@@ -91,7 +91,7 @@ def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
         ({"quality": 80}, "option quality: was 95, now 80"),
         ({"format": "npy"}, "option format: was 'lmdb', now 'npy'"),
         ({"limit": 5}, "option limit: was None, now 5"),
-        ({"steps": ["decode"]}, "option steps: was [], now ['decode']"),
+        ({"steps": ["decode", "resize"]}, "option steps: was [], now ['decode', 'resize']"),
         ({"shuffle": 3}, "option shuffle: was None, now 3"),
     ],
 )
@@ -184,10 +184,12 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
     (tmp_path / "source" / "b.png").write_bytes(b"")
     for _ in range(2):
         with pytest.raises(
-            TooManyRejectsError, match=r"none of 1 items gave a sample; 'b\.png', decode: expected a picture"
+            TooManyRejectsError, match=r"none of 1 items gave a sample, so nothing was packed: 'b\.png', decode: expected a picture"
         ):
             build(tmp_path / "source", tmp_path / "out", max_rejects=1)
-        assert not (tmp_path / "out" / "manifest.json").exists()
+        assert not (tmp_path / "out" / ".build").exists()
+    write_pictures(tmp_path / "source", ["a.png"])
+    build(tmp_path / "source", tmp_path / "out", max_rejects=1)
 
 
 def test_leftovers_of_a_kill_behind_the_commit_are_cleared(source: Path, tmp_path: Path) -> None:
