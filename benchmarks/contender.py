@@ -2,7 +2,7 @@
 
 An *arm* is what is measured: an object with ``run(epoch)``, which consumes an epoch and returns its number of samples, and
 ``batches(epoch)``, which yields the same batches as dicts ``image``, ``landmarks``, ``label`` for checking. `Batches` makes
-one of a function. ``python -m benchmarks.contender SPEC`` serves an arm on its standard streams, one JSON line each way.
+one of a function. If it has a ``prepare()``, that runs before every timed epoch, outside the time. ``python -m benchmarks.contender SPEC`` serves an arm on its standard streams, one JSON line each way.
 """
 
 import contextlib
@@ -170,6 +170,9 @@ def _answer(stream: Any, found: Mapping[str, Any]) -> None:
 
 
 def _timed(arm: Arm, epoch: int) -> dict[str, Any]:
+    prepare = getattr(arm, "prepare", None)
+    if prepare is not None:
+        prepare()
     cpu = _cpu_s()
     start = time.perf_counter()
     samples = arm.run(epoch)

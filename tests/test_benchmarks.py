@@ -61,6 +61,16 @@ def test_limits_alone(folder: Path) -> None:
     assert [len(group["rows"]) for group in found["groups"]] == [2, 3]
 
 
+def test_cold(folder: Path) -> None:
+    found = run("cold", folder, "--formats", "npy", "--kinds", "raw")
+    check_document(found)
+    assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == [
+        "read through, npy",
+        "Loader, npy, full",
+        "Loader, npy, blocks",
+    ]
+
+
 def test_peers_without_the_peers(folder: Path) -> None:
     found = run("peers", folder, "--kinds", "jpeg", "--only", "DataLoader over LMDB", "FFCV", "--long", "0")
     check_document(found)
