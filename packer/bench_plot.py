@@ -24,7 +24,7 @@ def plot(report: BenchReport, path: Path) -> None:
     bars, lines = figure.subplots(1, 2)
     for name, side, colour in (("raw", report.raw, _RAW), (f"packed ({report.format})", report.reading, _PACKED)):
         spread = [[side.samples_per_s - min(side.rates)], [max(side.rates) - side.samples_per_s]]
-        label = f"{name}: {side.samples_per_s:,.4g}"
+        label = f"{name}: {side.samples_per_s:,.0f}"
         bars.bar([label], [side.samples_per_s], yerr=spread, color=colour, capsize=6)
     bars.set_yscale("log")
     bars.set_ylabel(f"samples/s, {report.workers} workers")

@@ -143,8 +143,8 @@ class BenchReport:
             ("peak memory, MB", *(f"{side.peak_bytes / _MB:,.0f}" if side.peak_bytes else "?" for side in sides)),
             ("file bytes per sample", *(f"{side.file_bytes_per_sample:,.0f}" for side in sides)),
             ("of them from the disk", *(_disk(side) for side in sides)),
-            (f"epoch of {self.samples:,}, s", *(f"{side.epoch_s:,.3g}" for side in sides)),
-            ("its CPU time, s", *(f"{side.epoch_cpu_s:,.3g}" for side in sides)),
+            (f"epoch of {self.samples:,}, s", *(_figure(side.epoch_s) for side in sides)),
+            ("its CPU time, s", *(_figure(side.epoch_cpu_s) for side in sides)),
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         table = [f"{a:<{widths[0]}}   {b:>{widths[1]}}   {c:>{widths[2]}}" for a, b, c in rows]
@@ -155,7 +155,7 @@ class BenchReport:
         how = "as the manifest says" if self.pack.recorded else "reckoned as one raw epoch: the manifest does not say"
         paid = self.paid_after_epochs
         lines = [
-            f"Packing took {self.pack.seconds:,.3g} s ({how}), "
+            f"Packing took {_figure(self.pack.seconds)} s ({how}), "
             + ("which no number of epochs pays for." if paid is None else f"paid for after {paid:.2g} epochs."),
             f"Medians of {len(self.raw.rates)} runs of each in turn (least to most), {self.seconds:g} s a run, {self.workers} workers. "
             f"Raw: {self.measured_items} of {self.items} items, drawn at random, the recipe's steps in as many processes; a video's "
@@ -168,7 +168,13 @@ class BenchReport:
 
 
 def _rate(side: Side) -> str:
-    return f"{side.samples_per_s:,.4g} ({min(side.rates):,.4g} to {max(side.rates):,.4g})"
+    least, most = _figure(min(side.rates)), _figure(max(side.rates))
+    return f"{_figure(side.samples_per_s)} ({least} to {most})"
+
+
+def _figure(value: float) -> str:
+    """A number with three or more digits, and without an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _disk(side: Side) -> str:

@@ -1,12 +1,15 @@
 """`packer bench`: what is counted on each side, and what it comes to."""
 
 import json
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.builds import write_pictures
-from support.command import run_packer
+from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, run_packer
 
 from packer.api import open_source
 from packer.bench import bench
@@ -27,6 +30,17 @@ SIDE_KEYS = {
     "epoch_s": float,
     "epoch_cpu_s": float,
 }
+
+
+def problems(document: Any) -> list[str]:
+    """What the benchmark's own check says of a document; `benchmarks` is no package that is installed."""
+    spec = spec_from_file_location("pack_vs_raw", REPOSITORY / "benchmarks" / "pack_vs_raw.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: list[str] = module.problems(document)
+    return found
 
 
 def ask(process: MeasuredProcess) -> dict[str, Any]:
@@ -173,3 +187,35 @@ def test_the_figures_that_are_reckoned() -> None:
     slower = report_of(reading, raw, None)
     assert slower.paid_after_epochs is None
     assert "no number of epochs pays for" in slower.describe()
+
+
+def test_the_benchmark_writes_what_its_schema_says(tmp_path: Path) -> None:
+    tiny = ("--photos", 4, "--seconds", 0.05, "--runs", 1, "--batches", 1, "--workers", 1, "--batch-size", 4)
+    words = ["--recipes", "images", "--ways", "npy raw", "--folder", tmp_path, "--out", tmp_path / "results"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.pack_vs_raw", *map(str, (*tiny, *words))],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "results").glob("pack_vs_raw-*.json")
+    document = json.loads(path.read_text())
+    assert problems(document) == []
+    (found,) = document["results"]
+    assert (found["recipe"], found["way"], found["samples"], found["items"]) == ("images", "npy raw", 4, 4)
+    assert "| images | npy raw |" in done.stdout
+    assert str(tmp_path) not in path.read_text()
+    del document["machine"]["cores"]
+    document["results"][0]["raw"]["rates"] = []
+    document["results"][0]["runs"] = True
+    document["more"] = 1
+    assert sorted(problem.split(":")[0] for problem in problems(document)) == [
+        ".machine.cores",
+        ".more",
+        ".results[0].raw.rates",
+        ".results[0].runs",
+    ]
