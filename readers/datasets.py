@@ -73,6 +73,8 @@ class PackedDataset(SampleDataset):
         decode: Mapping[str, DecodePlan] | None = None,
     ) -> None:
         super().__init__(transform)
+        if isinstance(fields, str) or (fields is not None and not fields):
+            raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
         layout = Layout(Path(fspath(path)).absolute())
         self.manifest: Manifest = layout.load()
         found = self.manifest.format

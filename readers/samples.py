@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -97,8 +97,13 @@ class SampleDataset(Dataset[dict[str, Any]]):
             self._layout = self._probe()
         return self._layout
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        if not isinstance(index, SupportsIndex):
+            raise TypeError(
+                f"expected one index, found {type(index).__name__}: use subset(rows) for a part, or read_batch(rows) for a batch"
+            )
+        # A sampled index is an int that carries its seed and epoch, so it goes on as it is.
+        return self.__getitems__([index if isinstance(index, int) else index.__index__()])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The samples at some indices, read as one batch."""

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.crops import astronaut_crops, keys
-from support.datasets import every_kind_schema, fixed, picture, text, values_for, write_dataset
+from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
 from torch.utils.data import DataLoader
 
 import readers
@@ -384,3 +385,17 @@ def test_every_public_name_resolves():
     tree = ast.parse(Path(readers.__file__).read_text())
     for_type_checkers = [a.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names]
     assert set(readers.__all__) <= set(for_type_checkers)
+
+
+@pytest.mark.parametrize("index", [slice(0, 3), [0, 1], 1.5, "a", None])
+def test_what_is_no_index_is_told(tmp_path: Path, index: Any) -> None:
+    write_dataset(tmp_path / "d", "npy", face_schema(), values_for(face_schema(), 3))
+    with pytest.raises(TypeError, match="expected one index, found"):
+        open_dataset(tmp_path / "d")[index]
+
+
+@pytest.mark.parametrize("fields", ["image", []])
+def test_fields_are_a_list_of_names(tmp_path: Path, fields: Any) -> None:
+    write_dataset(tmp_path / "d", "npy", face_schema(), values_for(face_schema(), 3))
+    with pytest.raises(UsageError, match="fields: expected a list of names"):
+        open_dataset(tmp_path / "d", fields=fields)
