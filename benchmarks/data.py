@@ -20,8 +20,9 @@ import skimage.data
 from packer.shards import write_shard
 from packer.writers.base import ShardSize
 from shardspec.columns import Columns
+from shardspec.entries import Counts, Generation
 from shardspec.layout import Layout, describe_file
-from shardspec.manifest import Counts, Generation, Manifest
+from shardspec.manifest import Manifest
 from shardspec.schema import Field, NamedConfig, Schema
 
 KINDS = ("raw", "jpeg", "photo", "photo500")

@@ -31,9 +31,9 @@ import skimage.data
 from packer.shards import write_shard
 from packer.writers.base import ShardSize
 from shardspec.columns import Columns, allocate
+from shardspec.entries import Shard
 from shardspec.formats import FORMATS, get_format
 from shardspec.layout import Layout
-from shardspec.manifest import Shard
 from shardspec.registry import resolve
 from shardspec.schema import Field, NamedConfig, Schema
 

@@ -78,9 +78,9 @@ def measure_group(
     rows = [_empty_row(entry) for entry in entries]
     contenders: list[Contender | None] = [None] * len(entries)
     with contextlib.ExitStack() as stack:
-        for i, entry in enumerate(entries):
+        started = [stack.enter_context(Contender(entry.arm, entry.options, timeout_s)) for entry in entries]
+        for i, (entry, contender) in enumerate(zip(entries, started, strict=True)):
             try:
-                contender = stack.enter_context(Contender(entry.arm, entry.options, timeout_s))
                 warm = contender.epoch(0, check=entry.checked)
                 rows[i]["order_correlation"] = warm.get("order_correlation")
                 contenders[i] = contender

@@ -8,8 +8,9 @@ from typing import Any
 
 from packer.durable import fsync_folder, fsync_tree, write_durably
 from packer.workspace import Workspace
+from shardspec.entries import FileEntry, Generation
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
-from shardspec.manifest import FileEntry, Generation, Manifest
+from shardspec.manifest import Manifest
 from shardspec.schema import Schema
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shardspec.manifest import Counts, Generation
+from shardspec.entries import Counts, Generation
 
 
 def total(generations: Iterable[Generation]) -> Counts:

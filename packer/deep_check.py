@@ -12,9 +12,10 @@ from packer.packed_rows import batch_rows, open_shard
 from packer.value_checks import ValueChecks
 from readers.formats.base import ShardReader
 from shardspec.columns import Columns, allocate
+from shardspec.entries import Shard
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout
-from shardspec.manifest import Manifest, Shard
+from shardspec.manifest import Manifest
 
 FAULTS_LISTED = 20
 """Values of one field that are listed for one shard; the rest are counted."""

@@ -12,9 +12,10 @@ import filelock
 from packer.commit import remove_dataset
 from packer.durable import write_durably
 from packer.workspace import Workspace
+from shardspec.entries import Shard
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
-from shardspec.manifest import Manifest, Shard
+from shardspec.manifest import Manifest
 from shardspec.problems import Problems
 
 

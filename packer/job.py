@@ -28,9 +28,10 @@ from packer.sources.base import Listing, Source
 from packer.units import Unit
 from packer.work import Work
 from packer.workspace import read_lines
+from shardspec.entries import Counts, Generation, Shard
 from shardspec.errors import BuildError, TooManyRejectsError, UsageError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, REJECTS_NAME
-from shardspec.manifest import Counts, Generation, Manifest, Shard
+from shardspec.manifest import Manifest
 from shardspec.points import LAYOUTS
 
 _SHOWN_REASONS = 3

@@ -22,9 +22,10 @@ from packer.schedule import Schedule
 from packer.shard_stage import assemble_shards
 from packer.units import Unit, UnitWork
 from packer.workspace import Workspace, append_line, read_lines
+from shardspec.entries import Generation, Shard
 from shardspec.errors import ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, Layout
-from shardspec.manifest import Generation, Manifest, Shard
+from shardspec.manifest import Manifest
 
 
 @dataclass(frozen=True)

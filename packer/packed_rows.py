@@ -11,10 +11,11 @@ import numpy.typing as npt
 from packer.workspace import Workspace
 from readers.formats.base import ShardReader
 from shardspec.columns import Buffer, Columns, IntArray, allocate
+from shardspec.entries import Shard
 from shardspec.errors import DatasetError, SchemaError, ShardspecError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
-from shardspec.manifest import Manifest, Shard
+from shardspec.manifest import Manifest
 from shardspec.registry import resolve
 
 BATCH_BYTES = 16 * 10**6

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from packer.item import ItemReport
-from shardspec.manifest import Counts
+from shardspec.entries import Counts
 
 
 class ReportWriter:

@@ -18,8 +18,8 @@ from packer.row_plan import Arrangement, RowPlan
 from packer.row_work import RowWork
 from packer.units import Unit
 from packer.workspace import Workspace
+from shardspec.entries import Generation, Shard
 from shardspec.layout import INDEX_FOLDER
-from shardspec.manifest import Generation, Shard
 
 
 def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, shown: bool) -> JobResult:

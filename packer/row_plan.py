@@ -11,10 +11,11 @@ from packer.plan import Task, describe_changes
 from packer.recipe import Recipe
 from packer.runtime import library_versions
 from shardspec.columns import IntArray
+from shardspec.entries import Generation
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
-from shardspec.manifest import Generation, Manifest, sha256_json
+from shardspec.manifest import Manifest, sha256_json
 
 DEFAULT_SHARD_BYTES = Recipe().shard_size
 """For rows whose provenance says nothing of it."""

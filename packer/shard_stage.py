@@ -11,8 +11,8 @@ from packer.progress import Progress
 from packer.shards import finished_shard
 from packer.units import Unit
 from packer.workspace import Workspace, append_line
+from shardspec.entries import Shard
 from shardspec.errors import BuildError
-from shardspec.manifest import Shard
 from shardspec.problems import Problems
 
 RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]

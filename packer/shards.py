@@ -9,9 +9,9 @@ from pathlib import Path
 from packer.durable import fsync_folder, fsync_tree, write_durably
 from packer.writers.base import ShardSize, ShardWriter
 from shardspec.columns import Columns
+from shardspec.entries import Shard
 from shardspec.formats import get_format
 from shardspec.layout import describe_file
-from shardspec.manifest import Shard
 from shardspec.problems import Problems
 from shardspec.registry import resolve
 from shardspec.schema import Schema

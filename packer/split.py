@@ -19,9 +19,9 @@ from packer.row_job import run_row_job
 from packer.row_plan import Arrangement, Input, join_generations, open_input, plan_of, shard_bytes
 from packer.row_reports import read_report, write_reports
 from shardspec.columns import IntArray
+from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Counts
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from packer.deep_check import check_keys, check_shard
 from packer.packed_rows import open_shard
 from packer.progress import Progress
 from packer.resources import usable_cores
+from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import FileEntry, Manifest, Shard
+from shardspec.manifest import Manifest
 
 
 @dataclass(frozen=True)

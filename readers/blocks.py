@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardspec.columns import IntArray
-from shardspec.manifest import Shard
+from shardspec.entries import Shard
 
 MIN_BLOCK_ROWS = 64
 """Smaller units of a format are taken together until a block has so many rows."""

@@ -5,9 +5,10 @@ Importing it loads the standard library and numpy only. ``SPEC.md`` beside this 
 """
 
 from shardspec.columns import Columns, allocate
+from shardspec.entries import Counts, FileEntry, Generation, Shard
 from shardspec.errors import ShardspecError
 from shardspec.layout import Layout
-from shardspec.manifest import SPEC_VERSION, Counts, FileEntry, Generation, Manifest, Shard
+from shardspec.manifest import SPEC_VERSION, Manifest
 from shardspec.schema import Field, NamedConfig, Schema
 
 __all__ = [

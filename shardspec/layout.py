@@ -5,9 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetError, NotADatasetError, ShardCorruptError, ShardMissingError
 from shardspec.formats import get_format
-from shardspec.manifest import FileEntry, Manifest, Shard
+from shardspec.manifest import Manifest
 
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shardspec.columns import Columns, IntArray
-from shardspec.manifest import Shard
+from shardspec.entries import Shard
 from shardspec.schema import Schema
 
 

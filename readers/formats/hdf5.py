@@ -12,9 +12,9 @@ from readers.formats.checks import check_offsets, corrupt, distinct, gather_byte
 from readers.formats.hdf5_chunks import Chunks, read_chunks
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
+from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
 from shardspec.hdf5_datasets import hdf5_datasets
-from shardspec.manifest import Shard
 from shardspec.schema import Field, Schema
 
 

@@ -7,8 +7,8 @@ from readers.formats.checks import corrupt, gather_bytes
 from readers.formats.lmdb_tree import LMDBTree
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
+from shardspec.entries import Shard
 from shardspec.errors import DatasetError
-from shardspec.manifest import Shard
 from shardspec.schema import Schema
 
 

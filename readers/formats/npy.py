@@ -11,7 +11,7 @@ import numpy.typing as npt
 from readers.formats.checks import check_offsets, corrupt, gather
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns, IntArray
-from shardspec.manifest import Shard
+from shardspec.entries import Shard
 from shardspec.schema import Field, Schema
 
 _OFFSETS = np.dtype("<i8")

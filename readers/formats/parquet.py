@@ -13,8 +13,8 @@ from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
 from shardspec.columns import Columns, IntArray
+from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
-from shardspec.manifest import Shard
 from shardspec.parquet_columns import FOOTER_MARK, TAIL_BYTES, ParquetColumn, parquet_column
 from shardspec.schema import Field, Schema
 

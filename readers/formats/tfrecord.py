@@ -18,8 +18,8 @@ from readers.formats.tfrecord_example import (
     usual_payload,
 )
 from shardspec.columns import Columns, IntArray
+from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
-from shardspec.manifest import Shard
 from shardspec.schema import Schema
 from shardspec.tfrecord_features import Feature, features, masked, pad_varints, read_varints
 

@@ -13,9 +13,10 @@ from packer.shards import write_shard
 from packer.writers.base import ShardSize
 from shardspec.codecs import codec_for
 from shardspec.columns import Columns
+from shardspec.entries import Counts, Generation, Shard
 from shardspec.formats import get_format
 from shardspec.layout import Layout, describe_file
-from shardspec.manifest import Counts, Generation, Manifest, Shard
+from shardspec.manifest import Manifest
 from shardspec.registry import resolve
 from shardspec.schema import Field, NamedConfig, Schema
 

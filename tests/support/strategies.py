@@ -4,8 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from shardspec.entries import Counts, FileEntry, Generation, Shard
 from shardspec.formats import FORMATS
-from shardspec.manifest import Counts, FileEntry, Generation, Manifest, Shard
+from shardspec.manifest import Manifest
 from shardspec.schema import DTYPES, Field, NamedConfig, Schema
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)

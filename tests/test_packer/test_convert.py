@@ -16,10 +16,11 @@ from support.datasets import assert_same, encode, every_kind_schema, values_for,
 from packer.cli import main
 from packer.convert import convert
 from packer.verify import verify
+from shardspec.entries import Counts, Generation
 from shardspec.errors import BuildError, ResumeMismatchError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
-from shardspec.manifest import Counts, Generation, Manifest
+from shardspec.manifest import Manifest
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 

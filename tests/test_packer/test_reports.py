@@ -9,7 +9,7 @@ from support.command import read_jsonl
 
 from packer.item import ItemReport
 from packer.reports import ReportWriter
-from shardspec.manifest import Counts
+from shardspec.entries import Counts
 
 names = st.text(max_size=8) | st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape"))
 reports = st.builds(

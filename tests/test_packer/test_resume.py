@@ -184,7 +184,8 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
     (tmp_path / "source" / "b.png").write_bytes(b"")
     for _ in range(2):
         with pytest.raises(
-            TooManyRejectsError, match=r"none of 1 items gave a sample, so nothing was packed: 'b\.png', decode: expected a picture"
+            TooManyRejectsError,
+            match=r"none of 1 items gave a sample, so nothing was packed: 'b\.png', decode: expected a picture",
         ):
             build(tmp_path / "source", tmp_path / "out", max_rejects=1)
         assert not (tmp_path / "out" / ".build").exists()

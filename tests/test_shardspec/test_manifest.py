@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import json_values, manifests
 
+from shardspec.entries import Counts, FileEntry, Generation, Shard
 from shardspec.errors import ManifestError, VersionError
-from shardspec.manifest import SPEC_VERSION, Counts, FileEntry, Generation, Manifest, Shard, canonical_json
+from shardspec.manifest import SPEC_VERSION, Manifest, canonical_json
 from shardspec.schema import Field, Schema
 
 ZEROS = "0" * 64

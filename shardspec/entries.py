@@ -1,0 +1,209 @@
+"""What a manifest lists: files, shards, the counts of items, generations.
+
+These classes and `shardspec.manifest.Manifest` alone spell the manifest's keys.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardspec.problems import Problems
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
+SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of the dataset.
+
+    Attributes
+    ----------
+    name : str
+        Relative to the dataset's folder, with ``/``.
+    bytes : int
+    sha256 : str
+        64 hexadecimal digits.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as a JSON object."""
+        return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "FileEntry | None":
+        """Read an entry; a name that could leave the folder is a problem."""
+        if not problems.check_keys(document, {"name": str, "bytes": int, "sha256": str}):
+            return None
+        if not SAFE_NAME.match(document["name"]):
+            problems.add("name", f"expected a plain relative path, found {document['name']!r}")
+        if document["bytes"] < 0:
+            problems.add("bytes", f"expected 0 or more, found {document['bytes']}")
+        if not SHA256.match(document["sha256"]):
+            problems.add("sha256", f"expected 64 hexadecimal digits, found {document['sha256']!r}")
+        return cls(document["name"], document["bytes"], document["sha256"])
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard.
+
+    Attributes
+    ----------
+    name : str
+        ``"shard-00000"`` and so on; with the format's suffix it is the file or folder to open.
+    samples : int
+    block_rows : int
+        Rows per unit that is cheap to read whole (row group, chunk); the last may be shorter.
+    files : tuple of FileEntry
+        Every file of the shard, sorted by name.
+    """
+
+    name: str
+    samples: int
+    block_rows: int
+    files: tuple[FileEntry, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.bytes for entry in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """The shard as a JSON object."""
+        return {
+            "name": self.name,
+            "samples": self.samples,
+            "block_rows": self.block_rows,
+            "files": [entry.to_json() for entry in self.files],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "Shard | None":
+        """Read a shard entry."""
+        if not problems.check_keys(document, {"name": str, "samples": int, "block_rows": int, "files": list}):
+            return None
+        if not SAFE_NAME.match(document["name"]) or "/" in document["name"]:
+            problems.add("name", f"expected a plain name, found {document['name']!r}")
+        if document["samples"] < 0:
+            problems.add("samples", f"expected 0 or more, found {document['samples']}")
+        if document["block_rows"] < 1:
+            problems.add("block_rows", f"expected 1 or more, found {document['block_rows']}")
+        if not document["files"]:
+            problems.add("files", "expected at least one file")
+        files = read_entries(FileEntry, document["files"], "files", problems)
+        for position, entry in enumerate(files):
+            if not re.match(re.escape(document["name"]) + "[./]", entry.name):
+                found = f"expected a file or folder called {document['name']!r}, found {entry.name!r}"
+                problems.add(f"files[{position}].name", found)
+        return cls(document["name"], document["samples"], document["block_rows"], files)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the items of one generation: ``items == packed_items + rejected_items``.
+
+    Attributes
+    ----------
+    items, packed_items, rejected_items : int
+    ignored_files : int
+        Files of a folder that are no pictures or videos by suffix; they are no items.
+    samples : int
+    frames_without_sample : int
+        Frames of packed items that gave no sample (no face in them).
+    damaged_items : int
+        Packed videos whose rest could not be read.
+    """
+
+    items: int
+    packed_items: int
+    rejected_items: int
+    ignored_files: int
+    samples: int
+    frames_without_sample: int
+    damaged_items: int
+
+    def to_json(self) -> dict[str, int]:
+        """The counts as a JSON object."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "Counts | None":
+        """Read counts; they must add up."""
+        names = tuple(cls.__dataclass_fields__)
+        if not problems.check_keys(document, dict.fromkeys(names, int)):
+            return None
+        counts = cls(**document)
+        for name in names:
+            if document[name] < 0:
+                problems.add(name, f"expected 0 or more, found {document[name]}")
+        if counts.items != counts.packed_items + counts.rejected_items:
+            problems.add("items", f"expected packed_items + rejected_items, found {counts}")
+        return counts
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one plan made: the first build is one, appending or retrying adds another.
+
+    Attributes
+    ----------
+    kind : str
+        ``"build"``, ``"convert"``, ``"merge"``, ``"split"``.
+    fingerprint : str
+        SHA-256 of the plan.
+    recipe : dict
+        The resolved recipe, every key with its value.
+    runtime : dict
+        What else decided the bytes: library versions, the detector's runtime.
+    counts : Counts
+    shards : tuple of Shard
+    """
+
+    kind: str
+    fingerprint: str
+    recipe: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    counts: Counts
+    shards: tuple[Shard, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The generation as a JSON object."""
+        return {
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "recipe": dict(self.recipe),
+            "runtime": dict(self.runtime),
+            "counts": self.counts.to_json(),
+            "shards": [shard.to_json() for shard in self.shards],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "Generation | None":
+        """Read a generation."""
+        expected = {"kind": str, "fingerprint": str, "recipe": dict, "runtime": dict, "counts": dict, "shards": list}
+        if not problems.check_keys(document, expected):
+            return None
+        with problems.at("counts"):
+            counts = Counts.from_json(document["counts"], problems)
+        shards = read_entries(Shard, document["shards"], "shards", problems)
+        if counts is None or len(shards) != len(document["shards"]):
+            return None
+        found = sum(shard.samples for shard in shards)
+        if found != counts.samples:
+            problems.add("counts.samples", f"expected the sum over the shards, {found}, found {counts.samples}")
+        return cls(document["kind"], document["fingerprint"], document["recipe"], document["runtime"], counts, shards)
+
+
+def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:
+    """Read a list of entries of one kind, leaving out those that cannot be made."""
+    entries = []
+    for position, document in enumerate(documents):
+        with problems.at(f"{place}[{position}]"):
+            entries.append(kind.from_json(document, problems))
+    return tuple(entry for entry in entries if entry is not None)
