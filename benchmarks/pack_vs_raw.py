@@ -4,7 +4,7 @@
 writes the figures to a new file named by commit and time.
 
 Method. The data are made anew: for *images*, photographs of scikit-image cut at seeded places and enlarged to 2048 × 1536 (JPEG, quality 92);
-for *faces*, the pictures and videos of ``examples/make_data.py``. Each recipe is packed once per way of storing, then measured
+for *faces*, twenty copies of the pictures and videos of ``examples/make_data.py``. Each recipe is packed once per way of storing, then measured
 by `packer.bench.bench`: *raw* runs the recipe's steps over the files in as many processes as there are workers, one math thread
 each, item by item, models loaded; *packed* reads the dataset with `readers.Loader`, shuffled, all fields, in as many threads.
 Both sides live in processes of their own and work once before anything counts, so the page cache is warm (the column *disk* says
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -114,9 +115,14 @@ def make_photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def make_faces(folder: Path) -> Path:
-    """The demo's pictures and videos."""
-    subprocess.run([sys.executable, REPOSITORY / "examples" / "make_data.py", folder], check=True)
+def make_faces(folder: Path, copies: int) -> Path:
+    """The demo's pictures and videos, several times, so that an epoch is not over at once."""
+    made = folder / "made"
+    subprocess.run([sys.executable, REPOSITORY / "examples" / "make_data.py", made], check=True)
+    for name in sorted(path.name for path in made.iterdir()):
+        for copy in range(copies):
+            shutil.copytree(made / name, folder / name / f"copy-{copy:02d}")
+    shutil.rmtree(made)
     return folder
 
 
@@ -154,7 +160,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
     for recipe in options.recipes:
         raw = folder / f"raw-{recipe}"
-        source = make_photos(raw, options.photos) if recipe == "images" else make_faces(raw)
+        source = make_photos(raw, options.photos) if recipe == "images" else make_faces(raw, options.copies)
         for way in options.ways:
             packed = folder / f"{recipe}-{way.replace(' ', '-')}"
             build(source, packed, progress=False, workers=options.workers, **RECIPES[recipe], **WAYS[way])
@@ -174,6 +180,7 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="*", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     parser.add_argument("--photos", type=int, default=400)
+    parser.add_argument("--copies", type=int, default=20, help="of the demo's data")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--runs", type=int, default=5)
