@@ -5,8 +5,7 @@ batches of its own: that is faster than threads that share one.
 
 - *gather, reused buffers*: random rows of one mapped ``.npy`` file by ``np.take`` into a buffer per thread that is written
   over and over. The upper limit of a loader that uses its buffers again.
-- *gather, fresh memory*: the same into a new array for every batch, all of which are kept until the epoch ends. The limit of a
-  loader whose batches are all kept.
+- *gather, fresh memory*: the same into a new array for every batch. The limit of a loader whose batches are kept.
 - *decode*: libjpeg-turbo, as simplejpeg bundles it, over random JPEGs held in memory into a buffer per thread; at its defaults,
   and with the fast inverse transform and fast upsampling.
 - *decode, smallest sufficient scale*: the photos of a random crop of 224 pixels, decoded at the smallest eighth that the crop
@@ -40,13 +39,11 @@ class LimitArm:
     rows, batch, threads : int
     job : callable
         Called with the number of its thread and the rows of a batch.
-    after : callable
-        Called when all batches are done, within the time.
     """
 
-    def __init__(self, rows: int, batch: int, threads: int, job: Job, after: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, rows: int, batch: int, threads: int, job: Job) -> None:
         self._rows, self._batch, self._threads = rows, batch, threads
-        self._job, self._after = job, after
+        self._job = job
 
     def run(self, epoch: int) -> int:
         """All whole batches of a random order."""
@@ -59,7 +56,6 @@ class LimitArm:
             thread.start()
         for thread in threads:
             thread.join()
-        self._after()
         return count * self._batch
 
     def batches(self, epoch: int) -> list[dict[str, Any]]:
@@ -80,14 +76,11 @@ def gather(source: str, kind: str, batch: int, threads: int = 2, fresh: bool = F
     if not fresh:
         buffers = np.zeros((threads, batch, SIZE, SIZE, 3), np.uint8)
         return LimitArm(len(pixels), batch, threads, lambda t, rows: _take(pixels, rows, buffers[t]))
-    kept: list[Any] = []
 
     def into_fresh(thread: int, rows: Any) -> None:
-        out = np.empty((batch, SIZE, SIZE, 3), np.uint8)
-        _take(pixels, rows, out)
-        kept.append(out)
+        _take(pixels, rows, np.empty((batch, SIZE, SIZE, 3), np.uint8))
 
-    return LimitArm(len(pixels), batch, threads, into_fresh, kept.clear)
+    return LimitArm(len(pixels), batch, threads, into_fresh)
 
 
 def _take(pixels: Any, rows: Any, out: Any) -> None:

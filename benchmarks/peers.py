@@ -110,7 +110,7 @@ def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
 
 
 def ours(kind: str, folder: Path, source: Path, batch: int, first: bool) -> list[Entry]:
-    """Our Loader over npy, and in the first group also over LMDB, with batches that are kept, and with the fast decoding."""
+    """Our Loader over npy, and in the first group also over LMDB, with fresh memory, and with the fast decoding."""
     entries = []
     for format in ("npy", "lmdb") if first else ("npy",):
         root = folder / f"{kind}-{format}"
@@ -118,7 +118,7 @@ def ours(kind: str, folder: Path, source: Path, batch: int, first: bool) -> list
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
         entries.append(Entry(f"Loader, {format}", "benchmarks.readers:loader", options, ours=True, facts=facts))
         if first and format == "npy":
-            way = "kept" if kind == "raw" else "fast"
+            way = "fresh" if kind == "raw" else "fast"
             more = options | {way: True}
             entries.append(Entry(f"Loader, npy, {way}", "benchmarks.readers:loader", more, ours=True, facts=facts))
     return entries
@@ -151,21 +151,22 @@ def main() -> None:
     source = folder / "source"
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
     groups: list[dict[str, Any]] = []
+    settings = {"rows": rows_of(arguments), "batch": batch, "rounds": arguments.rounds, "peers": versions(LIBRARIES)}
+
+    def add(name: str, entries: Sequence[Entry]) -> None:
+        groups.append(measure_group(name, entries, arguments.rounds))
+        print(table(groups[-1]) + "\n", flush=True)
+        write(document("peers", settings, groups), arguments.json)  # a run that is stopped leaves what it has
+
     for kind in arguments.kinds:
         for number, peers in enumerate(GROUPS):
             entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, number == 0)
             selected = _selected(peers, kind, arguments.only)
             entries += [peer.entry(kind, folder, source, batch) for peer in selected]
-            if arguments.pack_only or (not selected and number):
-                continue
-            groups.append(measure_group(f"{kind} ({number + 1})", entries, arguments.rounds))
-            print(table(groups[-1]) + "\n", flush=True)
+            if not arguments.pack_only and (selected or not number):
+                add(f"{kind} ({number + 1})", entries)
     if "raw" in arguments.kinds and arguments.long and not arguments.pack_only:
-        entries = long_epochs(folder, source, batch, arguments.long)
-        groups.append(measure_group(f"raw, epochs of {arguments.long} visits", entries, arguments.rounds))
-        print(table(groups[-1]), flush=True)
-    settings = {"rows": rows_of(arguments), "batch": batch, "rounds": arguments.rounds, "peers": versions(LIBRARIES)}
-    write(document("peers", settings, groups), arguments.json)
+        add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def test_readers_measure_all_rows_beside_the_limits(readers_document: dict[str, 
     assert raw["limit"] == "gather, reused buffers"
     assert {row["name"] for row in raw["rows"] if row["ours"]} == {
         "Loader, npy",
-        "Loader, npy, kept",
+        "Loader, npy, fresh",
         "Loader, parquet, blocks",
         "Loader, parquet, blocks, unchecked",
     }
