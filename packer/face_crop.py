@@ -17,6 +17,9 @@ from shardspec.points import REGIONS, get_layout, hull_size
 
 Image = npt.NDArray[np.uint8]
 
+LARGEST_CROP = 4
+"""Side of an aligned crop, in frame sides, above which its points are no face's; the warp's memory grows with it."""
+
 
 class FaceCutter:
     """Cuts faces out of frames. Made once per worker: loads the landmarks' model.
@@ -56,6 +59,11 @@ class FaceCutter:
             if points5 is None:
                 raise ValueError("expected five points, which an aligned crop needs, found none")
             matrix = align_matrix(points5, self._size, self._margin)
+            side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
+            if side > LARGEST_CROP * max(frame.shape[:2]):
+                raise ValueError(
+                    f"expected a face that fits into the frame, found a crop {side:.0f} px wide for its points"
+                )
             image = warp(frame, matrix, self._size)
         else:
             matrix = crop_matrix(box, self._margin, self._size)

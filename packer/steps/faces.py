@@ -17,7 +17,7 @@ from packer.item import ItemReport
 from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
 from packer.recipe import Recipe
 from packer.suffixes import is_video
-from shardspec.errors import ItemError, UsageError
+from shardspec.errors import ItemError
 
 BATCH_FRAMES = 4
 """Frames of one item that the detector is given at a time."""
@@ -123,7 +123,7 @@ class FaceFinder:
         for face in wanted:
             try:
                 cut = self._cutter.cut(sample["image"], face.box, face.points)
-            except (ValueError, UsageError) as error:
+            except ValueError as error:  # UsageError is one
                 failures.append(f"a face could not be cut: {error}")
                 continue
             known = {"box": face.box.astype(np.float32), "score": np.float32(face.score), "track": face.track}
@@ -137,7 +137,8 @@ class FaceFinder:
     def _wanted(self, found: FrameFaces, tracker: Tracker | None) -> list[_Face]:
         """The faces of one frame that are large and certain enough, after the choice among them."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
-        keep = np.flatnonzero((side >= self._recipe.min_face) & (found.scores >= self._recipe.min_score))
+        good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
+        keep = np.flatnonzero(good & (found.scores >= self._recipe.min_score))
         if found.tracks is not None:
             tracks = found.tracks[keep]
         else:

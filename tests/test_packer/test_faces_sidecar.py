@@ -125,9 +125,12 @@ class TestTable:
         assert [line["item"] for line in damage] == ["pair.png"]
         assert "frame 0: a face could not be cut: expected five points" in damage[0]["reason"]
 
-    def test_degenerate_points_cost_no_other_face(self, source: Path, detected: Samples, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("scale", [0.0, 1e4])
+    def test_degenerate_points_cost_no_other_face(
+        self, source: Path, detected: Samples, tmp_path: Path, scale: float
+    ) -> None:
         rows = rows_of(of(detected, "pair.png"))
-        rows[0] |= dict.fromkeys(POINTS, 100.0)
+        rows[0] |= {name: 100.0 + scale * (rows[0][name] - 100.0) for name in POINTS}
         table = write_table(tmp_path / "boxes.jsonl", rows)
         (kept,) = build(source, tmp_path / "out", boxes=str(table), align=True)
         assert kept["box"].tolist() == pytest.approx([rows[1][edge] for edge in ("x0", "y0", "x1", "y1")])
