@@ -197,6 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--photos", type=int, default=4_000, help="samples of the kinds photo and photo500")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--settle", type=int, default=0, help="epochs that are not measured before each one that is")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--only", nargs="*", help="names of rows, or beginnings of them; limits are always measured")
 

@@ -157,7 +157,7 @@ def main() -> None:
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
     groups = []
     for kind in arguments.kinds:
-        groups.append(measure_group(kind, limits_of(kind, source, arguments.batch), arguments.rounds))
+        groups.append(measure_group(kind, limits_of(kind, source, arguments.batch), arguments.rounds, arguments.settle))
         print(table(groups[-1]), flush=True)
     settings = {"rows": rows_of(arguments), "batch": arguments.batch, "rounds": arguments.rounds}
     write(document("limits", settings, groups), arguments.json)

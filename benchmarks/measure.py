@@ -64,10 +64,11 @@ class Entry:
 
 
 def measure_group(
-    name: str, entries: Sequence[Entry], rounds: int, timeout_s: float = 180.0, quiet: bool = False
+    name: str, entries: Sequence[Entry], rounds: int, settle: int = 0, timeout_s: float = 180.0
 ) -> dict[str, Any]:
     """Start every contender, warm each up for a checked epoch, then measure them in turn, round after round.
 
+    Before each measured epoch come `settle` others, for machines that take back memory which lay idle while others had their turn.
     The first entry that is a limit is the one that all others are given as a fraction of, round by round.
 
     Returns
@@ -86,14 +87,15 @@ def measure_group(
                 contenders[i] = contender
             except ContenderError as error:
                 rows[i]["error"] = str(error)
-                if not quiet:
-                    print(f"{entry.name}: {error}", flush=True)
+                print(f"{entry.name}: {error}", flush=True)
         cpu: list[list[float]] = [[] for _ in entries]
         for number in range(1, rounds + 1):
             for i, contender in enumerate(contenders):
                 if contender is None:
                     continue
                 try:
+                    for _ in range(settle):
+                        contender.epoch(number)
                     found = contender.epoch(number)
                 except ContenderError as error:
                     rows[i]["error"], contenders[i] = str(error), None

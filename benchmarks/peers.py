@@ -154,7 +154,7 @@ def main() -> None:
     settings = {"rows": rows_of(arguments), "batch": batch, "rounds": arguments.rounds, "peers": versions(LIBRARIES)}
 
     def add(name: str, entries: Sequence[Entry]) -> None:
-        groups.append(measure_group(name, entries, arguments.rounds))
+        groups.append(measure_group(name, entries, arguments.rounds, arguments.settle))
         print(table(groups[-1]) + "\n", flush=True)
         write(document("peers", settings, groups), arguments.json)  # a run that is stopped leaves what it has
 

@@ -161,7 +161,7 @@ def main() -> None:
         if arguments.only:
             entries = [entry for entry in entries if entry.name.startswith(tuple(arguments.only))]
         entries = limits_of(kind, source, arguments.batch) + entries
-        groups.append(measure_group(kind, entries, arguments.rounds))
+        groups.append(measure_group(kind, entries, arguments.rounds, arguments.settle))
         print(table(groups[-1]), flush=True)
     settings = {"rows": rows_of(arguments), "batch": arguments.batch, "rounds": arguments.rounds}
     write(document("readers", settings, groups), arguments.json)
