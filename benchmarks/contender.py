@@ -102,7 +102,8 @@ class Contender:
             family = [*own.children(recursive=True), own]
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # the process has ended and not read what was written
+                    stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         for process in family:
