@@ -86,6 +86,7 @@ def main() -> None:
     dist.all_gather_object(gathered, result)
     if dist.get_rank() == 0:
         print(json.dumps(gathered))
+    dist.barrier()  # gloo may abort a rank that is still closing down when another has gone
     dist.destroy_process_group()
 
 

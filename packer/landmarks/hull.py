@@ -8,6 +8,7 @@ from packer.landmarks.similarity import MEAN_FIVE, FloatArray, check_points, pla
 from shardspec.points import get_layout, hull_flip_permutation
 
 _MIRROR = hull_flip_permutation("5")
+_SMALLEST = 1e-9  # pixels to a frontal eye distance; below it points coincide, and their differences say nothing
 # the points whose coefficients are stored: one of each mirrored pair, and the chin
 _HALF = np.arange(len(_MIRROR)) <= _MIRROR
 
@@ -84,7 +85,7 @@ def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, Float
         Changes its sign in a mirror: nose aside, mouth aside, mouth turned.
     """
     scale = unit(placed)
-    if scale == 0:
+    if scale < _SMALLEST:
         return np.zeros(3), np.zeros(3)
     rest = (points5 - placed[:, 2]) @ placed[:, :2] / scale**2 - (MEAN_FIVE - MEAN_FIVE.mean(axis=0))
     _, _, nose, right, left = rest

@@ -1,6 +1,7 @@
 """A folder full of what the world holds: every file is packed right, or a reject with a reason."""
 
 import os
+import shutil
 import re
 import subprocess
 import sys
@@ -57,9 +58,10 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     Image.fromarray(scene(0, (30, 20))).convert("CMYK").save(root / "cmyk.jpg")
     for name in ("black.png", "one-pixel.png", NAME, os.fsdecode(RAW_NAME), "deep.png", "palette.gif", "cmyk.jpg"):
         expected[name] = None
-    write_video(root / "whole.mp4", frames=40)
+    whole = write_video(root / "whole.mp4", frames=40, container=FAST_START)
     cut_file(write_video(root / "index-last.mp4", frames=40), 0.5)
-    cut_file(write_video(root / "index-first.mp4", frames=40, container=FAST_START), 0.6)
+    # The same bytes: x264 on several threads does not always give the same.
+    cut_file(Path(shutil.copyfile(whole, root / "index-first.mp4")), 0.6)
     expected |= {"whole.mp4": None, "index-last.mp4": "decode: expected a video", "index-first.mp4": None}
     (root / "leaves.jpg").symlink_to(outside / "secret.jpg")
     (root / "nowhere.jpg").symlink_to("no-such-file.jpg")
@@ -131,7 +133,7 @@ def test_a_video_cut_midway_gives_the_frames_before_the_cut(hostile: tuple[Path,
     whole = [s["image"] for s in read_samples(out) if s["source"] == "whole.mp4"]
     part = [s["image"] for s in read_samples(out) if s["source"] == "index-first.mp4"]
     for a, b in zip(whole, part, strict=False):
-        assert np.abs(a.astype(int) - b).max() <= 2
+        assert np.array_equal(a, b)
 
 
 def test_it_is_the_same_in_one_process(hostile: tuple[Path, Path, dict[str, str | None]], tmp_path: Path) -> None:
