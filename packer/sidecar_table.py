@@ -22,7 +22,7 @@ _LAST_FRAME = 2**53
 
 
 class TableSidecar:
-    """The rows of a table of boxes (`packer.sidecar.Sidecar`), held as arrays, about 120 bytes a row.
+    """The rows of a table of boxes (`packer.sidecar.Sidecar`), held as arrays, about 100 bytes a row.
 
     Columns ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``; ``score``, ``track`` and those of `POINTS` if there are. Any other
     column is ignored. Faces of a frame come in the order of the rows.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
-from support.face_source import FACE, FACELESS_FRAMES, SECOND, write_faces
+from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_faces, write_frames
 from support.media import photograph, write_picture
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -183,6 +183,15 @@ class TestChoice:
         assert lengths == {0: 8, 1: 8}
         kept = of(build(source, tmp_path / "track", every=1, choose="track"), "clip.mp4")
         assert [int(s["frame"]) for s in kept] == list(range(8))
+
+    def test_the_main_track_is_that_of_the_largest_area(self, tmp_path: Path) -> None:
+        # Six frames of the larger face outweigh ten of the smaller one.
+        both, alone = pair(), pair()
+        alone[:, :512] = 0
+        write_frames(tmp_path / "in" / "two.mp4", [both] * 6 + [alone] * 4)
+        for choose, left, count in (("track", False, 10), ("main", True, 6)):
+            kept = build(tmp_path / "in", tmp_path / choose, every=1, choose=choose)
+            assert [bool(sample["box"][0] < 512) for sample in kept] == [left] * count
 
     def test_min_face(self, samples: Samples, source: Path, tmp_path: Path) -> None:
         small = of(samples, "pair.png")[1]

@@ -1,8 +1,8 @@
 """A folder full of what the world holds: every file is packed right, or a reject with a reason."""
 
 import os
-import shutil
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
