@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from packer.fields import RESERVED
 from packer.packed_samples import PackedSamples
 from packer.progress import Progress
 from packer.resources import usable_cores
-from packer.sources.rows import RESERVED
 from packer.tables import TABLES, Table
 from shardspec.codecs import codec_for
 from shardspec.errors import BuildError, ShardspecError, UsageError

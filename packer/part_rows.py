@@ -9,30 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.encode import LOSSLESS_CODEC, ColumnSpec
+from packer.fields import FIELD_ORDER
 from packer.part import Part, describe_difference
 from packer.workspace import Workspace
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError
 from shardspec.problems import Problems
 from shardspec.schema import Field, NamedConfig, Schema
-
-FIELD_ORDER = (
-    "key",
-    "source",
-    "label",
-    "frame",
-    "time",
-    "track",
-    "image",
-    "landmarks",
-    "landmarks_valid",
-    "hull",
-    "regions",
-    "box",
-    "score",
-    "matrix",
-)
-"""Fields that the pack stage writes come first, in this order; a user's own follow by name."""
 
 _OPEN_PARTS = 128
 _SHAPE_DTYPE = np.dtype("<u4")

@@ -11,14 +11,6 @@ import av.video.stream
 from packer.decode.errors import PictureError, VideoError
 from packer.decode.limits import check_size
 
-VIDEO_SUFFIXES = frozenset(
-    {
-        ".3g2", ".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".ts",
-        ".vob", ".webm", ".wmv",
-    },
-)  # fmt: skip
-"""Suffixes, in lower case, of the files that are taken for videos."""
-
 # libavformat's demuxers of those suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
 # Formats in which a packet that is cut off looks like any other. Only the decoder can tell then, and one that decodes several

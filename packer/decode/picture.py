@@ -31,11 +31,6 @@ from packer.decode.netpbm import decode_netpbm
 from packer.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.decode.rgb import to_rgb
 
-PICTURE_SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"},
-)
-"""Suffixes, in lower case, of the files that are taken for pictures."""
-
 # The plugin classes, not Image.open: its check against decompression bombs is a limit and a warning for the whole process.
 _PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
     "BMP": BmpImagePlugin.BmpImageFile,

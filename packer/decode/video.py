@@ -15,7 +15,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.decode.container import VIDEO_SUFFIXES, open_video
+from packer.decode.container import open_video
 from packer.decode.decoding import Decoding
 from packer.decode.errors import VideoError
 from packer.decode.frames import RgbConverter
@@ -23,7 +23,7 @@ from packer.decode.limits import MAX_PIXELS
 from packer.decode.sampling import Sampling
 from packer.decode.timeline import scan
 
-__all__ = ["VIDEO_SUFFIXES", "VideoFrame", "VideoReader", "read_frames"]
+__all__ = ["VideoFrame", "VideoReader", "read_frames"]
 
 
 @dataclass(frozen=True, slots=True)

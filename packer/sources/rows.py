@@ -10,29 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from packer.fields import RESERVED
 from packer.item import Item
 from packer.recipe import field_name
 from packer.sources.base import Listing, describe_path, name_inside
 from shardspec.errors import UsageError
-
-RESERVED = frozenset(
-    {
-        "key",
-        "source",
-        "frame",
-        "time",
-        "image",
-        "landmarks",
-        "landmarks_valid",
-        "hull",
-        "regions",
-        "box",
-        "score",
-        "matrix",
-        "track",
-    }
-)
-"""Fields that the pack stage writes itself, which a column must not be called."""
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: ""}
