@@ -1,9 +1,11 @@
 """What a shard reader is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from readers.formats.mapping import ByteArray
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.schema import Schema
@@ -54,4 +56,32 @@ class ShardReader(Protocol):
 
     def close(self) -> None:
         """Let go of the files. The reader is not used afterwards."""
+        ...
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Parts of a mapped file.
+
+    Attributes
+    ----------
+    data : ndarray, (size,), uint8
+        The mapping, or a view of it.
+    starts, stops : int64 arrays, (n,), within 0 and size
+    """
+
+    data: ByteArray
+    starts: IntArray
+    stops: IntArray
+
+
+@runtime_checkable
+class MappedReader(Protocol):
+    """A `ShardReader` of mapped files that can say beforehand which bytes a `read` will touch, for reading ahead."""
+
+    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
+        """Where the values of rows lie. They are not touched; what is needed to find them (an index) may be read.
+
+        More or less than a `read` touches is no error, only waste.
+        """
         ...

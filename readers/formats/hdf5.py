@@ -1,13 +1,14 @@
 """hdf5: a shard is one HDF5 file."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, distinct, gather_bytes
 from readers.formats.hdf5_chunks import Chunks, read_chunks
 from readers.formats.mapping import ByteArray, map_file
@@ -62,6 +63,37 @@ class HDF5ShardReader:
             starts, ends = offsets[rows].tolist(), offsets[rows + 1].tolist()
             for place, start, end in zip(at.tolist(), starts, ends, strict=True):
                 out[name][place] = self._span(chunks, start, end)
+
+    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
+        """Where rows lie (`readers.formats.base.MappedReader`)."""
+        if self._data is None:
+            return
+        missing = [name for name in fields if name not in self._values]
+        if missing:
+            self._learn(missing)
+        for name in fields:
+            chunks = self._values[name]
+            if not chunks.row_bytes or not len(chunks.starts):
+                continue
+            if self._schema[name].is_fixed:
+                yield self._parts(self._data, chunks, rows, rows + 1)
+            else:
+                starts, stops = self._offsets[name][rows], self._offsets[name][rows + 1]
+                some = stops > starts
+                yield self._parts(self._data, chunks, starts[some], stops[some])
+
+    def _parts(self, data: ByteArray, chunks: Chunks, starts: IntArray, stops: IntArray) -> Extents:
+        """Where runs of a dataset's rows begin and end: whole chunks where checksums are still to be compared."""
+        first, last = starts // chunks.rows, (stops - 1) // chunks.rows
+        begin = chunks.starts[first] + (starts - first * chunks.rows) * chunks.row_bytes
+        end = chunks.starts[last] + (stops - last * chunks.rows) * chunks.row_bytes
+        if self._checksums:
+            begin = np.where(chunks.known[first], begin, chunks.starts[first])
+            end = np.where(chunks.known[last], end, chunks.starts[last] + chunks.rows * chunks.row_bytes)
+        cut = first != last  # between two chunks may lie anything
+        first_ends = np.where(cut, chunks.starts[first] + chunks.rows * chunks.row_bytes, end)
+        last_begins = np.where(cut, chunks.starts[last], end)
+        return Extents(data, np.concatenate([begin, last_begins]), np.concatenate([first_ends, end]))
 
     def close(self) -> None:
         """Let go of the mapping; it ends with the last view of it."""

@@ -1,8 +1,9 @@
 """lmdb: a shard is one single-file LMDB environment."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from readers.formats.base import Extents
 from readers.formats.checks import corrupt, gather_bytes
 from readers.formats.lmdb_tree import LMDBTree
 from readers.formats.mapping import ByteArray, map_file
@@ -51,6 +52,12 @@ class LMDBShardReader:
             ends = values.starts + values.sizes
             for place, start, end in zip(at.tolist(), values.starts.tolist(), ends.tolist(), strict=True):
                 column[place] = view[start:end]
+
+    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
+        """Where rows lie (`readers.formats.base.MappedReader`). Their leaf pages are read, which lie among the values."""
+        if self._data is not None and len(rows) and fields:
+            values = self._tree.foresee(rows, fields)
+            yield Extents(self._data, values.starts, values.starts + values.sizes)
 
     def close(self) -> None:
         """Let go of the mapping; it ends with the last view of it."""

@@ -19,17 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.formats.checks import corrupt, take_bytes
+from readers.formats.lmdb_meta import HEADER_BYTES, read_meta
 from readers.formats.mapping import ByteArray
 from shardspec.columns import IntArray
 from shardspec.errors import ShardCorruptError
 
-_HEADER_BYTES = 16
 _NODE_BYTES = 8
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _BIG = 1
 _NO_PAGE = 2**64 - 1
 _DEPTH_MAX = 32
-_PAGE_BYTES = tuple(1 << bits for bits in range(9, 17))
 _ROW_DIGITS = 8
 _PAGE = struct.Struct("<QHHH")
 _OVERFLOW_PAGE = struct.Struct("<QHHI")
@@ -38,30 +37,6 @@ _NUMBER = struct.Struct("<Q")
 _KEYS_ONE_BY_ONE = 32
 """Up to this many keys, Python alone is faster than arrays."""
 _POWERS = 10 ** np.arange(_ROW_DIGITS - 1, -1, -1)
-
-_TREE = [
-    ("pad", "<u4"),
-    ("flags", "<u2"),
-    ("depth", "<u2"),
-    ("branch_pages", "<u8"),
-    ("leaf_pages", "<u8"),
-    ("overflow_pages", "<u8"),
-    ("entries", "<u8"),
-    ("root", "<u8"),
-]
-_META = np.dtype(
-    [
-        ("magic", "<u4"),
-        ("version", "<u4"),
-        ("address", "<u8"),
-        ("map_bytes", "<u8"),
-        ("free", _TREE),
-        ("main", _TREE),
-        ("last_page", "<u8"),
-        ("transaction", "<u8"),
-    ]
-)
-_MAGIC, _VERSION = 0xBEEFC0DE, 1
 
 
 @dataclass(frozen=True)
@@ -95,8 +70,8 @@ class LMDBTree:
         self._data = data
         self._names = sorted(name.encode() for name in names)
         self._ranks = {name: rank for rank, name in enumerate(self._names)}
-        meta = self._newest_meta()
-        self._check_meta(meta, rows * len(self._names))
+        meta = read_meta(path, data, rows * len(self._names))
+        self._page_bytes = int(meta["free"]["pad"])
         self._halves = data.view("<u2")
         self._leaves, self._firsts = self._directory(meta, rows * len(self._names))
         self._leaves_list, self._firsts_list = self._leaves.tolist(), self._firsts.tolist()
@@ -117,7 +92,7 @@ class LMDBTree:
         number, index = self._leaves_list[leaf], ordinal - self._firsts_list[leaf]
         page = number * page_bytes
         found, _, flags, lower = _PAGE.unpack_from(view, page)
-        slots = _HEADER_BYTES + 2 * index
+        slots = HEADER_BYTES + 2 * index
         if found != number or flags != _LEAF or not slots < lower <= page_bytes:
             raise self._corrupt("sound pages in the tree", "a damaged one")
         place = view[page + slots] | view[page + slots + 1] << 8
@@ -139,11 +114,20 @@ class LMDBTree:
             raise self._corrupt("pages within the file", "a value on another")
         found, _, flags, span = _OVERFLOW_PAGE.unpack_from(view, page)
         span *= page_bytes
-        if found != number or flags != _OVERFLOW or _HEADER_BYTES + size > span or page + span > len(view):
+        if found != number or flags != _OVERFLOW or HEADER_BYTES + size > span or page + span > len(view):
             raise self._corrupt("large values on overflow pages of their own", "others")
-        return page + _HEADER_BYTES, size
+        return page + HEADER_BYTES, size
 
-    def _locate_all(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
+    def foresee(self, rows: IntArray, names: Sequence[str]) -> Values:
+        """Where values will be found, of all names and rows, without a look at the pages of large ones."""
+        starts, sizes, big = self._entries(rows, names)
+        if big.any():
+            starts[big] = self._pages(starts[big])
+            sizes[big] += HEADER_BYTES
+        return Values(starts, np.minimum(sizes, len(self._data) - starts))
+
+    def _entries(self, rows: IntArray, names: Sequence[str]) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
+        """Start and size of what leaf pages hold for every name and row, names first; and where that is a page's number."""
         ranks = [self._ranks[name.encode()] for name in names]
         ordinals = (rows * len(self._names) + np.array(ranks)[:, None]).ravel()
         key_bytes = np.repeat([_ROW_DIGITS + 1 + len(name) for name in names], len(rows))
@@ -153,14 +137,18 @@ class LMDBTree:
         count = self._counts(page, _LEAF)
         if (index >= count).any():
             raise self._corrupt("every key in its leaf page", "a shorter page")
-        node = page + self._halves[(page >> 1) + _HEADER_BYTES // 2 + index]
+        node = page + self._halves[(page >> 1) + HEADER_BYTES // 2 + index]
         low, high, flags, found_bytes = self._nodes(node, page, count)
         key = node + _NODE_BYTES
         if (found_bytes != key_bytes).any() or not self._are_keys(key, rows, names):
             raise self._corrupt("the keys in order", "another key")
         sizes, starts = low | high << 16, key + key_bytes
         self._check_inline(starts, sizes, flags, page)
-        starts = self._follow(starts, sizes, flags == _BIG)
+        return starts, sizes, flags == _BIG
+
+    def _locate_all(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
+        starts, sizes, big = self._entries(rows, names)
+        starts = self._follow(starts, sizes, big)
         shape = (len(names), len(rows))
         return {
             name: Values(*place)
@@ -176,36 +164,6 @@ class LMDBTree:
             if not (found[:, :_ROW_DIGITS] == digits).all() or not (found[:, _ROW_DIGITS:] == suffix).all():
                 return False
         return True
-
-    def _newest_meta(self) -> Any:
-        """The meta page of the last transaction; sets the page size."""
-        self._page_bytes = 4096
-        first = self._meta_at(0)
-        self._page_bytes = int(first["free"]["pad"])
-        if self._page_bytes not in _PAGE_BYTES:
-            raise self._corrupt("a page size of 512 to 65536 bytes", f"{self._page_bytes}")
-        second = self._meta_at(self._page_bytes)
-        return second if second["transaction"] > first["transaction"] else first
-
-    def _meta_at(self, start: int) -> Any:
-        body = self._data[start + _HEADER_BYTES : start + _HEADER_BYTES + _META.itemsize]
-        if len(body) < _META.itemsize:
-            raise self._corrupt("two meta pages", f"{len(self._data)} bytes")
-        meta = body.view(_META)[0]
-        if meta["magic"] != _MAGIC or meta["version"] != _VERSION:
-            raise self._corrupt(
-                "an LMDB file of data format 1", f"magic {int(meta['magic']):#x}, format {int(meta['version'])}"
-            )
-        return meta
-
-    def _check_meta(self, meta: Any, entries: int) -> None:
-        expected, found = (int(meta["last_page"]) + 1) * self._page_bytes, len(self._data)
-        if found != expected:
-            raise self._corrupt(f"{expected} bytes", f"{found}")
-        if meta["main"]["entries"] != entries or meta["main"]["flags"] != 0:
-            raise self._corrupt(
-                f"{entries} plain entries", f"{int(meta['main']['entries'])} with flags {int(meta['main']['flags'])}"
-            )
 
     def _directory(self, meta: Any, entries: int) -> tuple[IntArray, IntArray]:
         """Page numbers of the leaves, and the ordinal of the first key in each."""
@@ -228,7 +186,7 @@ class LMDBTree:
         """Page number and first ordinal of the children of a branch page, whose own first ordinal is given."""
         start = np.array([page * self._page_bytes])
         count = self._counts(start, _BRANCH)
-        slots = (start[0] + _HEADER_BYTES) >> 1
+        slots = (start[0] + HEADER_BYTES) >> 1
         nodes = start + self._halves[slots : slots + count[0]]
         low, high, top, key_bytes = self._nodes(nodes, start, count)
         children = low | high << 16 | top << 32
@@ -247,19 +205,19 @@ class LMDBTree:
 
     def _counts(self, page: IntArray, kind: int) -> IntArray:
         """Number of nodes of pages of one kind, given where they begin."""
-        heads = take_bytes(self._data, page, _HEADER_BYTES).view("<u2")
+        heads = take_bytes(self._data, page, HEADER_BYTES).view("<u2")
         flags, lower = heads[:, 5], heads[:, 6].astype(np.int64)
         numbers = heads.view("<u8")[:, 0]
         bad = (numbers * self._page_bytes != page) | (flags != kind)
-        if (bad | (lower <= _HEADER_BYTES) | (lower > self._page_bytes)).any():
+        if (bad | (lower <= HEADER_BYTES) | (lower > self._page_bytes)).any():
             raise self._corrupt("sound pages in the tree", "a damaged one")
-        counts: IntArray = (lower - _HEADER_BYTES) >> 1
+        counts: IntArray = (lower - HEADER_BYTES) >> 1
         return counts
 
     def _nodes(self, node: IntArray, page: IntArray, count: IntArray) -> tuple[IntArray, ...]:
         """The four numbers that nodes begin with; they and their keys lie behind the slots of their pages."""
         place = node - page
-        if ((place < _HEADER_BYTES + 2 * count) | (place > self._page_bytes - _NODE_BYTES) | (place & 1 == 1)).any():
+        if ((place < HEADER_BYTES + 2 * count) | (place > self._page_bytes - _NODE_BYTES) | (place & 1 == 1)).any():
             raise self._corrupt("nodes within their page", "others")
         numbers = take_bytes(self._data, node, _NODE_BYTES).view("<u2").astype(np.int64)
         if (place + _NODE_BYTES + numbers[:, 3] > self._page_bytes).any():
@@ -275,19 +233,24 @@ class LMDBTree:
         """Where values begin, those on overflow pages included."""
         if not big.any():
             return starts
-        numbers = take_bytes(self._data, starts[big], 8).view("<u8")[:, 0]
-        if (numbers >= len(self._data) // self._page_bytes).any():
-            raise self._corrupt("pages within the file", "a value on another")
-        pages = numbers.astype(np.int64) * self._page_bytes
-        heads = take_bytes(self._data, pages, _HEADER_BYTES)
+        pages = self._pages(starts[big])
+        heads = take_bytes(self._data, pages, HEADER_BYTES)
         spans = heads.view("<u4")[:, 3].astype(np.int64) * self._page_bytes
-        sound = (heads.view("<u8")[:, 0] == numbers) & (heads.view("<u2")[:, 5] == _OVERFLOW)
-        inside = (_HEADER_BYTES + sizes[big] <= spans) & (pages + spans <= len(self._data))
+        sound = (heads.view("<u8")[:, 0] == pages // self._page_bytes) & (heads.view("<u2")[:, 5] == _OVERFLOW)
+        inside = (HEADER_BYTES + sizes[big] <= spans) & (pages + spans <= len(self._data))
         if not (sound & inside).all():
             raise self._corrupt("large values on overflow pages of their own", "others")
         out = starts.copy()
-        out[big] = pages + _HEADER_BYTES
+        out[big] = pages + HEADER_BYTES
         return out
+
+    def _pages(self, places: IntArray) -> IntArray:
+        """Where the pages begin whose numbers stand at some places."""
+        numbers = take_bytes(self._data, places, 8).view("<u8")[:, 0]
+        if (numbers >= len(self._data) // self._page_bytes).any():
+            raise self._corrupt("pages within the file", "a value on another")
+        pages: IntArray = numbers.astype(np.int64) * self._page_bytes
+        return pages
 
     def _is_page(self, number: int) -> bool:
         return 2 <= number < len(self._data) // self._page_bytes

@@ -12,11 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardspec.columns import IntArray
 from shardspec.errors import ShardMissingError
 
 ByteArray = npt.NDArray[np.uint8]
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
+_GAP_PAGES = 8
+"""Ranges that lie nearer to each other are asked for as one."""
+_CALL_PAGES = 32
+"""Asked for at once: Linux cuts a longer request to what the device reads ahead, often no more than 128 kB."""
 
 
 def map_file(path: Path) -> ByteArray:
@@ -46,6 +52,35 @@ def map_file(path: Path) -> ByteArray:
         os.close(descriptor)
 
 
+def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
+    """Tell the system that parts of a mapped file will soon be read, so that it begins to read them.
+
+    Returns as soon as the system has taken note; nothing is copied. What is in memory already costs a microsecond or two per
+    128 kB. Does nothing on Windows, which has no such call for files.
+
+    Parameters
+    ----------
+    data : ndarray, (size,), uint8
+        Of `map_file`, or a view of it.
+    starts, stops : int64 arrays, (n,), within 0 and size
+        In any order; they may overlap.
+    """
+    wanted = stops > starts
+    if _WILL_NEED is None or not wanted.any():
+        return
+    address, page = data.ctypes.data, mmap.PAGESIZE
+    first, last = (starts[wanted] + address) // page, (stops[wanted] + address - 1) // page + 1
+    ascending = np.argsort(first, kind="stable")
+    first, ends = first[ascending], np.maximum.accumulate(last[ascending])
+    apart = np.flatnonzero(first[1:] > ends[:-1] + _GAP_PAGES)
+    begins = first[np.append(0, apart + 1)].tolist()
+    madvise = _library().madvise
+    for begin, end in zip(begins, ends[np.append(apart, len(ends) - 1)].tolist(), strict=True):
+        for at in range(begin, end, _CALL_PAGES):
+            # Only advice: where it is refused, the read itself says what is wrong.
+            madvise(at * page, min(_CALL_PAGES, end - at) * page, _WILL_NEED)
+
+
 class _Mapping:
     """One mapping by the C library, undone when nothing refers to it any more."""
 
@@ -66,4 +101,5 @@ def _library() -> Any:
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return library

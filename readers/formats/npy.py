@@ -1,13 +1,14 @@
 """npy: a shard is a folder of plain numpy files, mapped into memory."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, gather
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns, IntArray
@@ -51,6 +52,18 @@ class NpyShardReader:
             column = out[name]
             for place, start, end in zip(at.tolist(), starts, ends, strict=True):
                 column[place] = data[start:end]
+
+    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
+        """Where rows lie (`readers.formats.base.MappedReader`)."""
+        for name in fields:
+            field = self._schema[name]
+            if field.is_fixed:
+                values, size = self._fixed_field(field), field.row_bytes
+                if size:
+                    yield Extents(values.reshape(-1).view(np.uint8), rows * size, (rows + 1) * size)
+                continue
+            data, offsets = self._varying_field(field)
+            yield Extents(np.frombuffer(data, np.uint8), offsets[rows], offsets[rows + 1])
 
     def close(self) -> None:
         """Let go of the mappings; they end with the last view of them."""

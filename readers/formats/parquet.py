@@ -1,7 +1,7 @@
 """parquet: a shard is one Parquet file."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
@@ -61,6 +62,27 @@ class ParquetShardReader:
                 column.gather(self._data, rows, groups, rows - groups * self._block_rows, out[name], at)
             else:
                 column.gather_varying(self._data, rows, out[name], at)
+
+    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
+        """Where rows lie (`readers.formats.base.MappedReader`); of pages whose checksum is still to be compared, all of it.
+
+        Where checksums are off, nothing of a page that was not touched before: its header says where its rows are.
+        """
+        if self._data is None:
+            return
+        groups = rows // self._block_rows
+        for name in fields:
+            column = self._columns[name]
+            known = column.known[groups]
+            if column.stored.storage == "none":
+                continue
+            if self._checksums and not known.all():
+                pages = [column.chunks[group] for group in distinct(groups[~known])]
+                starts, stops = np.array(pages, np.int64).T
+                yield Extents(self._data, starts, stops)
+            within = rows - groups * self._block_rows
+            starts, stops = column.places(rows[known], groups[known], within[known])
+            yield Extents(self._data, starts, stops)
 
     def close(self) -> None:
         """Let go of the mapping; it ends with the last view of it."""
@@ -176,6 +198,15 @@ class _Column:
             self._starts[mine], self._bits[mine] = start + begin, offsets[:-1]
         else:
             self._starts[mine] = start + begin + offsets[:-1] * self._dtype.itemsize
+
+    def places(self, rows: IntArray, groups: IntArray, within: IntArray) -> tuple[IntArray, IntArray]:
+        """Where the values of rows whose pages are known begin and end in the file."""
+        if self.field.is_fixed:
+            width = self._per_row * self._dtype.itemsize  # packed bits take less, and a page holds them all
+            starts = self._starts[groups] + (within * width >> 3 if self._dtype == np.bool_ else within * width)
+            return starts, starts + max(1, width >> 3 if self._dtype == np.bool_ else width)
+        starts = self._starts[rows]
+        return starts, starts + self._counts[rows] * self._dtype.itemsize
 
     def gather(
         self, data: ByteArray, rows: IntArray, groups: IntArray, within: IntArray, out: Any, at: IntArray

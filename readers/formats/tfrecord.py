@@ -1,12 +1,13 @@
 """tfrecord: a shard is one file of ``tf.train.Example`` records, and its index."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
+from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.tfrecord_example import (
@@ -80,6 +81,11 @@ class TFRecordShardReader:
                         self._parse(view[start:end], fields, out, target)
         except ExampleError as error:
             raise self._corrupt("a tf.train.Example of the dataset's fields", str(error)) from error
+
+    def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
+        """Where rows lie (`readers.formats.base.MappedReader`): whole records, whose checksums cover all of their fields."""
+        if self._data is not None and fields:
+            yield Extents(self._data, self._starts[rows], self._starts[rows + 1])
 
     def close(self) -> None:
         """Let go of the mapping; it ends with the last view of it."""
