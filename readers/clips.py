@@ -11,6 +11,7 @@ from readers.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order import Picks
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
+from readers.stores import Store
 from readers.values import LIST, BatchLayout, ValueLayout, allocate_values
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -115,6 +116,16 @@ class ClipDataset(SampleDataset):
             for place in at.tolist():
                 values = columns[name][place * self.length : (place + 1) * self.length]
                 out[name][place] = values[0] if name in self._once else list(values)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset."""
+        return self.base.stores
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of clips that will be read soon."""
+        rows = self._rows_of(picks.rows).reshape(-1)
+        self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, self.length), picks.epoch))
 
     def origins(self, picks: Picks) -> Picks:
         """Each clip's first row in the base dataset, under which its transforms draw."""

@@ -17,6 +17,7 @@ from readers.plans import DecodePlan
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
 from readers.shards import ShardPool, Verify
+from readers.stores import Store
 from readers.subset import Subset, split, where
 from readers.values import BatchLayout, allocate_values
 from shardspec.columns import Columns, IntArray
@@ -130,6 +131,15 @@ class PackedDataset(SampleDataset):
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows, without the transform, row i into place ``at[i]`` of a batch."""
         self._decoding.read_into(picks, out, at)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The folder and the bytes of all shards."""
+        return (Store(self.path, sum(shard.bytes for shard in self.manifest.shards)),)
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.pool.read_ahead(picks.rows, self.schema.names)
 
     def describe(self, row: int) -> str:
         """Key and place of a row, for messages."""

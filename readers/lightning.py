@@ -9,11 +9,12 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
+from readers.choice import AnyShuffle, Choice, agree, choose_shuffle
 from readers.datasets import open_dataset
 from readers.device import BatchTransform
 from readers.lightning_batches import Batches, EvalBatches, TrainBatches
 from readers.loader import Loader, available_processors
-from readers.order import WINDOW_BLOCKS, Shuffle
+from readers.order import WINDOW_BLOCKS
 from readers.plans import DecodePlan
 from readers.sampler import OrderSampler
 from readers.samples import SampleDataset
@@ -55,11 +56,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     eval_transform, eval_decode, eval_batch_transform
         Of validation and test.
     shuffle, seed, drop_last, window, weights, draws
-        Of training (`readers.Loader`). ``Trainer(overfit_batches=…)`` turns shuffling off.
+        Of training (`readers.Loader`). ``shuffle="auto"`` is decided by rank 0 for all. ``Trainer(overfit_batches=…)`` turns shuffling off.
     workers : int, optional
         Threads or processes per rank; by default the processors that this process may use, divided by the ranks of the node.
     prefetch : int, optional
         Batches ahead of the training loop; with ``"processes"``, per worker.
+    read_ahead : int, optional
+        With ``"threads"`` (`readers.Loader`).
     pin_memory : bool, optional
         By default where batches go to a CUDA device.
     timeout_s : float
@@ -94,7 +97,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         eval_transform: AnyTransform | None = None,
         eval_decode: Mapping[str, DecodePlan] | None = None,
         eval_batch_transform: BatchTransform | None = None,
-        shuffle: Shuffle = "full",
+        shuffle: AnyShuffle = "auto",
         seed: int = 0,
         drop_last: bool = False,
         window: int = WINDOW_BLOCKS,
@@ -102,6 +105,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         draws: int | None = None,
         workers: int | None = None,
         prefetch: int | None = None,
+        read_ahead: int | None = None,
         pin_memory: bool | None = None,
         timeout_s: float = 300.0,
     ) -> None:
@@ -132,7 +136,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._drop_last = drop_last
         self._order = {"shuffle": shuffle, "seed": seed, "window": window, "weights": weights, "draws": draws}
         self._transforms = (batch_transform, eval_batch_transform)
-        self._workers, self._prefetch = workers, prefetch
+        self._workers, self._prefetch, self._read_ahead = workers, prefetch, read_ahead
         self._pin_memory, self._timeout_s = pin_memory, timeout_s
         self._batches: TrainBatches | None = None
         self._eval: list[EvalBatches] = []
@@ -144,6 +148,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         if self.trainer is not None and self.trainer.overfit_batches > 0:
             order["shuffle"] = False
         batches, source = self._make(self.train, self.batch_size, self._drop_last, self._transforms[0], order)
+        if order["shuffle"] == "auto" and order["weights"] is None:
+            source.decide_order(self._choose())
         self._batches = TrainBatches(batches, source, self.batch_size * self._ranks()[1], self._processed)
         if self._state is not None:
             self._batches.load_state_dict(self._state)
@@ -203,7 +209,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         if self.loader == "threads":
             made = Loader(
                 dataset, batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
-                world_size=world_size, batch_transform=batch_transform, device=device if cuda else None,
+                world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform, device=device if cuda else None,
                 pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
             )  # fmt: skip
             return made, made
@@ -214,6 +220,15 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             prefetch_factor=self._prefetch if workers else None, timeout=self._timeout_s if workers else 0,
         )  # fmt: skip
         return loader, sampler
+
+    def _choose(self) -> Choice:
+        """The order that rank 0 chooses, on every rank."""
+        stores, has_blocks = self.train.stores, self.train.blocks is not None
+        if self.trainer is None:
+            return agree(stores, has_blocks)
+        mine = choose_shuffle(stores, has_blocks)
+        choice: Choice = self.trainer.strategy.broadcast(mine, src=0)
+        return choice
 
     def _ranks(self) -> tuple[int, int]:
         """Rank and number of ranks among those that share out the samples."""

@@ -1,29 +1,31 @@
 """The Loader: threads that put whole batches together ahead of the training loop."""
 
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
-from readers.collate import Batch, collate_columns
+from readers.ahead import ReadAhead
+from readers.batches import BatchPicks, BatchWork
+from readers.choice import AnyShuffle, Choice, agree, announce, choose_apart, choose_shuffle
+from readers.collate import Batch
 from readers.device import BatchTransform, DeviceStage, SeededBatch, wants_seeds
-from readers.order import WINDOW_BLOCKS, Cut, EpochOrder, Picks, Shuffle
-from readers.permutation import mix_array, mix_words
+from readers.order import WINDOW_BLOCKS, Cut
 from readers.progress import Progress
 from readers.ring import Buffers, PinnedBuffers, Ring
 from readers.samples import SampleDataset
 from readers.seeding import SampleTransform, SeededTransform
 from readers.shards import explain_thread
 from readers.stages import Stage, StageTimes
+from readers.stores import find_residence
 from shardspec.errors import UsageError
 
-_POSITIONS = 4096
-"""Positions of the order that are computed at once."""
+_AHEAD_BATCHES = 4
+_AHEAD_SHARE = 8
+"""What is read ahead may take this part of the memory that the page cache may keep."""
 
 
 class Loader:
@@ -41,9 +43,12 @@ class Loader:
         `readers.open_dataset`, a subset, clips, a mixture.
     batch_size : int
         Per rank.
-    shuffle : {"full", "blocks", False}
+    shuffle : {"auto", "full", "blocks", False}
         ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory and for
-        network file systems.
+        network file systems. ``"auto"`` takes it there, where the dataset has blocks, and ``"full"`` anywhere else (`order` and
+        `order_reason` say which and why). It is decided when the first epoch begins; under ``torch.distributed`` by rank 0 for all, which
+        therefore must begin it together. With `world_size` given the ranks cannot ask each other, and each deciding for itself
+        would mix two orders: then it is ``"full"``. A state that is loaded brings its order along.
     seed : int
         Of the order and of seeded transforms.
     drop_last : bool
@@ -54,6 +59,9 @@ class Loader:
     prefetch : int, optional
         Batches ahead of the training loop, those in work among them; ``workers + 2`` by default. About ``prefetch + 2`` batches
         are in memory.
+    read_ahead : int, optional
+        Batches, behind those that the threads have begun, whose bytes the system is asked to read. By default 0 where the data
+        are expected to stay in memory, else four, or fewer where they would take more than an eighth of it.
     weights, draws
         Draws with replacement (`readers.order.Order`).
     rank, world_size : int, optional
@@ -75,11 +83,12 @@ class Loader:
         dataset: SampleDataset,
         batch_size: int,
         *,
-        shuffle: Shuffle = "full",
+        shuffle: AnyShuffle = "auto",
         seed: int = 0,
         drop_last: bool = False,
         workers: int | None = None,
         prefetch: int | None = None,
+        read_ahead: int | None = None,
         window: int = WINDOW_BLOCKS,
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
@@ -96,6 +105,8 @@ class Loader:
         for name, value in (("batch_size", batch_size), ("workers", self.workers), ("prefetch", self.prefetch)):
             if value < 1:
                 raise UsageError(f"{name}: expected 1 or more, found {value}")
+        if read_ahead is not None and read_ahead < 0:
+            raise UsageError(f"read_ahead: expected 0 batches or more, found {read_ahead}")
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
         self.dataset = dataset.with_transform(sample_transform)
@@ -106,7 +117,9 @@ class Loader:
         self.batch_transform = batch_transform
         self.pin_memory = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
-        self._progress = Progress(self.dataset.order(shuffle, seed, window, weights, draws), Cut(drop=drop_last))
+        order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
+        self._progress = Progress(order, Cut(drop=drop_last), auto=shuffle == "auto")
+        self._read_ahead = read_ahead
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(batch_size, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._taken = 0
@@ -116,14 +129,39 @@ class Loader:
 
     def __iter__(self) -> "LoaderIterator":
         self._progress.cut = self._cut()
+        if self._progress.undecided:
+            self.decide_order(self._choose())
         epoch, consumed = self._progress.begin()
         self._taken = 0
         length = self._progress.cut.length(len(self._progress.order), consumed)
         if self.drop_last:
             length -= length % self.batch_size
-        iterator = LoaderIterator(self, epoch, consumed, length, self._buffers)
+        iterator = LoaderIterator(self, epoch, consumed, length, self._buffers, self.read_ahead)
         self._iterator = weakref.ref(iterator)
         return iterator
+
+    @property
+    def order(self) -> str | bool:
+        """``"full"``, ``"blocks"``, False or ``"weighted"``; ``"auto"`` until the first epoch has begun."""
+        return self._progress.shuffle
+
+    @property
+    def order_reason(self) -> str:
+        """Why that order."""
+        return self._progress.reason
+
+    @property
+    def read_ahead(self) -> int:
+        """Batches that are read ahead."""
+        if self._read_ahead is None:
+            self._read_ahead = self._default_read_ahead()
+        return self._read_ahead
+
+    def decide_order(self, choice: Choice) -> None:
+        """Take an order that all ranks have agreed on, in place of ``"auto"``."""
+        self._progress.decide(choice)
+        if self._cut().rank == 0:
+            announce(choice)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`."""
@@ -161,6 +199,20 @@ class Loader:
     def _batches(self, samples: int) -> int:
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
+    def _choose(self) -> Choice:
+        stores, has_blocks = self.dataset.stores, self.dataset.blocks is not None
+        if self._ranks is None:
+            return agree(stores, has_blocks)
+        return choose_shuffle(stores, has_blocks) if self._ranks.world_size == 1 else choose_apart()
+
+    def _default_read_ahead(self) -> int:
+        residence = find_residence(self.dataset.stores)
+        if residence.in_memory:
+            return 0
+        batch_bytes = max(1, residence.bytes // max(1, len(self.dataset)) * self.batch_size)
+        room = _AHEAD_BATCHES if residence.memory is None else residence.memory // _AHEAD_SHARE // batch_bytes
+        return max(1, min(_AHEAD_BATCHES, room))
+
     def _cut(self) -> Cut:
         """The ranks as they are now: torch.distributed is often initialised after the Loader is made."""
         if self._ranks is not None:
@@ -173,26 +225,27 @@ class Loader:
 class LoaderIterator(Iterator[Batch]):
     """One epoch of a `Loader`. Ends its threads when it is exhausted, closed or no longer referred to."""
 
-    def __init__(self, loader: Loader, epoch: int, consumed: int, length: int, buffers: Buffers) -> None:
+    def __init__(self, loader: Loader, epoch: int, consumed: int, length: int, buffers: Buffers, depth: int) -> None:
         self._loader = loader
         self._left = length
         jobs = -(-length // loader.batch_size)
-        sequence = loader._progress.order.epoch(epoch)
-        work = _BatchWork(
+        order, cut, size = loader._progress.order, loader._progress.cut, loader.batch_size
+        ahead = None
+        if depth:
+            picks = BatchPicks(order.epoch(epoch), cut, consumed, length, size)
+            ahead = ReadAhead(_Asker(loader.dataset, picks), jobs, depth)
+        work = BatchWork(
             loader.dataset,
-            sequence,
-            loader._progress.cut,
-            consumed,
-            length,
-            loader.batch_size,
+            BatchPicks(order.epoch(epoch), cut, consumed, length, size),
             buffers,
             wants_seeds(loader.batch_transform),
+            ahead,
         )
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
         )
         # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
-        self._finalizer = weakref.finalize(self, self._stage.stop)
+        self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
         batches = _take(self._stage, jobs)
         self._batches = DeviceStage(batches, self._stage.ready, loader.device, loader.batch_transform)
 
@@ -217,61 +270,26 @@ class LoaderIterator(Iterator[Batch]):
         self._finalizer()
 
 
-class _BatchWork:
-    """Puts one batch together; the job of the Loader's threads."""
+class _Asker:
+    """Asks the system for the bytes of a batch; knows no iterator, which its thread would keep alive."""
 
-    def __init__(
-        self,
-        dataset: SampleDataset,
-        sequence: EpochOrder,
-        cut: Cut,
-        consumed: int,
-        length: int,
-        batch_size: int,
-        buffers: Buffers,
-        seeds_wanted: bool,
-    ) -> None:
-        self._seeds_wanted = seeds_wanted
+    def __init__(self, dataset: SampleDataset, picks: BatchPicks) -> None:
         self._dataset = dataset
-        self._layout = dataset.layout
-        self._sequence = sequence
-        self._cut = cut
-        self._consumed = consumed
-        self._length = length
-        self._batch_size = batch_size
-        self._buffers = buffers
-        self._lock = threading.Lock()
-        self._picks: Picks | None = None
-        self._start = 0
+        self._picks = picks
 
-    def __call__(self, number: int) -> SeededBatch:
-        """Batch `number` of this rank, and the seeds of its samples."""
-        picks = self._picks_of(number)
-        columns = self._buffers.take(self._layout, len(picks))
-        self._dataset.read_picks(picks, columns, np.arange(len(picks)))
-        seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
-        return collate_columns(columns, self._layout), seeds
+    def __call__(self, number: int) -> None:
+        self._dataset.read_ahead(self._picks(number))
 
-    def _picks_of(self, number: int) -> Picks:
-        start = number * self._batch_size
-        stop = min(start + self._batch_size, self._length)
-        with self._lock:
-            if self._picks is None or not self._start <= start <= stop <= self._start + len(self._picks):
-                end = min(start + max(1, _POSITIONS // self._batch_size) * self._batch_size, self._length)
-                self._picks = self._sequence.at(self._cut.positions(start, end, self._consumed))
-                self._start = start
-            return self._picks.part(start - self._start, stop - self._start)
+
+def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
+    stage.stop()
+    if ahead is not None:
+        ahead.stop()
 
 
 def _take(stage: Stage[SeededBatch], jobs: int) -> Iterator[SeededBatch]:
     for _ in range(jobs):
         yield stage.take()
-
-
-def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
-    """A number for each sample that is a function of seed, epoch and row in the base dataset: int64, (n,)."""
-    mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
-    return mixed.view(np.int64)
 
 
 def available_processors() -> int:

@@ -9,6 +9,7 @@ from readers.order import Picks
 from readers.permutation import Permutation, mix_array, mix_words
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform, check_seed
+from readers.stores import Store
 from readers.values import BatchLayout
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -78,6 +79,16 @@ class MixedDataset(SampleDataset):
         """Read rows from whichever dataset they are of, with its transform."""
         for number, part, places in self._in_datasets(picks):
             self.datasets[number].read_picks(part, out, at[places])
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of all datasets: later epochs read what this one leaves out."""
+        return tuple(store for dataset in self.datasets for store in dataset.stores)
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        for number, part, _ in self._in_datasets(picks):
+            self.datasets[number].read_ahead(part)
 
     def origins(self, picks: Picks) -> Picks:
         """The rows in each one's base dataset, and seeds of each dataset's and each repetition's own."""

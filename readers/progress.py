@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from readers.choice import Choice
 from readers.order import Cut, Order
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
@@ -16,15 +17,40 @@ class Progress:
     ----------
     order : Order
     cut : Cut
+    auto : bool
+        Whether the shuffle of `order` is still to be chosen, by `decide` or by the state that is loaded.
+
+    Attributes
+    ----------
+    undecided : bool
+    reason : str
+        Why the order is what it is.
     """
 
-    def __init__(self, order: Order, cut: Cut) -> None:
+    def __init__(self, order: Order, cut: Cut, auto: bool = False) -> None:
         self.order = order
         self.cut = cut
+        self.undecided = self._auto = auto and order.weights is None
+        self.reason = "as asked for"
         self.epoch = 0
         self.consumed = 0
         self._begun = False
         self._chosen = False  # by set_epoch
+
+    def decide(self, choice: Choice) -> None:
+        """Take the order that was chosen."""
+        self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
+        self.undecided, self.reason = False, choice.reason
+
+    @property
+    def shuffle(self) -> str | bool:
+        """The order's name; ``"auto"`` until it is decided."""
+        name = self._order_state()["shuffle"]
+        return name if isinstance(name, bool) else str(name)
+
+    def _order_state(self) -> dict[str, int | str | bool | None]:
+        undecided = {"shuffle": "auto", "window": None} if self.undecided else {}
+        return self.order.state() | undecided
 
     def begin(self) -> tuple[int, int]:
         """Start an iteration: its epoch, and how much of it was consumed before."""
@@ -50,17 +76,23 @@ class Progress:
         """The state after all ranks together have consumed so many samples of the present epoch."""
         if consumed < 0:
             raise UsageError(f"consumed: expected 0 samples or more, found {consumed}")
-        return {**self.order.state(), "epoch": self.epoch, "consumed": min(consumed, len(self.order))}
+        return {**self._order_state(), "epoch": self.epoch, "consumed": min(consumed, len(self.order))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore: the next iteration goes on where the saved one was, at any number of ranks.
+
+        Where the order was left to be chosen, it is from now on the one that was saved, whatever this machine would choose.
 
         Raises
         ------
         UsageError
             The state is of another order. The message shows both.
         """
-        expected = self.order.state()
+        if self._auto and state.get("shuffle") in ("full", "blocks"):
+            self.decide(Choice(state["shuffle"], "as in the state that was loaded"))
+        elif self._auto and state.get("shuffle") == "auto":
+            self.undecided = True
+        expected = self._order_state()
         found = {name: state.get(name) for name in expected}
         if found != expected:
             differing = [name for name in expected if found[name] != expected[name]]

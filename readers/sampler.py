@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+from readers.choice import Choice, announce
 from readers.order import Cut, Order
 from readers.progress import Progress
 from readers.seeding import SampledIndex
@@ -24,10 +25,16 @@ class OrderSampler(Sampler[int]):
     rank, world_size : int
     drop_last : bool
         Leave out the last few samples where they do not divide by the ranks, instead of repeating the first few.
+    choice : Choice, optional
+        Decides the order's shuffle, until another is decided or a state with another is loaded.
     """
 
-    def __init__(self, order: Order, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> None:
-        self._progress = Progress(order, Cut(rank, world_size, drop_last))
+    def __init__(
+        self, order: Order, rank: int = 0, world_size: int = 1, drop_last: bool = False, choice: Choice | None = None
+    ) -> None:
+        self._progress = Progress(order, Cut(rank, world_size, drop_last), auto=choice is not None)
+        if choice is not None:
+            self.decide_order(choice)
         self._begun: tuple[int, int] | None = None  # the last iterator's epoch, and what was consumed of it before
         self._yielded = 0
 
@@ -51,6 +58,22 @@ class OrderSampler(Sampler[int]):
             for row, seed in zip(picks.rows.tolist(), picks.seeds.tolist(), strict=True):
                 self._yielded += 1
                 yield SampledIndex(row, seed, epoch)
+
+    @property
+    def order(self) -> str | bool:
+        """``"full"``, ``"blocks"``, False or ``"weighted"``."""
+        return self._progress.shuffle
+
+    @property
+    def order_reason(self) -> str:
+        """Why that order."""
+        return self._progress.reason
+
+    def decide_order(self, choice: Choice) -> None:
+        """Take an order that all ranks have agreed on, before the first epoch."""
+        if self._progress.order.weights is None:
+            self._progress.decide(choice)
+            announce(choice)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`."""

@@ -10,10 +10,12 @@ import torch
 from torch.utils.data import Dataset
 
 from readers.blocks import Blocks
+from readers.choice import AnyShuffle, Choice, choose_apart, choose_shuffle, ranks_together
 from readers.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.order import WINDOW_BLOCKS, Order, Picks, Shuffle
 from readers.sampler import OrderSampler
 from readers.seeding import AnyTransform, SampledIndex
+from readers.stores import Store
 from readers.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
 from readers.values import BatchLayout, allocate_values
 from shardspec.columns import Columns, IntArray
@@ -54,6 +56,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows, without the transform, row i into place ``at[i]`` of a batch of `raw_layout`."""
         raise NotImplementedError
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Where the samples lie, and how many bytes an epoch reads there; empty where that is not known."""
+        return ()
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon. Does nothing where they do not lie in files."""
 
     def origins(self, picks: Picks) -> Picks:
         """The rows in the base dataset, and the seeds, under which transforms draw."""
@@ -174,7 +184,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        shuffle: Shuffle = "full",
+        shuffle: AnyShuffle = "auto",
         drop_last: bool = False,
         window: int = WINDOW_BLOCKS,
         weights: npt.ArrayLike | None = None,
@@ -184,6 +194,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
         Parameters
         ----------
+        shuffle : {"auto", "full", "blocks", False}
+            ``"auto"`` is chosen now, by what this machine's memory holds (`readers.Loader`). Where there are several ranks it is
+            ``"full"``: a sampler cannot ask the others.
         drop_last : bool
             Ranks have equal lengths: by leaving out the last few samples, or by repeating the first few.
         weights : float array, (N,), optional
@@ -191,7 +204,12 @@ class SampleDataset(Dataset[dict[str, Any]]):
         draws : int, optional
             Length of a weighted epoch.
         """
-        return OrderSampler(self.order(shuffle, seed, window, weights, draws), rank, world_size, drop_last)
+        choice: Choice | None = None
+        if shuffle == "auto":
+            alone = max(world_size, ranks_together()) == 1
+            choice = choose_shuffle(self.stores, self.blocks is not None) if alone else choose_apart()
+        order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
+        return OrderSampler(order, rank, world_size, drop_last, choice)
 
     def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
         """Rows, with the seeds and the epoch that their indices carry.

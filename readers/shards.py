@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from readers.formats.base import ShardReader
+from readers.formats.base import MappedReader, ShardReader
+from readers.formats.checks import distinct
+from readers.formats.mapping import ask_for
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import DatasetError, UsageError
 from shardspec.formats import get_format
@@ -225,6 +227,16 @@ class ShardPool:
                 reader.read(rows - first, fields, out, at)
         finally:
             del reading[thread]
+
+    def read_ahead(self, rows: IntArray, fields: Sequence[str]) -> None:
+        """Ask the system for the bytes of rows that will be read soon, where the format's reader can say where they lie."""
+        shards = np.searchsorted(self._ends, rows, side="right")
+        for number in distinct(shards):
+            first = int(self._ends[number]) - self.manifest.shards[number].samples
+            with open_shards.use(self, number) as reader:
+                if isinstance(reader, MappedReader):
+                    for part in reader.extents(rows[shards == number] - first, fields):
+                        ask_for(part.data, part.starts, part.stops)
 
     def describe(self, row: int) -> str:
         """Where a row lies, for messages: its shard and its number there."""

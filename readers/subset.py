@@ -12,6 +12,7 @@ from readers.order import Picks
 from readers.permutation import Permutation
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
+from readers.stores import Store
 from readers.values import BatchLayout
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -65,6 +66,16 @@ class Subset(SampleDataset):
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows of the base dataset, with its transform."""
         self.base.read_picks(self._in_base(picks), out, at)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset, with this subset's share of their bytes."""
+        share = min(1.0, len(self) / max(1, len(self.base)))
+        return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.base.read_ahead(self._in_base(picks))
 
     def origins(self, picks: Picks) -> Picks:
         """The rows in the base dataset, and the seeds, under which transforms draw."""
