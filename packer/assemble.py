@@ -157,7 +157,7 @@ class PlannedShards:
         """Write one shard, or accept the one that an earlier run finished; its manifest entry as JSON."""
         name = f"shard-{number:05d}"
         staging = self._workspace.staging(name)
-        finished = finished_shard(self._workspace.out, staging)
+        finished = finished_shard(self._workspace.shard_folder, staging)
         if finished is not None:
             return finished.to_json()
         if self._plan is None:
@@ -165,7 +165,7 @@ class PlannedShards:
         plan, schema = self._plan, self._plan.source.schema
         size = plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
-        return write_shard(self._workspace.out, staging, plan.format, name, schema, size, batches).to_json()
+        return write_shard(self._workspace.shard_folder, staging, plan.format, name, schema, size, batches).to_json()
 
     def close(self) -> None:
         """Close the rows."""

@@ -1,6 +1,7 @@
 """Files that are there whole, or not at all, after a crash at any moment."""
 
 import os
+import shutil
 import uuid
 from pathlib import Path
 
@@ -40,3 +41,28 @@ def fsync_tree(folder: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     fsync_folder(folder)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Give a file, or a folder's files, a second name in place of whatever bears it: hard links, or copies where there are none."""
+    remove_tree(target)
+    if source.is_dir():
+        target.mkdir()
+        for path in sorted(source.iterdir()):
+            link_tree(path, target / path.name)
+        fsync_folder(target)
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -2,15 +2,13 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import filelock
 
-from packer.commit import remove_dataset
-from packer.durable import write_durably
+from packer.durable import remove_tree, write_durably
 from packer.workspace import Workspace
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
@@ -77,8 +75,17 @@ def committed(layout: Layout) -> Manifest | None:
         raise BuildError(f"{error}: to build here, move the folder away") from error
 
 
+def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
+    """Whether the plan in the workspace was made for the folder as it is: without a dataset, or with this one to be replaced."""
+    if not workspace.plan.exists():
+        return False
+    return manifest is None or (
+        workspace.replaced.exists() and Manifest.loads(workspace.replaced.read_bytes(), "") == manifest
+    )
+
+
 def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str) -> None:
-    """Make the folder fit for a new build.
+    """Make the folder fit for a new build. A dataset that is in it stays until the new one takes its place.
 
     Raises
     ------
@@ -89,34 +96,31 @@ def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, o
         raise UsageError(
             f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): choose another folder, or --overwrite"
         )
-    # A copy of the manifest lies in the workspace while its dataset is removed, so that a call killed meanwhile is made up for.
-    replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else manifest
+    # Of a dataset whose manifest was taken away by hand while it was being replaced, the files are known all the same.
+    replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
+    replaced = manifest or replaced
     foreign = _foreign(workspace, replaced)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise UsageError(
             f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: choose another folder"
         )
-    begun = workspace.plan.exists() or workspace.assembly.exists()
+    discard(workspace, aside=replaced is not None)
     if replaced is not None:
-        workspace.plan.unlink(missing_ok=True)
         write_durably(workspace.replaced, replaced.dumps())
-        remove_dataset(layout, replaced)
-    if begun:
-        discard(workspace)
-    workspace.replaced.unlink(missing_ok=True)
 
 
 def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
     """What lies in the dataset's folder and belongs neither to the dataset nor to the unfinished build in it."""
     root = workspace.out
-    owned = {MANIFEST_NAME} if manifest is not None else set()
-    owned.update(path.name for path in workspace.left_of_commit())
+    owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
+        owned.add(MANIFEST_NAME)
         owned.update(entry.name for entry in manifest.files)
         owned.update(entry.name for shard in manifest.shards for entry in shard.files)
-    owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
-    owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))
+    else:
+        owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
+        owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))
     folders = {parent.as_posix() for name in owned for parent in PurePosixPath(name).parents}
     found = []
     for folder, below, files in os.walk(root):
@@ -137,24 +141,25 @@ def _recorded(workspace: Workspace) -> list[Shard]:
     return [shard for shard in shards if shard is not None]
 
 
-def discard(workspace: Workspace) -> None:
-    """Remove what an unfinished build has put into the dataset's folder, and its plan."""
+def discard(workspace: Workspace, *, aside: bool) -> None:
+    """Remove an unfinished build, its plan first, and what it has put into the dataset's folder.
+
+    Parameters
+    ----------
+    aside : bool
+        Whether everything that it has finished lies in the workspace, since the folder holds a dataset.
+    """
     workspace.plan.unlink(missing_ok=True)
     for path in workspace.left_of_commit():
         path.unlink(missing_ok=True)
-    for shard in _recorded(workspace):
-        for entry in shard.files:
-            _remove(workspace.out / entry.name.split("/")[0])
-    for path in workspace.final.iterdir():
-        _remove(workspace.out / path.name)
+    if not aside:
+        for shard in _recorded(workspace):
+            for entry in shard.files:
+                remove_tree(workspace.out / entry.name.split("/")[0])
+        for path in workspace.final.iterdir():
+            remove_tree(workspace.out / path.name)
     for path in workspace.root.iterdir():
-        if path != workspace.lock:
-            _remove(path)
+        if path not in (workspace.lock, workspace.replaced):
+            remove_tree(path)
+    workspace.replaced.unlink(missing_ok=True)
     workspace.create()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

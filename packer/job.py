@@ -107,7 +107,6 @@ class Job:
         with locked(self._workspace):
             finished = self._session.enter(plan, lines, lambda old: self._describe(old, plan, lines))
             if finished is not None:
-                self._workspace.remove()
                 result = BuildResult(self._session.layout.root, finished, resumed=True)
             else:
                 result = BuildResult(self._session.layout.root, self._make(plan), self._session.resumed)

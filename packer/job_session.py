@@ -14,9 +14,10 @@ from packer.durable import write_durably
 from packer.engines.base import Engine, Event
 from packer.engines.inline import InlineEngine
 from packer.engines.processes import ProcessesEngine
-from packer.folder import committed, discard, make_room
+from packer.folder import begun_on, committed, make_room
 from packer.options import BuildOptions
 from packer.plan import Task
+from packer.replacement import finish_replacement
 from packer.resources import count_workers
 from packer.schedule import Schedule
 from packer.shard_stage import assemble_shards
@@ -125,27 +126,33 @@ class JobSession:
         UsageError, ResumeMismatchError
             The folder holds something else.
         """
-        space = self.workspace
+        space, overwrite = self.workspace, self._options.overwrite
+        replaced = finish_replacement(space)
         manifest = committed(self.layout)
-        if manifest is not None and not self._options.overwrite and plan.made(manifest):
+        begun = not replaced and begun_on(space, manifest)
+        if manifest is not None and plan.made(manifest) and (replaced or not overwrite):
+            if not begun:  # an unfinished replacement of this dataset stays for who began it
+                space.remove()
             return manifest
-        if manifest is None and space.plan.exists():
+        why = "made by another plan"
+        if begun:
             old = json.loads(space.plan.read_bytes())
-            if old["fingerprint"] == plan.fingerprint:
+            same = old["fingerprint"] == plan.fingerprint
+            if same and (manifest is None or overwrite):
                 space.sweep()
                 self._sessions += sum(line.get("did") == "session" for line in read_lines(space.journal))
                 append_line(space.journal, {"did": "session"})
                 return None
-            if not self._options.overwrite:
-                same = old["kind"] == plan.kind
-                difference = describe(old) if same else f"it is a {old['kind']}, and this a {plan.kind}"
+            if manifest is None and not overwrite:
+                alike = old["kind"] == plan.kind
+                difference = describe(old) if alike else f"it is a {old['kind']}, and this a {plan.kind}"
                 raise ResumeMismatchError(
                     f"{self.layout.root}: the unfinished {old['kind']} here was planned otherwise ({difference}): "
                     "run it as it was planned to resume it, or discard it with --overwrite"
                 )
-        make_room(self.layout, space, manifest, self._options.overwrite, "made by another plan")
-        if space.items.exists():
-            discard(space)
+            if same:
+                why += "; the one of this plan that is to replace it is unfinished, and goes on with --overwrite"
+        make_room(self.layout, space, manifest, overwrite, why)
         write_durably(space.items, "".join(items).encode("ascii"))
         write_durably(space.plan, json.dumps(plan.to_json()).encode())
         append_line(space.journal, {"did": "session"})
@@ -157,6 +164,8 @@ class JobSession:
         tasks: Sequence[Task],
         units: list[Unit],
         on_event: Callable[[Event], None],
+        *,
+        shared_detector: bool = False,
     ) -> None:
         """Run units to their end.
 
@@ -164,6 +173,8 @@ class JobSession:
         ----------
         work : callable
             What does them in this process (inline engine); worker processes make their own from the workspace.
+        shared_detector : bool
+            Whether one process detects for all workers.
         """
         if not units:
             return
@@ -172,7 +183,8 @@ class JobSession:
             engine = InlineEngine(work())
         else:
             workers = count_workers(self._options.workers, self._preset, len(units))
-            engine = ProcessesEngine(self.workspace, workers, self._options.item_timeout)
+            timeout = self._options.item_timeout
+            engine = ProcessesEngine(self.workspace, workers, timeout, shared_detector=shared_detector)
         try:
             Schedule(engine, self.workspace, tasks, on_event).run(units)
         finally:

@@ -38,7 +38,6 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
     with locked(space):
         finished = session.enter(plan, (), plan.describe_difference)
         if finished is not None:
-            space.remove()
             return JobResult(out, finished, resumed=True)
 
         def work() -> RowWork:

@@ -25,7 +25,7 @@ def assemble_shards(workspace: Workspace, run: RunUnits, shown: bool) -> tuple[S
     count = len(plan.sizes)
     shards: dict[int, Shard] = {}
     for number in range(count):
-        shard = finished_shard(workspace.out, workspace.staging(f"shard-{number:05d}"))
+        shard = finished_shard(workspace.shard_folder, workspace.staging(f"shard-{number:05d}"))
         if shard is not None:
             shards[number] = shard
     parts = _Parts(workspace, plan)

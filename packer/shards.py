@@ -30,7 +30,7 @@ def write_shard(
     Parameters
     ----------
     root : Path
-        The dataset's folder. An older shard of that name is replaced.
+        Where finished shards are put. An older one of that name is replaced.
     staging : Path
         A folder on the same file system that this call may empty, fill and remove; its record is ``staging`` + ``.json``.
     batches : iterable of Columns

@@ -15,6 +15,7 @@ from packer.deep_check import check_keys, check_shard
 from packer.packed_rows import open_shard
 from packer.progress import Progress
 from packer.resources import usable_cores
+from packer.workspace import Workspace
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
@@ -132,6 +133,12 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
             yield f"{layout.manifest}: shard {shard.name}: expected {own} among its files, found none of that name"
     index = {entry.name for entry in manifest.files if entry.name.startswith(f"{INDEX_FOLDER}/")}
     expected = {f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.schema if field.is_fixed and not field.shape}
+    if not manifest.files and Workspace(layout.build).successor.exists():
+        yield (
+            f"{layout.root}: a dataset is taking the place of another here, and index and reports come last: "
+            "run the same command again to finish it, unless it is still at work"
+        )
+        return
     for name in sorted(index ^ expected):
         what = "expected an index of this field, found none" if name in expected else "there is no such scalar field"
         yield f"{layout.root / name}: {what}"

@@ -3,12 +3,12 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.durable import fsync_folder
+from packer.durable import fsync_folder, remove_tree
 from shardspec.errors import BuildError, ShardspecError
 from shardspec.layout import MANIFEST_NAME
 
@@ -42,8 +42,23 @@ class Workspace:
 
     @property
     def replaced(self) -> Path:
-        """A copy of the manifest of the dataset that is being removed to make room for this one."""
+        """The manifest of the dataset whose place this one will take; it stands until then."""
         return self.root / "replaced.json"
+
+    @property
+    def successor(self) -> Path:
+        """The manifest to come, where a dataset is replaced; once it stands, everything that it names is finished."""
+        return self.root / "successor.json"
+
+    @property
+    def ready(self) -> Path:
+        """Finished shards that must wait until the dataset in the folder gives way."""
+        return self.root / "ready"
+
+    @property
+    def shard_folder(self) -> Path:
+        """Where finished shards are put."""
+        return self.ready if self.replaced.exists() else self.out
 
     @property
     def items(self) -> Path:
@@ -108,7 +123,7 @@ class Workspace:
 
     def create(self) -> None:
         """Make the folders."""
-        for folder in (self.root, self.parts, self.final, self.logs, self.root / "staging"):
+        for folder in (self.root, self.parts, self.final, self.logs, self.ready, self.root / "staging"):
             folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
@@ -131,7 +146,11 @@ class Workspace:
         return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
-        """Remove everything."""
+        """Remove everything; last the lock, and what says that a replacement is done."""
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            if path not in (self.lock, self.successor):
+                with suppress(OSError):
+                    remove_tree(path)
         shutil.rmtree(self.root, ignore_errors=True)
         if self.out.is_dir():
             fsync_folder(self.out)

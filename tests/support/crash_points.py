@@ -1,12 +1,15 @@
-"""Builds that are killed at every operation on files, one after another. Run as a program: ``crash_points.py SOURCE FOLDER STEP``.
+"""Builds that are killed at every operation on files, one after another. Run as a program:
+``crash_points.py SOURCE FOLDER STEP [overwrite]``.
 
 Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation (seen by an
 audit hook); then forks again and lets the same build go on to its end. It prints one JSON line per round: the operation, what
-the folder looked like at that moment, and what it looked like in the end.
+the folder looked like at that moment, and what it looked like in the end. With ``overwrite``, each build replaces a dataset
+of smaller pictures.
 """
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -15,21 +18,30 @@ from typing import Any
 import packer
 from packer.engines.inline import InlineEngine
 from packer.part import Part
+from packer.verify import verify
 from packer.workspace import Workspace
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout
-from support.packed import check_whole, fingerprints
+from support.packed import check_whole, fingerprints, read_samples
 from support.steps import LOG, read_log
 
 OPERATIONS = frozenset({"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"})
 
 
-def build(source: Path, out: Path) -> None:
+OLD_SIZE = 8
+NEW_SIZE = 16
+
+
+def build(source: Path, out: Path, overwrite: bool) -> None:
     """The build whose crashes are looked at: several tasks, several shards, in one process."""
+    how = {"overwrite": overwrite, "engine": "inline", "progress": False}
     steps = ("decode", "resize", "support.steps:log_items")
-    packer.build(
-        source, out, steps=steps, size=16, shard_size=20_000, label_from="folder", engine="inline", progress=False
-    )
+    packer.build(source, out, steps=steps, size=NEW_SIZE, shard_size=20_000, label_from="folder", **how)
+
+
+def build_old(source: Path, out: Path) -> None:
+    """The dataset that is replaced: other samples, more shards of the same names, another index."""
+    packer.build(source, out, size=OLD_SIZE, shard_size=4_000, engine="inline", progress=False)
 
 
 def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
@@ -43,7 +55,7 @@ def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
     return f"{event} {' '.join(inside)}" if inside else None
 
 
-def run_forked(source: Path, out: Path, kill_at: int | None) -> tuple[int, str]:
+def run_forked(source: Path, out: Path, overwrite: bool, kill_at: int | None) -> tuple[int, str]:
     """Build in a child; its exit status, and the operation before which it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -63,7 +75,7 @@ def run_forked(source: Path, out: Path, kill_at: int | None) -> tuple[int, str]:
         status = 1
         try:
             sys.addaudithook(hook)
-            build(source, out)
+            build(source, out, overwrite)
             status = 0
         finally:
             os._exit(status)
@@ -83,32 +95,41 @@ def look(out: Path) -> dict[str, Any]:
         parts = [path for path in space.parts.iterdir() if path.suffix != ".partial"]
         found["parts"] = sorted(report.name for path in parts for report in Part(path).reports())
     for record in (out / ".build" / "staging").glob("*.json"):
-        shard = out / f"{record.stem}.lmdb"
+        shard = space.shard_folder / f"{record.stem}.lmdb"
         if shard.exists():
             found["shards"][shard.name] = [shard.stat().st_ino, shard.stat().st_mtime_ns]
     try:
         Layout(out).load()
         found["readable"] = True
+        found["sizes"] = sorted({sample["image"].shape[0] for sample in read_samples(out)})
+        found["samples"] = len(read_samples(out))
+        found["problems"] = verify(out).problems
+        found["swapped"] = not space.successor.exists()
     except NotADatasetError:
         pass
     return found
 
 
-def main(source: Path, folder: Path, step: int) -> None:
+def main(source: Path, folder: Path, step: int, overwrite: bool) -> None:
     """Crash at every `step`-th operation."""
     assert InlineEngine.__module__ in sys.modules  # loaded before the forks, once for all
+    old = folder / "old"
+    if overwrite:
+        build_old(source, old)
     kill_at = 0
     while True:
         out = folder / f"{kill_at:04d}"
+        if overwrite:
+            shutil.copytree(old, out)
         log = folder / f"{kill_at:04d}.log"
         os.environ[LOG] = str(log)
-        status, told = run_forked(source, out, kill_at)
+        status, told = run_forked(source, out, overwrite, kill_at)
         if os.WIFEXITED(status):
             print(json.dumps({"whole": fingerprints(out), "status": status}))
             return
         at_crash = look(out)
         before = read_log(log)
-        status, _ = run_forked(source, out, None)
+        status, _ = run_forked(source, out, overwrite, None)
         line: dict[str, Any] = {"killed_before": told, "status": status, "crash": at_crash, "before": before}
         if not status:
             check_whole(out)
@@ -119,4 +140,4 @@ def main(source: Path, folder: Path, step: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["overwrite"])

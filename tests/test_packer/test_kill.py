@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.builds import OPTIONS, PICTURES, TESTS, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
+from support.crash_points import NEW_SIZE, OLD_SIZE
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
@@ -26,11 +27,14 @@ from shardspec.layout import Layout
 STEPS = ("--steps", "decode,resize,support.steps:log_items")
 
 
-def crash(folder: Path, step: int) -> list[dict[str, Any]]:
+NAMES = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)]
+
+
+def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
     """Kill one-process builds at every `step`-th operation on files, and finish each (`support.crash_points`)."""
-    write_pictures(folder / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)])
+    write_pictures(folder / "source", NAMES)
     (folder / "out").mkdir()
-    program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out", str(step)]
+    program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out", str(step), *more]
     done = subprocess.run(
         program, env=environment(python_path=TESTS), capture_output=True, text=True, timeout=1800, check=False
     )
@@ -51,16 +55,36 @@ def check_crashes(rounds: list[dict[str, Any]]) -> None:
         assert not state["readable"] or where.startswith(
             ("shutil.rmtree .build", "os.remove .build", "os.rmdir .build")
         ), where
-        # Nothing finished is done twice: neither the items of finished tasks, nor shards that stand.
-        assert not set(state["parts"]) & set(found["after"]), where
-        if state["assembling"]:
-            assert not found["after"], where
-        for name, identity in state["shards"].items():
-            assert found["shards"][name] == identity, where
-        assert max(Counter(found["after"]).values(), default=1) == 1, where
-        assert set(found["before"]) | set(found["after"]) == {
-            f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)
-        }
+        check_nothing_is_done_twice(found)
+
+
+def check_nothing_is_done_twice(found: dict[str, Any]) -> None:
+    """Neither the items of finished tasks, nor shards that stand."""
+    where, state = found["killed_before"], found["crash"]
+    assert not set(state["parts"]) & set(found["after"]), where
+    if state["assembling"]:
+        assert not found["after"], where
+    for name, identity in state["shards"].items():
+        assert found["shards"][name] == identity, where
+    assert max(Counter(found["after"]).values(), default=1) == 1, where
+    assert set(found["before"]) | set(found["after"]) == set(NAMES)
+
+
+def check_replacements(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash of a build that replaces a dataset, and after every resume."""
+    *crashed, whole = rounds
+    assert whole["status"] == 0
+    for found in crashed:
+        where, state = found["killed_before"], found["crash"]
+        assert found["status"] == 0, where
+        assert found["fingerprints"] == whole["whole"], where
+        assert state["readable"], where
+        assert all("is taking the place of another here" in text for text in state["problems"]), where
+        assert state["sizes"] in ([OLD_SIZE], [NEW_SIZE]), where
+        assert state["samples"] == len(NAMES), where
+        # A replacement that is over is no unfinished one: the command that asks for another gets it.
+        if state["sizes"] == [OLD_SIZE] or not state["swapped"]:
+            check_nothing_is_done_twice(found)
 
 
 def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
@@ -68,6 +92,21 @@ def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path
     check_crashes(rounds)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
     for phase in ("parts/part-", "staging/shard-", "index"):
+        assert phase in places
+
+
+def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
+    check_replacements(crash(tmp_path, 9, "overwrite"))
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_operation_of_an_overwrite(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 1, "overwrite")
+    check_replacements(rounds)
+    sizes = [found["crash"]["sizes"] for found in rounds[:-1]]
+    assert sizes == sorted(sizes)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("os.link next-shard-", "os.remove index/", "os.rename manifest.json", "os.remove next-shard-"):
         assert phase in places
 
 
@@ -200,28 +239,35 @@ def test_a_whole_group_killed_at_once(mixed: Path, reference: Path, tmp_path: Pa
     assert fingerprints(out) == fingerprints(reference)
 
 
-def test_a_killed_overwrite_is_made_up_for(mixed: Path, reference: Path, tmp_path: Path) -> None:
-    """The old dataset is gone or there, never half there, and what is left of it is in nobody's way."""
+@pytest.mark.parametrize("format", ["npy", "tfrecord"])
+def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) -> None:
+    """In formats whose shards are folders or several files too; the second call finishes what the first has begun to swap."""
     out = tmp_path / "out"
-    kill_on_remove = (
+    kill_on_link = (
         "import os, signal, sys\n"
         "def hook(event, arguments):\n"
-        "    if event == 'os.remove' and os.fsdecode(arguments[0]).endswith('shard-00001.lmdb'):\n"
+        "    if event == 'os.link' and 'next-shard-00001' in os.fsdecode(arguments[0]):\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "if 'packer' in sys.orig_argv:\n"
         "    sys.addaudithook(hook)\n"
     )
     (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "sitecustomize.py").write_text(kill_on_remove)
-    run_packer("build", mixed, out, "--size", 16, "--limit", 60, "--shard-size", "20kB")
+    (tmp_path / "hooks" / "sitecustomize.py").write_text(kill_on_link)
+    run_packer("build", mixed, out, "--size", 16, "--limit", 60, "--shard-size", "20kB", "--format", format)
     assert len(list(out.glob("shard-*"))) > 2
     env = environment(python_path=tmp_path / "hooks")
-    run_packer("build", mixed, out, *OPTIONS, "--overwrite", env=env, expect=-signal.SIGKILL)
-    with pytest.raises(NotADatasetError):
-        Layout(out).load()
-    assert (out / "shard-00001.lmdb").exists()
-    run_packer("build", mixed, out, *OPTIONS)
-    assert fingerprints(out) == fingerprints(reference)
+    again = ("build", mixed, out, *OPTIONS, "--format", format, "--overwrite")
+    run_packer(*again, env=env, expect=-signal.SIGKILL)
+    told = run_packer("verify", out, "--deep", expect=1).stderr
+    assert "1 problems" in told
+    assert "run the same command again to finish it" in told
+    manifest = Layout(out).load()
+    assert manifest.generations[-1].recipe["size"] == 32
+    identity = sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("next-*/*.npy"))
+    run_packer(*again)
+    assert identity == sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("shard-*/*.npy"))
+    run_packer("build", mixed, tmp_path / "whole", *OPTIONS, "--format", format)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
 @pytest.mark.slow

@@ -223,6 +223,38 @@ def test_overwrite_replaces_the_dataset_and_nothing_else(source: Path, tmp_path:
     check_whole(out)
 
 
+def test_an_unfinished_replacement_waits_beside_the_old_dataset(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8)
+    old = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    begin(source, out, monkeypatch, overwrite=True)
+    check_old = {path: path.stat().st_mtime_ns for path in out.rglob("*") if ".build" not in path.parts}
+    assert check_old == old
+    with pytest.raises(UsageError, match=r"is to replace it is unfinished, and goes on with --overwrite"):
+        build(source, out)
+    assert build(source, out, size=8).manifest.samples == TASK_ITEMS + 4
+    begun = out / ".build" / "parts" / "part-000000"
+    assert begun.exists(), "the finished dataset was asked for, and what is to replace it was thrown away"
+    result = build(source, out, overwrite=True)
+    assert result.manifest.wall_clock["tasks_run"] == 2
+    assert result.manifest.wall_clock["sessions"] == 2
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_an_unfinished_replacement_gives_way_to_another(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8)
+    begin(source, out, monkeypatch, overwrite=True)
+    build(source, out, size=9, overwrite=True)
+    build(source, tmp_path / "whole", size=9)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
 def test_overwrite_takes_a_damaged_manifest_for_nothing_of_ours(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
@@ -264,7 +296,8 @@ def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     steps = ("--steps", "decode,support.steps:kill_itself,support.steps:slow", "--workers", 1, "--quiet")
     first = start_packer("build", tmp_path / "source", tmp_path / "out", *steps, env=env)
-    wait_for("the verdict", (tmp_path / "out" / ".build" / "verdicts.jsonl").exists)
+    verdicts = tmp_path / "out" / ".build" / "verdicts.jsonl"
+    wait_for("the verdict", lambda: verdicts.exists() and verdicts.read_text().endswith("\n"))
     first.kill()
     first.communicate()
     assert len(read_log(tmp_path / "log")) == 5
