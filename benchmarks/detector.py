@@ -1,11 +1,12 @@
 """Speed and recall of the detector on a video, as ratios to facenet-pytorch's ``MTCNN.detect``.
 
-    python benchmarks/detector.py VIDEO [--frames 24] [--min-face 40] [--json FILE]
+    python -m benchmarks.detector VIDEO [--frames 24] [--min-face 40] [--json FILE]
 
 Method: frames spread evenly over the video are decoded beforehand. Every contender, facenet-pytorch among them, takes each frame alone, with
 one math thread, in one process, after two warm-up frames. They work in turn, four frames at a time, in an order that rotates; the ratio is
 that of the summed times, by the clock and by the CPU time that the process used (on a busy machine the latter is steadier). The faces of each contender are compared with facenet-pytorch's on the same frames. The last rows run the dataset mode in
 one and in two processes of their own, in turn, several times, and give the median rates. Run it on a machine that does nothing else.
+``python -m benchmarks.tables FILE...`` prints the tables again, several runs side by side.
 """
 
 import argparse
@@ -27,6 +28,8 @@ import numpy as np
 import torch
 from facenet_pytorch import MTCNN
 
+from benchmarks.tables import faces_table
+from benchmarks.targets import detector_table
 from packer.detect import Detections, Detector
 from packer.detect.agreement import compare
 
@@ -182,26 +185,22 @@ def main() -> int:
         "shape": list(frames[0].shape),
     }
     print(json.dumps(machine))
-    print(
-        "| | ms/frame: median, best | ratio: time, CPU time | faces >= 40 px: missing, extra of | p > .95: missing of; shorter side >= 40 px: missing of | IoU mean, min | points max px |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for row in rows:
-        print(
-            "| {contender} | {ms:.1f}, {best_ms:.1f} | {ratio:.2f}, {cpu_ratio:.2f} | {missing}, {extra} of {faces} | {sure_missing} of {sure_faces}; {sure_square_missing} of {sure_square_faces} "
-            "| {iou_mean:.5f}, {iou_min:.3f} | {points_max:.2f} |".format(**row)
-        )
     path = Path(f"/dev/shm/detector-{time.time_ns()}.npy")
     np.save(path, np.stack(frames))
     try:
         rates = process_rates(str(path), len(frames), options.min_face, rounds=7)
     finally:
         path.unlink()
-    print(
-        f"| dataset, openvino: two processes over one | {rates[1]:.1f}, {rates[2]:.1f} frames/s | {rates[2] / rates[1]:.2f} | | | | |"
-    )
+    found = {
+        "benchmark": "detector",
+        "machine": machine,
+        "rows": rows,
+        "process_rates": {str(workers): rate for workers, rate in rates.items()},
+    }
+    print(faces_table(found) + "\n\n" + detector_table([found]))
+    print(f"\ndataset, openvino: {rates[1]:.1f} frames/s in one process, {rates[2]:.1f} in two")
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "rows": rows, "process_rates": rates}, indent=1))
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 

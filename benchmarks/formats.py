@@ -1,6 +1,7 @@
 """Which format when: size, pack time and reading speed of the same 10,000 crops in every format.
 
-``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/formats.md``.
+``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/formats.md``;
+``python -m benchmarks.tables out.json`` prints them again.
 
 Method. The crops are 224 × 224 windows of scikit-image's photographs at seeded places, once raw and once as JPEG of quality 95, in
 shards of 256 MB. Every format packs the same encoded rows with the project's writer: the time includes flushing to the disk and
@@ -14,13 +15,14 @@ batches, out of one array.
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ import numpy as np
 import simplejpeg
 import skimage.data
 
+from benchmarks.measure import machine, versions
+from benchmarks.tables import ORDERS, formats_table
 from packer.shards import write_shard
 from packer.writers.base import ShardSize
 from shardspec.columns import Columns, allocate
@@ -40,8 +44,7 @@ from shardspec.schema import Field, NamedConfig, Schema
 SIZE, BATCH = 224, 64
 SHARD_BYTES = 256 << 20
 FIELDS = ("image", "label")
-ORDERS = ("random", "blockwise", "sequential")
-PASSES = ("first", "unchecked", "later")
+LIBRARIES = ("numpy", "lmdb", "pyarrow", "h5py", "google-crc32c")
 
 _KEY = Field("key", "text", "|u1", (None,), NamedConfig("utf8"))
 _LABEL = Field("label", "fixed", "<i8", ())
@@ -204,21 +207,6 @@ def survey(kind: str, pictures: Any, folder: Path, repeats: int, formats: list[s
     return found
 
 
-def table(kind: str, found: Mapping[str, Any]) -> str:
-    """One kind as a Markdown table."""
-    names = [f"{order} {how}" for order in ORDERS for how in PASSES]
-    lines = [
-        f"{kind}: {found['bytes_per_row']:,} bytes a row; copy in memory {found['copy']:,.0f}/s",
-        f"| format | MB | pack s | {' | '.join(names)} |",
-        "|---" * (3 + len(names)) + "|",
-    ]
-    for format in sorted(set(found) & set(FORMATS)):
-        row = found[format]
-        rates = [f"{row[f'{order}_{how}']:,.0f}" for order in ORDERS for how in PASSES]
-        lines.append(f"| {format} | {row['bytes'] / 1e6:,.0f} | {row['pack_s']:.1f} | " + " | ".join(rates) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -231,12 +219,16 @@ def main() -> None:
     arguments = parser.parse_args()
     pictures = crops(arguments.rows)
     found: dict[str, Any] = {
-        "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "rows": arguments.rows}
+        "benchmark": "formats",
+        "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {"python": platform.python_version()} | versions(LIBRARIES),
+        "rows": arguments.rows,
     }
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for kind in arguments.kinds:
             found[kind] = survey(kind, pictures, Path(folder), arguments.repeats, arguments.formats)
-            print(table(kind, found[kind]), flush=True)
+            print(formats_table(kind, found[kind]) + "\n", flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 

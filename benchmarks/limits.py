@@ -24,7 +24,8 @@ import numpy as np
 import simplejpeg
 
 from benchmarks.data import SIZE, Source, add_arguments, make_source, rows_of
-from benchmarks.measure import Entry, document, measure_group, table, write
+from benchmarks.measure import Entry, document, measure_group, write
+from benchmarks.tables import group_text
 from readers.crops import RandomResizedCrop, decoded_scale, whole_pixels
 
 Job = Callable[[int, Any], None]
@@ -158,7 +159,7 @@ def main() -> None:
     groups = []
     for kind in arguments.kinds:
         groups.append(measure_group(kind, limits_of(kind, source, arguments.batch), arguments.rounds, arguments.settle))
-        print(table(groups[-1]), flush=True)
+        print(group_text(groups[-1]) + "\n", flush=True)
     settings = {"rows": rows_of(arguments), "batch": arguments.batch, "rounds": arguments.rounds}
     write(document("limits", settings, groups), arguments.json)
 

@@ -171,30 +171,6 @@ def _check_keys(found: Any, types: dict[str, type], numbers: Sequence[str], wher
             raise ValueError(f"{where}: {key}: expected a number or null, found {found[key]!r}")
 
 
-def table(group: dict[str, Any]) -> str:
-    """A group as a Markdown table."""
-    lines = [
-        f"**{group['name']}**",
-        "",
-        "| loader | samples/s | lowest–highest | of the limit | CPU ms/sample | memory MB | disk MB | pack s | order |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in group["rows"]:
-        name = f"*{row['name']}*" if row["is_limit"] else f"**{row['name']}**" if row["ours"] else row["name"]
-        if not row["rates"]:
-            lines.append(f"| {name} | {row['error'].splitlines()[-1][:120]} | | | | | | | |")
-            continue
-        spread = f"{row['low']:,.0f}–{row['high']:,.0f}"
-        cells = [f"{row['median']:,.0f}", spread, _number(row["of_limit"], 2), _number(row["cpu_ms"], 3)]
-        cells += [_number(row[key], digits) for key, digits in (("memory_mb", 0), ("disk_mb", 0), ("pack_s", 1))]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_number(row['order_correlation'], 2)} |")
-    return "\n".join(lines)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
-
-
 def write(found: dict[str, Any], path: Path | None) -> None:
     """Check a document and write it as JSON."""
     check_document(found)

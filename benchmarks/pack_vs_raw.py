@@ -32,6 +32,7 @@ import numpy as np
 import simplejpeg
 import skimage.data
 
+from benchmarks.tables import packing_table
 from packer.api import build
 from packer.bench import bench
 
@@ -132,29 +133,6 @@ def git(*words: str) -> list[str]:
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """The results as Markdown."""
-    lines = [
-        "| recipe | stored as | raw, samples/s | packed, samples/s | times | CPU ms a sample, raw → packed | peak MB, raw → packed "
-        "| file kB a sample, raw → packed | disk kB a sample, raw → packed | packing, s | paid for after |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for found in results:
-        raw, read = found["raw"], found["read"]
-        paid = found["paid_after_epochs"]
-        cells = [
-            found["recipe"], found["way"], *(f"{s['samples_per_s']:,.0f} ({min(s['rates']):,.0f}–{max(s['rates']):,.0f})" for s in (raw, read)),
-            f"{found['times_faster']:,.0f}",
-            f"{raw['cpu_s_per_sample'] * 1e3:.3g} → {read['cpu_s_per_sample'] * 1e3:.3g}",
-            f"{raw['peak_bytes'] / 1e6:,.0f} → {read['peak_bytes'] / 1e6:,.0f}",
-            f"{raw['file_bytes_per_sample'] / 1e3:,.3g} → {read['file_bytes_per_sample'] / 1e3:,.3g}",
-            " → ".join("?" if s["disk_bytes_per_sample"] is None else f"{s['disk_bytes_per_sample'] / 1e3:.2g}" for s in (raw, read)),
-            f"{found['pack_s']:.3g}", "never" if paid is None else f"{paid:.2g} epochs",
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Make the data, pack them every way, and compare each with the raw files."""
     results = []
@@ -170,7 +148,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
             )  # fmt: skip
             document = {name: value for name, value in report.to_json().items() if name not in ("source", "packed")}
             results.append({"recipe": recipe, "way": way, **document})
-            print(table(results[-1:]).splitlines()[-1], flush=True)
+            print(packing_table(results[-1:]).splitlines()[-1], flush=True)
     return results
 
 
@@ -204,7 +182,7 @@ def main() -> None:
         "results": results,
     }
     assert not problems(document), problems(document)
-    print(table(results))
+    print(packing_table(results))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         with (options.out / f"pack_vs_raw-{commit}-{now:%Y%m%dT%H%M%S}.json").open("x") as file:

@@ -9,6 +9,7 @@ so. Each kind of samples is measured in groups that fit into the page cache; the
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import json
 import multiprocessing
 import shutil
@@ -20,7 +21,9 @@ from typing import Any
 
 from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of
 from benchmarks.limits import limits_of
-from benchmarks.measure import Entry, disk_mb, document, measure_group, table, versions, write
+from benchmarks.measure import Entry, disk_mb, document, measure_group, versions, write
+from benchmarks.tables import group_text
+from shardspec.formats import FORMATS
 
 LIBRARIES = (
     "ffcv",
@@ -49,12 +52,18 @@ class Peer:
     ----------
     module, pack, open : str
         Where its two functions are.
+    library : str
+        What must be installed.
+    extra : bool
+        Whether the extra `peers` installs it; else ``benchmarks/README.md`` says how.
     kinds : tuple of str
         The kinds of samples that it can read.
     """
 
     name: str
     module: str
+    library: str
+    extra: bool = True
     kinds: tuple[str, ...] = ("raw", "jpeg", "photo", "photo500")
     pack: str = "pack"
     open: str = "open"
@@ -68,18 +77,19 @@ class Peer:
 
 
 _PACKAGE = "benchmarks.peer_loaders"
-_FFCV = Peer("FFCV", "ffcv_loader")
-_DALI = Peer("DALI", "dali_loader")
-_SPDL = Peer("SPDL", "spdl_loader", ("raw", "jpeg"))
-_LITDATA = Peer("LitData", "litdata_loader")
-_STREAMING = Peer("MosaicML Streaming", "streaming_loader")
-_WEBDATASET = Peer("WebDataset", "webdataset_loader")
-_DATASETS = Peer("Hugging Face datasets", "huggingface_loader")
-_FILES = Peer("DataLoader over files", "torch_loaders", pack="pack_files", open="open_files")
-_LMDB = Peer("DataLoader over LMDB", "torch_loaders", pack="pack_lmdb", open="open_lmdb")
-_HDF5 = Peer("DataLoader over HDF5", "torch_loaders", pack="pack_hdf5", open="open_hdf5")
-GROUPS = ((_FFCV, _DALI, _SPDL, _DATASETS), (_LITDATA, _STREAMING, _WEBDATASET), (_FILES, _LMDB, _HDF5))
-"""Groups that fit into the page cache together, raw crops being 1.5 GB for each."""
+_FFCV = Peer("FFCV", "ffcv_loader", "ffcv", False)
+_DALI = Peer("DALI", "dali_loader", "nvidia.dali", False)
+_SPDL = Peer("SPDL", "spdl_loader", "spdl.io", kinds=("raw", "jpeg"))
+_LITDATA = Peer("LitData", "litdata_loader", "litdata")
+_STREAMING = Peer("MosaicML Streaming", "streaming_loader", "streaming", False)
+_WEBDATASET = Peer("WebDataset", "webdataset_loader", "webdataset")
+_DATASETS = Peer("Hugging Face datasets", "huggingface_loader", "datasets")
+_FILES = Peer("DataLoader over files", "torch_loaders", "torch", pack="pack_files", open="open_files")
+_LMDB = Peer("DataLoader over LMDB", "torch_loaders", "torch", pack="pack_lmdb", open="open_lmdb")
+_HDF5 = Peer("DataLoader over HDF5", "torch_loaders", "torch", pack="pack_hdf5", open="open_hdf5")
+PEERS = (_FFCV, _DALI, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
+PER_GROUP = 4
+"""Peers of a group: so many fit into the page cache together with ours, raw crops being 1.5 GB for each."""
 
 
 def pack_peer(peer: Peer, source: Source, root: Path) -> dict[str, float]:
@@ -109,39 +119,69 @@ def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
     raise SystemExit(1)
 
 
-def ours(kind: str, folder: Path, source: Path, batch: int, first: bool) -> list[Entry]:
-    """Our Loader over npy, and in the first group also over LMDB, with fresh memory, and with the fast decoding."""
+def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[str]) -> list[Entry]:
+    """Our Loader over some formats, over the first of them also with fresh memory or the fast decoding."""
     entries = []
-    for format in ("npy", "lmdb") if first else ("npy",):
+    for format in formats:
         root = folder / f"{kind}-{format}"
         facts = pack_ours(Source(source, kind), root, format)
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
-        entries.append(Entry(f"Loader, {format}", "benchmarks.readers:loader", options, ours=True, facts=facts))
-        if first and format == "npy":
+        entries.append(Entry(f"Loader, {format}", "benchmarks.reader_arms:loader", options, ours=True, facts=facts))
+        if len(formats) > 1 and format == formats[0]:
             way = "fresh" if kind == "raw" else "fast"
+            name = f"Loader, {format}, {way}"
             more = options | {way: True}
-            entries.append(Entry(f"Loader, npy, {way}", "benchmarks.readers:loader", more, ours=True, facts=facts))
+            entries.append(Entry(name, "benchmarks.reader_arms:loader", more, ours=True, facts=facts))
     return entries
 
 
 def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[Entry]:
     """Raw crops, epochs that visit every row several times: what is paid once per epoch weighs less."""
     root = folder / "raw-npy"
+    pack_ours(Source(source, "raw"), root, "npy")
     options = {"source": str(source), "kind": "raw", "batch": batch, "root": str(root), "repeats": repeats}
-    mine = Entry("Loader, npy", "benchmarks.readers:loader", options, ours=True, checked=False)
+    mine = Entry("Loader, npy", "benchmarks.reader_arms:loader", options, ours=True, checked=False)
     theirs = options | {"root": str(folder / "raw-ffcv")}
     peer = Entry("FFCV", f"{_PACKAGE}.ffcv_loader:open", theirs, checked=False)
     return [*limits_of("raw", source, batch), mine, peer]
 
 
-def _selected(peers: Sequence[Peer], kind: str, only: Sequence[str] | None) -> list[Peer]:
-    return [p for p in peers if kind in p.kinds and (only is None or p.name.startswith(tuple(only)))]
+def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
+    """The peers that read a kind, or those of them whose names begin so, in groups; one empty group if there are none."""
+    chosen = [p for p in PEERS if kind in p.kinds and (only is None or p.name.startswith(tuple(only)))]
+    return [chosen[first : first + PER_GROUP] for first in range(0, len(chosen), PER_GROUP)] or [[]]
+
+
+def installed(library: str) -> bool:
+    """Whether a library is there; nothing of it runs but the packages that it lies in."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ModuleNotFoundError:  # of the package that it lies in
+        return False
+
+
+def not_measured(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each loader that has no figure: why, and how it is had."""
+    peers = {peer.name: peer for peer in PEERS}
+    lines = []
+    for group in groups:
+        for row in group["rows"]:
+            peer = peers.get(row["name"])
+            if not row["error"]:
+                continue
+            why = (row["error"].strip().splitlines() or ["failed"])[-1]
+            if peer is not None and not installed(peer.library):
+                how = "pip install '.[peers]'" if peer.extra else "benchmarks/README.md says how"
+                why = f"not installed ({peer.library}): {how}"
+            lines.append(f"- {group['name']}: {row['name']}: {why}")
+    return lines
 
 
 def main() -> None:
     """Pack, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add_arguments(parser)
+    parser.add_argument("--formats", nargs="+", choices=sorted(FORMATS), default=["npy", "lmdb"], help="of our Loader")
     parser.add_argument("--pack-only", action="store_true", help="pack for every loader and stop")
     parser.add_argument(
         "--long", type=int, default=6, help="times that long epochs of raw crops visit each row; 0: none"
@@ -155,18 +195,21 @@ def main() -> None:
 
     def add(name: str, entries: Sequence[Entry]) -> None:
         groups.append(measure_group(name, entries, arguments.rounds, arguments.settle))
-        print(table(groups[-1]) + "\n", flush=True)
+        print(group_text(groups[-1]) + "\n", flush=True)
         write(document("peers", settings, groups), arguments.json)  # a run that is stopped leaves what it has
 
     for kind in arguments.kinds:
-        for number, peers in enumerate(GROUPS):
-            entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, number == 0)
-            selected = _selected(peers, kind, arguments.only)
-            entries += [peer.entry(kind, folder, source, batch) for peer in selected]
-            if not arguments.pack_only and (selected or not number):
+        for number, peers in enumerate(groups_of(kind, arguments.only)):
+            entries = limits_of(kind, source, batch) + ours(
+                kind, folder, source, batch, arguments.formats[: 1 if number else None]
+            )
+            entries += [peer.entry(kind, folder, source, batch) for peer in peers]
+            if not arguments.pack_only:
                 add(f"{kind} ({number + 1})", entries)
     if "raw" in arguments.kinds and arguments.long and not arguments.pack_only:
         add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
+    if lines := not_measured(groups):
+        print("Not measured:\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

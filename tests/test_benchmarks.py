@@ -9,25 +9,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
+
+from benchmarks import peers
+from benchmarks.check import check_epoch
+from benchmarks.data import Source, make_source
+from benchmarks.measure import check_document, summarise
+from benchmarks.tables import reading_table
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # benchmarks is no installed package
-
-from benchmarks.check import check_epoch  # noqa: E402
-from benchmarks.data import Source, make_source  # noqa: E402
-from benchmarks.measure import check_document, summarise, table  # noqa: E402
 
 SMALL = ["--rows", "96", "--photos", "64", "--batch", "16", "--rounds", "2"]
 
 
-def run(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
-    """The document of a run."""
+def run(script: str, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The document of a run, and what it printed."""
     out = folder / f"{script}.json"
     command = [sys.executable, "-m", f"benchmarks.{script}", "--folder", str(folder), "--json", str(out)]
     done = subprocess.run([*command, *SMALL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    return found, done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -37,32 +39,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def readers_document(folder: Path) -> dict[str, Any]:
-    return run("readers", folder, "--kinds", "raw", "photo", "--formats", "npy", "parquet", "--only", "Loader")
+    only = ("Loader, npy, fresh", "Loader, parquet, blocks, unchecked", "DataLoader over npy")
+    return run("readers", folder, "--kinds", "raw", "--formats", "npy", "parquet", "--only", *only)[0]
 
 
 def test_readers_measure_all_rows_beside_the_limits(readers_document: dict[str, Any]) -> None:
     check_document(readers_document)
-    raw, photo = readers_document["groups"]
-    assert raw["limit"] == "gather, reused buffers"
-    assert {row["name"] for row in raw["rows"] if row["ours"]} == {
-        "Loader, npy",
+    (group,) = readers_document["groups"]
+    assert group["limit"] == "gather, reused buffers"
+    assert {row["name"] for row in group["rows"] if row["ours"]} == {
         "Loader, npy, fresh",
-        "Loader, parquet, blocks",
+        "DataLoader over npy",
         "Loader, parquet, blocks, unchecked",
     }
-    for group in (raw, photo):
-        assert [row["error"] for row in group["rows"]] == [""] * len(group["rows"])
-        assert all(len(row["rates"]) == 2 and row["of_limit"] > 0 for row in group["rows"])
+    assert [row["error"] for row in group["rows"]] == [""] * len(group["rows"])
+    assert all(len(row["rates"]) == 2 and row["of_limit"] > 0 for row in group["rows"])
 
 
 def test_limits_alone(folder: Path) -> None:
-    found = run("limits", folder, "--kinds", "jpeg", "photo")
+    found, _ = run("limits", folder, "--kinds", "jpeg")
     check_document(found)
-    assert [len(group["rows"]) for group in found["groups"]] == [2, 3]
+    assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == ["decode", "decode, fast"]
 
 
 def test_cold(folder: Path) -> None:
-    found = run("cold", folder, "--formats", "npy", "--kinds", "raw")
+    found, _ = run("cold", folder, "--formats", "npy", "--kinds", "raw")
     check_document(found)
     assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == [
         "read through, npy",
@@ -72,12 +73,40 @@ def test_cold(folder: Path) -> None:
 
 
 def test_peers_without_the_peers(folder: Path) -> None:
-    found = run("peers", folder, "--kinds", "jpeg", "--only", "DataLoader over LMDB", "FFCV", "--long", "0")
+    found, printed = run("peers", folder, "--kinds", "photo", "--only", "DataLoader over LMDB", "FFCV")
     check_document(found)
-    rows = {row["name"]: row for group in found["groups"] for row in group["rows"]}
-    assert rows["Loader, lmdb"]["rates"]
-    assert rows["DataLoader over LMDB"]["rates"]
-    assert rows["FFCV"]["rates"] or "ffcv" in rows["FFCV"]["error"]
+    (group,) = found["groups"]
+    rows = {row["name"]: row for row in group["rows"]}
+    assert [name for name, row in rows.items() if not row["rates"]] in ([], ["FFCV"])
+    assert {"Loader, npy", "Loader, npy, fast", "Loader, lmdb", "DataLoader over LMDB"} < set(rows)
+    if not rows["FFCV"]["rates"]:
+        assert "ffcv" in rows["FFCV"]["error"]
+        said = printed[printed.index("Not measured:") :]
+        assert said.splitlines()[1:] == [
+            "- photo (1): FFCV: not installed (ffcv): benchmarks/README.md says how",
+        ]
+
+
+def test_every_peer_says_how_it_is_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = {"name": "LitData", "error": "Traceback\nValueError: no chunk"}
+    missing = [{"name": name, "error": "No module"} for name in ("WebDataset", "DALI")]
+    measured = {"name": "FFCV", "error": ""}
+    monkeypatch.setattr(peers, "installed", lambda library: library == "litdata")
+    assert peers.not_measured([{"name": "raw (1)", "rows": [measured, failed, *missing]}]) == [
+        "- raw (1): LitData: ValueError: no chunk",
+        "- raw (1): WebDataset: not installed (webdataset): pip install '.[peers]'",
+        "- raw (1): DALI: not installed (nvidia.dali): benchmarks/README.md says how",
+    ]
+
+
+def test_peers_come_in_groups_that_fit_into_memory() -> None:
+    everyone = peers.groups_of("raw", None)
+    assert [peer for group in everyone for peer in group] == list(peers.PEERS)
+    assert max(map(len, everyone)) == peers.PER_GROUP
+    assert [[peer.name for peer in group] for group in peers.groups_of("photo", ["SPDL", "FF", "Lit"])] == [
+        ["FFCV", "LitData"]
+    ]
+    assert peers.groups_of("photo", ["SPDL"]) == [[]]
 
 
 def test_a_document_that_lacks_something_is_refused(readers_document: dict[str, Any]) -> None:
@@ -111,9 +140,23 @@ def test_ratios_are_taken_round_by_round() -> None:
 def test_tables_name_what_failed(readers_document: dict[str, Any]) -> None:
     group = copy.deepcopy(readers_document["groups"][0])
     group["rows"][2] |= {"rates": [], "error": "no such thing"}
-    text = table(group)
+    text = reading_table(group)
     assert "no such thing" in text
-    assert text.count("\n") == len(group["rows"]) + 3
+    assert text.count("\n") == len(group["rows"]) + 1
+
+
+@pytest.mark.parametrize("shift", [0, 20])
+def test_jpeg_pixels_are_compared_as_far_as_jpeg_allows(tmp_path: Path, shift: int) -> None:
+    make_source(tmp_path, ("jpeg",), {"raw": 4, "jpeg": 4})
+    source = Source(tmp_path, "jpeg")
+    images = np.stack([simplejpeg.decode_jpeg(source.encoded(row)) for row in range(4)])
+    batch = {"image": np.roll(images, shift, 1), "landmarks": source.landmarks, "label": np.arange(4)}
+    options = {"source": str(tmp_path), "kind": "jpeg", "batch": 4}
+    if shift:
+        with pytest.raises(ValueError, match="levels from the source"):
+            check_epoch([batch], options)
+    else:
+        assert check_epoch([batch], options)["samples"] == 4
 
 
 @pytest.mark.parametrize("wrong", ["twice", "missing", "points", "pixels", ""])

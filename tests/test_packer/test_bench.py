@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from support.builds import write_pictures
 from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, run_packer
 
+from benchmarks.pack_vs_raw import problems
 from packer.api import open_source
 from packer.bench import bench
 from packer.bench_report import BenchReport, Packing, Side
@@ -30,17 +30,6 @@ SIDE_KEYS = {
     "epoch_s": float,
     "epoch_cpu_s": float,
 }
-
-
-def problems(document: Any) -> list[str]:
-    """What the benchmark's own check says of a document; `benchmarks` is no package that is installed."""
-    spec = spec_from_file_location("pack_vs_raw", REPOSITORY / "benchmarks" / "pack_vs_raw.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: list[str] = module.problems(document)
-    return found
 
 
 def ask(process: MeasuredProcess) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""The arms of our readers, and torch's DataLoader over a memmap, as `benchmarks.contender` starts them in processes of their own."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.contender import Batches
+from benchmarks.data import SIZE, Source
+from readers import Loader, RandomResizedCrop, Whole, open_dataset
+from readers.ring import Ring
+
+FIELDS = ["image", "landmarks", "label"]
+
+
+def plan_of(kind: str, fast: bool) -> dict[str, Any]:
+    """How pictures of a kind are decoded."""
+    if kind in ("photo", "photo500"):
+        return {"image": RandomResizedCrop(SIZE, fast_dct=fast, fast_upsampling=fast, flip=0.5)}
+    return {"image": Whole(fast, fast)} if fast else {}
+
+
+def loader(
+    source: str,
+    kind: str,
+    root: str,
+    batch: int,
+    shuffle: str = "full",
+    checksums: bool = True,
+    fast: bool = False,
+    fresh: bool = False,
+    repeats: int = 1,
+) -> Batches:
+    """`readers.Loader` over a packed dataset; `repeats` makes long epochs, by an index that lists each row so often."""
+    torch.set_num_threads(1)
+    dataset = open_dataset(root, FIELDS, checksums=checksums, decode=plan_of(kind, fast))
+    whole: Any = dataset if repeats == 1 else _repeated(dataset, repeats)
+    made = Loader(whole, batch, shuffle=shuffle, drop_last=True)  # type: ignore[arg-type] # from JSON
+
+    if fresh:  # a ring that keeps nothing: what a loop that keeps its batches makes of it, without room for them all
+        made._buffers = Ring(batch, 0)
+
+    def batches(epoch: int) -> Iterable[Any]:
+        made.set_epoch(epoch)
+        return made
+
+    return Batches(batches)
+
+
+def _repeated(dataset: Any, repeats: int) -> Any:
+    return dataset.subset(np.tile(np.arange(len(dataset)), repeats))
+
+
+def data_loader(source: str, kind: str, root: str, batch: int, shuffle: str = "full", fast: bool = False) -> Batches:
+    """Torch's DataLoader over a packed dataset, with our sampler and collate."""
+    dataset = open_dataset(root, FIELDS, decode=plan_of(kind, fast))
+    sampler = dataset.sampler(shuffle=shuffle)  # type: ignore[arg-type] # from JSON
+    made: DataLoader[Any] = DataLoader(
+        dataset,
+        batch,
+        sampler=sampler,
+        collate_fn=dataset.collate,
+        num_workers=2,
+        persistent_workers=True,
+        drop_last=True,
+    )
+
+    def batches(epoch: int) -> Iterable[Any]:
+        sampler.set_epoch(epoch)
+        return made
+
+    return Batches(batches)
+
+
+class MemmapDataset(Dataset[tuple[Any, ...]]):
+    """Raw crops in one ``.npy`` file, read a sample at a time."""
+
+    def __init__(self, source: Source) -> None:
+        self._path = source.folder / "pixels.npy"
+        self._landmarks = source.landmarks
+        self._images: Any = None
+
+    def __len__(self) -> int:
+        return len(self._landmarks)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        if self._images is None:
+            self._images = np.load(self._path, mmap_mode="r")
+        return np.array(self._images[index]), self._landmarks[index], index
+
+
+def memmap_loader(source: str, kind: str, batch: int) -> Batches:
+    """Torch's DataLoader over a memmap."""
+    made: DataLoader[Any] = DataLoader(
+        MemmapDataset(Source(Path(source), kind)),
+        batch,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+        drop_last=True,
+    )
+    return Batches(lambda epoch: made, ("image", "landmarks", "label"))

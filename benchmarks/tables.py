@@ -1,0 +1,175 @@
+"""The Markdown tables of the docs, made of the JSON files that the benchmarks write.
+
+    python -m benchmarks.tables peers.json readers.json cold.json       # every group of every file
+    python -m benchmarks.tables peers.json readers.json --targets       # against the targets (`benchmarks.targets`)
+    python -m benchmarks.tables detector-1.json detector-2.json         # runs of the detector come side by side
+
+Limits are set in italics, this project's rows in bold. The scripts print their tables by the same functions.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import check_document
+from benchmarks.targets import detector_table, targets_table
+
+Found = Mapping[str, Any]
+
+READING = ("readers", "peers", "cold", "limits")
+"""Benchmarks whose document is that of `benchmarks.measure`."""
+COLUMNS = ("of the limit", "CPU ms/sample", "of the limit by CPU", "memory MB", "disk MB", "pack s", "order")
+ORDERS = ("random", "blockwise", "sequential")
+PASSES = ("first", "unchecked", "later")
+
+
+def reading_table(group: Found) -> str:
+    """A group of a reading benchmark: rates, ratios to the group's limit, memory, packing."""
+    limit = next((row for row in group["rows"] if row["name"] == group["limit"]), None)
+    lines = [f"| loader | samples/s | {' | '.join(COLUMNS)} |", "|---|---" + "|--:" * len(COLUMNS) + "|"]
+    for row in group["rows"]:
+        name = f"*{row['name']}*" if row["is_limit"] else f"**{row['name']}**" if row["ours"] else row["name"]
+        if not row["rates"]:
+            lines.append(f"| {name} | {_failure(row)} |" + " |" * len(COLUMNS))
+            continue
+        by_cpu = limit["cpu_ms"] / row["cpu_ms"] if limit and limit["cpu_ms"] and row["cpu_ms"] else None
+        cells = [
+            f"{row['median']:,.0f} ({row['low']:,.0f}–{row['high']:,.0f})",
+            _number(row["of_limit"], 2),
+            _number(row["cpu_ms"], 3),
+            _number(by_cpu, 2),
+            _number(row["memory_mb"], 0),
+            _number(row["disk_mb"], 0),
+            _number(row["pack_s"], 1),
+            _number(row["order_correlation"], 2),
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _failure(row: Found) -> str:
+    """The last line of a row's error, as a cell."""
+    text: str = (row["error"].strip().splitlines() or ["failed"])[-1]
+    return text[:120].replace("|", "/")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{round(value, digits) + 0.0:,.{digits}f}"  # no minus before a rounded zero
+
+
+def packing_table(results: Sequence[Found]) -> str:
+    """Raw against packed, a row for each recipe and way of storing."""
+    lines = [
+        "| recipe | stored as | raw, samples/s | packed, samples/s | times | CPU ms a sample, raw → packed | peak MB, raw → packed "
+        "| file kB a sample, raw → packed | disk kB a sample, raw → packed | packing, s | paid for after |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for found in results:
+        raw, read = found["raw"], found["read"]
+        paid = found["paid_after_epochs"]
+        cells = [
+            found["recipe"], found["way"], *(f"{s['samples_per_s']:,.0f} ({min(s['rates']):,.0f}–{max(s['rates']):,.0f})" for s in (raw, read)),
+            f"{found['times_faster']:,.0f}",
+            f"{raw['cpu_s_per_sample'] * 1e3:.3g} → {read['cpu_s_per_sample'] * 1e3:.3g}",
+            f"{raw['peak_bytes'] / 1e6:,.0f} → {read['peak_bytes'] / 1e6:,.0f}",
+            f"{raw['file_bytes_per_sample'] / 1e3:,.3g} → {read['file_bytes_per_sample'] / 1e3:,.3g}",
+            " → ".join("?" if s["disk_bytes_per_sample"] is None else f"{s['disk_bytes_per_sample'] / 1e3:.2g}" for s in (raw, read)),
+            f"{found['pack_s']:.3g}", "never" if paid is None else f"{paid:.2g} epochs",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def formats_table(kind: str, found: Found) -> str:
+    """What one kind of rows costs in every format, thousands of samples per second of processor time."""
+    names = [f"{order}: {how}" if how == PASSES[0] else how for order in ORDERS for how in PASSES]
+    lines = [
+        f"{kind}, {found['bytes_per_row']:,} bytes a row. Copying the same rows in memory: {found['copy'] / 1e3:,.0f} thousand/s.",
+        "",
+        f"| format | MB | pack, s | {' | '.join(names)} |",
+        "|---" + "|--:" * (2 + len(names)) + "|",
+    ]
+    for format, row in sorted(found.items()):
+        if isinstance(row, Mapping):
+            rates = [f"{row[f'{order}_{how}'] / 1e3:,.0f}" for order in ORDERS for how in PASSES]
+            lines.append(f"| {format} | {row['bytes'] / 1e6:,.0f} | {row['pack_s']:.1f} | {' | '.join(rates)} |")
+    return "\n".join(lines)
+
+
+def faces_table(found: Found) -> str:
+    """What each contender of the detector's benchmark found, compared with the first."""
+    lines = [
+        "| | ms/frame: median, best | faces ≥ 40 px: missing, extra of | p > .95: missing of | shorter side ≥ 40 px: missing of | IoU mean, least | points, px at most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        "| {contender} | {ms:.1f}, {best_ms:.1f} | {missing}, {extra} of {faces} | {sure_missing} of {sure_faces} | {sure_square_missing} of {sure_square_faces} "
+        "| {iou_mean:.5f}, {iou_min:.3f} | {points_max:.4f} |".format(**row)
+        for row in found["rows"]
+    ]
+    return "\n".join(lines)
+
+
+def group_text(group: Found) -> str:
+    """A group's name and table."""
+    return f"**{group['name']}**\n\n{reading_table(group)}"
+
+
+def _formats(found: Found) -> list[str]:
+    return [formats_table(kind, found[kind]) for kind in ("raw", "jpeg") if kind in found]
+
+
+TABLES: Mapping[str, Callable[[Found], list[str]]] = {
+    "detector": lambda found: [faces_table(found)],
+    "formats": _formats,
+    "pack_vs_raw": lambda found: [packing_table(found["results"])],
+    **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
+}
+"""What is made of a document, by the name of its benchmark."""
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A document of one of the benchmarks.
+
+    Raises
+    ------
+    SystemExit
+        The file is none, with the reason.
+    """
+    try:
+        found: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{path}: expected the JSON of a benchmark: {error}") from error
+    name = found.get("benchmark") if isinstance(found, dict) else None
+    if name not in TABLES:
+        raise SystemExit(f"{path}: expected the JSON of one of {', '.join(sorted(TABLES))}; found {name!r}")
+    if name in READING:
+        try:
+            check_document(found)
+        except ValueError as error:
+            raise SystemExit(f"{path}: {error}") from error
+    return dict(found)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="+", help="JSON files; for a target, the first that has it counts")
+    parser.add_argument("--targets", action="store_true", help="only the table against the targets")
+    options = parser.parse_args()
+    documents = {path: read_document(path) for path in options.results}
+    reading = [found for found in documents.values() if found["benchmark"] in READING]
+    detector = [found for found in documents.values() if found["benchmark"] == "detector"]
+    if not options.targets:
+        for path, found in documents.items():
+            print(f"<!-- {path.name} -->\n\n" + "\n\n".join(TABLES[found["benchmark"]](found)) + "\n")
+    if detector:
+        print(detector_table(detector) + "\n")
+    if options.targets and reading:
+        print(targets_table(reading))
+
+
+if __name__ == "__main__":
+    main()
