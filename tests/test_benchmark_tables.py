@@ -1,0 +1,166 @@
+"""Tables and pictures are made of the benchmarks' JSON, and those of the docs are of the results that lie beside them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from support.command import REPOSITORY, environment
+
+from benchmarks.measure import check_document, document, summarise
+from benchmarks.tables import READING, TABLES
+
+LIMITS = {"gather, reused buffers": [100.0, 50.0, 80.0], "gather, fresh memory": [40.0, 20.0, 50.0]}
+
+
+def row(name: str, rates: list[float], cpu_ms: float | None = 0.02, **more: Any) -> dict[str, Any]:
+    kept = {
+        "ours": name.startswith("Loader"),
+        "is_limit": name in LIMITS,
+        "rates": rates,
+        "error": "",
+        "cpu_ms": cpu_ms,
+    }
+    numbers = ("median", "low", "high", "of_limit", "memory_mb", "disk_mb", "pack_s", "order_correlation")
+    return {"name": name, **kept, **dict.fromkeys(numbers), **more}
+
+
+def group(name: str, *rows: dict[str, Any]) -> dict[str, Any]:
+    every = [row(limit, rates, 0.01) for limit, rates in LIMITS.items()] + list(rows)
+    for one in every:
+        summarise(one, every[0])
+    return {"name": name, "limit": every[0]["name"], "rows": every}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    failed = row("WebDataset", [], None, error="Traceback\nModuleNotFoundError: No module named 'webdataset'")
+    facts = {"memory_mb": 548.4, "disk_mb": 1505.6, "pack_s": 3.25, "order_correlation": -0.004}
+    found = document(
+        "peers",
+        {},
+        [
+            group("raw (1)", row("Loader, npy", [90.0, 48.0, 60.0], **facts), row("FFCV", [60.0, 24.0, 40.0], 0.04)),
+            group("raw (2)", row("Loader, npy", [90.0, 48.0, 60.0]), row("LitData", [5.0, 4.0, 8.0], 0.4), failed),
+        ],
+    )
+    check_document(found)
+    path = tmp_path / "peers.json"
+    path.write_text(json.dumps(found))
+    return path
+
+
+def run(module: str, *words: object, expect: int = 0, **more: str) -> str:
+    """What a command printed."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, words)]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment(**more), capture_output=True, text=True, check=False)
+    assert done.returncode == expect, done.stderr
+    return done.stdout if expect == 0 else done.stderr
+
+
+def test_every_group_is_a_table(results: Path) -> None:
+    lines = run("tables", results).splitlines()
+    assert "**raw (1)**" in lines
+    assert "| *gather, reused buffers* | 80 (50–100) | 1.00 | 0.010 | 1.00 |  |  |  |  |" in lines
+    assert "| **Loader, npy** | 60 (48–90) | 0.90 | 0.020 | 0.50 | 548 | 1,506 | 3.2 | 0.00 |" in lines
+    assert "| FFCV | 40 (24–60) | 0.50 | 0.040 | 0.25 |  |  |  |  |" in lines
+    (failed,) = (line for line in lines if line.startswith("| WebDataset |"))
+    assert failed.startswith("| WebDataset | ModuleNotFoundError: No module named 'webdataset' |")
+    assert failed.count("|") == next(line for line in lines if line.startswith("| loader |")).count("|")
+
+
+def test_targets_are_judged_by_the_rounds(results: Path) -> None:
+    rows = {line.split(" | ")[0].strip("| "): line for line in run("tables", results, "--targets").splitlines()}
+    assert (
+        rows["raw, npy"]
+        == "| raw, npy | 60 | FFCV 40 | 1.50 (2.00) | 80 | 0.90 (0.50) | ≥ 0.9 of the limit | yes; by CPU no |"
+    )
+    assert rows["photos of 500, npy"].endswith("| ≥ 0.9 of the limit, ≥ 2 × the best other | not measured |")
+
+
+def test_other_groups_are_related_by_the_limit(results: Path) -> None:
+    found = json.loads(results.read_text())
+    slower = [rate / 2 for rate in LIMITS["gather, reused buffers"]]  # a worse hour: everything took twice as long
+    first, second = found["groups"]
+    first["rows"].pop()
+    second["rows"][0] |= {"rates": slower}
+    second["rows"][3] |= {"rates": [rate / 2 for rate in slower]}
+    for one in second["rows"]:
+        summarise(one, second["rows"][0])
+    results.write_text(json.dumps(found))
+    (line,) = (line for line in run("tables", results, "--targets").splitlines() if line.startswith("| raw, npy |"))
+    assert line.split(" | ")[1:4] == ["60", "LitData 20", "1.80 (20.00)"]
+
+
+def test_the_picture_shows_all_and_is_the_same_each_time(results: Path, tmp_path: Path) -> None:
+    pictures = [tmp_path / f"{seed}.svg" for seed in (1, 2)]
+    for seed, picture in enumerate(pictures):
+        run("plots", results, "--to", picture, PYTHONHASHSEED=str(seed))
+    first, second = (picture.read_bytes() for picture in pictures)
+    assert first == second
+    assert b"dc:date" not in first
+    assert b"<image" not in first
+    texts = {"".join(node.itertext()).strip() for node in ElementTree.fromstring(first).iter() if "text" in node.tag}
+    assert {"Raw crops of 224 × 224, samples/s", "Loader, npy", "FFCV", "LitData"} <= texts
+    assert {"60", "40", "5"} <= texts
+    assert "not measured: WebDataset" in texts
+    assert "limit: gather, reused buffers 80" in texts
+    assert first.count(b"stroke-dasharray") == 4  # two lines, and the two of their names
+
+
+def test_what_is_no_result_is_refused(results: Path, tmp_path: Path) -> None:
+    found = json.loads(results.read_text())
+    for change, said in (
+        ({"benchmark": "cooking"}, "expected the JSON of one of"),
+        ({"schema": 0}, "schema: expected 1, found 0"),
+    ):
+        results.write_text(json.dumps(found | change))
+        assert said in run("tables", results, expect=1)
+    assert "expected the JSON of a benchmark" in run("tables", tmp_path / "none.json", expect=1)
+
+
+def test_runs_of_the_detector_stand_side_by_side(tmp_path: Path) -> None:
+    paths = []
+    for number, times in enumerate((3.0, 3.5)):
+        numbers = dict.fromkeys(("ms", "best_ms", "iou_mean", "iou_min", "points_max"), 1.0)
+        counts = ("missing", "extra", "faces", "sure_missing", "sure_faces", "sure_square_missing", "sure_square_faces")
+        base = {**numbers, **dict.fromkeys(counts, 2), "ratio": times + 0.2, "cpu_ratio": times}
+        rows = [{"contender": name, **base} for name in ("facenet-pytorch", "parity, openvino", "dataset, torch")]
+        rates = {"1": 10.0, "2": 16.0 + number}
+        found = {"benchmark": "detector", "machine": {}, "rows": rows, "process_rates": rates}
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_text(json.dumps(found))
+    lines = run("tables", *paths).splitlines()
+    assert "| parity, openvino | 3.0, 3.5 | 3.2, 3.7 | 4 |" in lines
+    assert "| dataset, torch | 3.0, 3.5 | 3.2, 3.7 |  |" in lines
+    assert "| two processes over one, dataset mode | | 1.60, 1.70 | 1.9 |" in lines
+    assert "| parity, openvino | 1.0, 1.0 | 2, 2 of 2 | 2 of 2 | 2 of 2 | 1.00000, 1.000 | 1.0000 |" in lines
+
+
+def test_formats_measured_on_a_few_rows(tmp_path: Path) -> None:
+    out = tmp_path / "formats.json"
+    small = ("--rows", 128, "--repeats", 1, "--formats", "npy", "lmdb", "--folder", tmp_path, "--json", out)
+    printed = run("formats", *small)
+    tables = run("tables", out)
+    for line in printed.splitlines():
+        assert line in tables
+    assert sum(line.startswith("| npy |") for line in tables.splitlines()) == 2
+    assert "raw, 150," in tables
+
+
+def test_reading_tables_of_the_docs_are_of_the_results() -> None:
+    known: set[str] = set()
+    for path in (REPOSITORY / "benchmarks" / "results").glob("*.json"):
+        found = json.loads(path.read_text())
+        if found["benchmark"] in READING:
+            known.update(line for text in TABLES[found["benchmark"]](found) for line in text.splitlines())
+    shown, inside = [], False
+    for line in (REPOSITORY / "docs" / "benchmarks.md").read_text().splitlines():
+        inside = line.startswith("| loader |") or (inside and line.startswith("|"))
+        if inside and not line.startswith(("| loader |", "|---")):
+            shown.append(line)
+    assert len(shown) > 30
+    assert [line for line in shown if line not in known] == []
