@@ -1,14 +1,17 @@
 """Encoding: a sample's values become bytes, with what assembly needs to settle the schema."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from packer.decode.jpeg_header import is_progressive
 from packer.recipe import Recipe
 from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
+from shardspec.registry import import_target
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 
 ValueKind = Literal["array", "image", "lossless", "text", "json", "blob"]
@@ -26,11 +29,12 @@ class ColumnSpec(NamedTuple):
 
 
 class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, and the column it belongs to."""
+    """One value's bytes, its decoded shape, the column it belongs to, and whether it came as a progressive JPEG."""
 
     data: Buffer
     shape: tuple[int, ...]
     spec: ColumnSpec
+    progressive: bool = False
 
 
 def image_codec(recipe: Recipe) -> NamedConfig:
@@ -46,6 +50,20 @@ LOSSLESS_CODEC = NamedConfig("png")
 """Of pictures that must not change, whatever the recipe says of others: those of ``also``."""
 
 
+def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
+    """What codes a progressive JPEG as baseline.
+
+    Raises
+    ------
+    MissingDependencyError
+        Its library is not installed.
+    """
+    load: Callable[[bytes, npt.NDArray[np.uint8]], bytes] = import_target(
+        "packer.decode.baseline:to_baseline", what="--progressive baseline", extra="progressive"
+    )
+    return load
+
+
 def is_picture_field(name: str) -> bool:
     """Whether arrays (H, W, 3) uint8 under this name are pictures, encoded as the recipe says: ``image``, ``*_image``."""
     return name == "image" or name.endswith("_image")
@@ -56,6 +74,7 @@ class Encoder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
+        self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossless = recipe.also_field if recipe.encode in ("jpeg", "webp") else None
         self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
@@ -81,10 +100,17 @@ class Encoder:
             if not NAME.match(name):
                 raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
             if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
-                out[name] = EncodedValue(kept[1], value.shape, ColumnSpec("image", "|u1", 3))
+                out[name] = self._keep(kept[1], value)
             else:
                 out[name] = self._value(name, value)
         return out
+
+    def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:
+        """The bytes that a picture came in, or the same picture as a baseline JPEG."""
+        progressive = self._encode == "jpeg" and is_progressive(data)
+        if progressive and self._to_baseline is not None:
+            data = self._to_baseline(data, image)
+        return EncodedValue(data, image.shape, ColumnSpec("image", "|u1", 3), progressive)
 
     def _value(self, name: str, value: Any) -> EncodedValue:
         if isinstance(value, str):

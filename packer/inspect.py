@@ -44,7 +44,7 @@ def render(path: Path) -> str:
         f"{path}: {facts['samples']} samples, {manifest.format}, {len(manifest.shards)} shards, {facts['bytes'] / 1e6:.1f} MB",
         f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
         f"{facts['frames_without_sample']} frames without a sample, {facts['damaged_items']} damaged videos, "
-        f"{facts['ignored_files']} files ignored",
+        f"{facts['ignored_files']} files ignored, {facts['progressive_jpegs']} progressive JPEGs found",
         f"digest: {facts['digest']}",
         "fields:",
     ]

@@ -92,6 +92,8 @@ class ItemReport:
         Faces that the detector found, wanted or not; None where no detector ran.
     skipped : dict of str to list of int
         Frames that gave no sample, by reason.
+    progressive : int
+        Samples whose picture came as a progressive JPEG and was not decoded and encoded anew.
     damage : str or None
         What could not be read, or cut, of an item that gave samples.
     step, reason : str or None
@@ -103,6 +105,7 @@ class ItemReport:
     frames: int = 0
     faces: int | None = None
     skipped: dict[str, list[int]] = field(default_factory=dict)
+    progressive: int = 0
     damage: str | None = None
     step: str | None = None
     reason: str | None = None

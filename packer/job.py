@@ -48,7 +48,22 @@ class BuildResult(JobResult):
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.frames_without_sample:
             lost.append(f"{counts.frames_without_sample} frames without a sample")
-        return f"{super().describe()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
+        line = f"{super().describe()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
+        return f"{line}{self._describe_progressive()}"
+
+    def _describe_progressive(self) -> str:
+        """What the samples that came as progressive JPEGs mean for reading."""
+        count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
+        if not count:
+            return ""
+        if stored == "baseline":
+            return (
+                f"\n{count} of {self.counts.samples} pictures were progressive JPEGs: stored as baseline, without loss"
+            )
+        return (
+            f"\n{count} of {self.counts.samples} pictures are progressive JPEGs, stored as they are: they decode about three "
+            "times slower in every epoch than baseline ones, which --progressive baseline makes of them without loss"
+        )
 
     @property
     def counts(self) -> Counts:

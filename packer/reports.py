@@ -12,9 +12,10 @@ from shardspec.entries import Counts
 class ReportWriter:
     """Writes both reports item by item and counts. Use as a context manager.
 
-    ``items.jsonl`` has one line per item: ``item``, ``state`` (packed or rejected), ``samples``, ``frames`` looked at, and
-    ``faces`` found where a detector ran. ``rejects.jsonl`` has one line per reject (``kind`` item), per reason for which frames
-    of a packed item gave no sample (``kind`` frames) and per video whose rest could not be read (``kind`` damage).
+    ``items.jsonl`` has one line per item: ``item``, ``state`` (packed or rejected), ``samples``, ``frames`` looked at,
+    ``faces`` found where a detector ran, and the samples that came as ``progressive`` JPEGs where there are any.
+    ``rejects.jsonl`` has one line per reject (``kind`` item), per reason for which frames of a packed item gave no sample
+    (``kind`` frames) and per video whose rest could not be read (``kind`` damage).
     """
 
     def __init__(self, rejects: Path, items: Path) -> None:
@@ -43,10 +44,13 @@ class ReportWriter:
         self._counts["items"] += 1
         self._counts["packed_items" if packed else "rejected_items"] += 1
         self._counts["samples"] += report.samples
+        self._counts["progressive_jpegs"] += report.progressive
         item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
         item |= {"samples": report.samples, "frames": report.frames}
         if report.faces is not None:
             item["faces"] = report.faces
+        if report.progressive:
+            item["progressive"] = report.progressive
         _write(self._items, item)
         if not packed:
             _write(self._rejects, {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason})

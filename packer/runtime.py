@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from packer.detect.runtime import resolve_runtime
+from packer.encode import load_to_baseline
 from packer.recipe import Recipe
 from packer.sidecar import digest_file_or_folder
 from shardspec.errors import MissingDependencyError, UsageError
@@ -30,7 +31,7 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
     Raises
     ------
     MissingDependencyError, UsageError
-        The detector's runtime is not installed, or cannot run on the device; a file cannot be read.
+        A library is not installed, or the detector's runtime cannot run on the device; a file cannot be read.
     """
     names = {*_CORE, *_OF_FORMAT[recipe.format]}
     steps = [step.use for step in recipe.chain]
@@ -41,6 +42,9 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
         names.add(runtime["detector"])
     if recipe.landmarks == "68" and "faces" in steps:
         names.add("dlib-bin")
+    if recipe.progressive == "baseline":
+        load_to_baseline()
+        names.add("jpeglib")
     for option in ("boxes", "landmark_model"):
         path = getattr(recipe, option)
         if path is not None and "faces" in steps:

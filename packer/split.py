@@ -133,13 +133,16 @@ class _Items:
 
     def counts(self, names: set[str], samples: int) -> Counts:
         """What became of some items, all of which gave samples."""
-        packed, frames, damaged = (0 if self._listed else len(names) or samples), 0, 0
-        packed += sum(_keeps(names, line) for _, line in read_report(self._one, ITEMS_NAME))
+        packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
+        for _, line in read_report(self._one, ITEMS_NAME):
+            if _keeps(names, line):
+                packed += 1
+                progressive += line.get("progressive", 0)
         for _, line in read_report(self._one, REJECTS_NAME):
             if _keeps(names, line):
                 frames += len(line.get("frames", ()))
                 damaged += line.get("kind") == "damage"
-        return Counts(packed, packed, 0, 0, samples, frames, damaged)
+        return Counts(packed, packed, 0, 0, samples, frames, damaged, progressive)
 
 
 def _keeps(names: set[str], line: Mapping[str, Any]) -> bool:

@@ -132,6 +132,7 @@ class Work:
             except (SchemaError, CodecError) as error:
                 raise StepError("encode", str(error)) from error
             report.samples += 1
+            report.progressive += sum(value.progressive for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
         """Concatenate the parts of a task's items."""

@@ -118,6 +118,9 @@ class Counts:
         Frames of packed items that gave no sample (no face in them).
     damaged_items : int
         Packed videos whose rest could not be read.
+    progressive_jpegs : int
+        Samples whose picture came as a progressive JPEG and was not encoded anew: the recipe's ``progressive`` says how they
+        are stored. Absent in a manifest of before counts as 0.
     """
 
     items: int
@@ -127,6 +130,7 @@ class Counts:
     samples: int
     frames_without_sample: int
     damaged_items: int
+    progressive_jpegs: int = 0
 
     def to_json(self) -> dict[str, int]:
         """The counts as a JSON object."""
@@ -136,12 +140,14 @@ class Counts:
     def from_json(cls, document: Any, problems: Problems) -> "Counts | None":
         """Read counts; they must add up."""
         names = tuple(cls.__dataclass_fields__)
-        if not problems.check_keys(document, dict.fromkeys(names, int)):
+        optional = {"progressive_jpegs": int}
+        expected = {name: int for name in names if name not in optional}
+        if not problems.check_keys(document, expected, optional):
             return None
         counts = cls(**document)
         for name in names:
-            if document[name] < 0:
-                problems.add(name, f"expected 0 or more, found {document[name]}")
+            if getattr(counts, name) < 0:
+                problems.add(name, f"expected 0 or more, found {getattr(counts, name)}")
         if counts.items != counts.packed_items + counts.rejected_items:
             problems.add("items", f"expected packed_items + rejected_items, found {counts}")
         return counts

@@ -189,6 +189,7 @@ HEAVY = (
     "dlib",
     "google_crc32c",
     "h5py",
+    "jpeglib",
     "lightning",
     "lmdb",
     "openvino",

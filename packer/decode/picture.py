@@ -25,7 +25,8 @@ from PIL import (
 )
 
 from packer.decode.errors import PictureError
-from packer.decode.jpeg import check_cmyk, coded_as, decode_strict, read_header
+from packer.decode.jpeg import check_cmyk, coded_as, decode_strict
+from packer.decode.jpeg_header import read_header
 from packer.decode.limits import MAX_PIXELS, check_size
 from packer.decode.netpbm import decode_netpbm
 from packer.decode.orientation import UPRIGHT, exif_orientation, orient
