@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "verify": "compare a packed dataset with its manifest, byte for byte",
     "preview": "a contact sheet of samples, geometry drawn in",
     "convert": "the same samples in another format, without decoding",
-    "merge": "join packed datasets of one schema",
+    "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",
     "export": "write a packed dataset as plain picture files and a table",
     "bench": "raw against packed on your own data",

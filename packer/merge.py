@@ -1,4 +1,4 @@
-"""``packer merge``: packed datasets of one schema become one."""
+"""``packer merge``: several packed datasets become one."""
 
 import os
 import re
@@ -19,8 +19,8 @@ from packer.packed_rows import PackedRows
 from packer.row_job import run_row_job
 from packer.row_plan import Input, arrange_whole, open_input, plan_of
 from packer.row_reports import write_reports
+from packer.unite import unite_schemas
 from shardspec.errors import SchemaError, UsageError
-from shardspec.schema import Field, Schema
 
 _BUILT_KEY = re.compile(rb"([0-9]{8,})-[0-9]+\Z")
 
@@ -35,7 +35,10 @@ def merge(
     progress: bool = True,
     **how: Any,
 ) -> JobResult:
-    """Join packed datasets of one schema, in any formats. Nothing is decoded; the same call again resumes.
+    """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
+
+    Where their lists of classes differ, the joined one has the names of all, sorted, and the class numbers are those of that
+    list. Pictures of different fixed shapes become pictures of varying shape.
 
     The samples come in the order of the sources, and the manifest lists the generations of all; a `shuffle` mixes them into one.
     Where two sources have a key in common, the items of the later ones are numbered on, in their keys alone.
@@ -52,7 +55,7 @@ def merge(
     Raises
     ------
     SchemaError
-        The schemas differ; the message names every field that does, and the remedy.
+        The schemas differ in anything else; the message names every difference, and the remedy.
     DatasetError, UsageError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert.convert`.
     """
@@ -72,38 +75,19 @@ def merge(
 
 
 def check_schemas(first: Input, other: Input) -> None:
-    """Compare two schemas, field by field.
+    """See that two datasets can be one (`packer.unite`).
 
     Raises
     ------
     SchemaError
     """
-    differences = list(_differences(first.manifest.schema, other.manifest.schema))
-    if differences:
+    try:
+        unite_schemas([first.manifest.schema, other.manifest.schema])
+    except SchemaError as error:
         raise SchemaError(
-            f"{other.path}: expected the schema of {first.path}, found another: {'; '.join(differences)}. To make them alike, "
-            "build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
-        )
-
-
-def _differences(expected: Schema, found: Schema) -> list[str]:
-    texts = [f"field {name!r} is missing" for name in expected.names if name not in found]
-    texts += [f"field {name!r} is not in the first" for name in found.names if name not in expected]
-    for field in expected:
-        if field.name in found and field != found[field.name]:
-            texts += _field_differences(field, found[field.name])
-    if not texts and expected != found:
-        texts.append(f"the fields are in another order: expected {', '.join(expected.names)}")
-    return texts
-
-
-def _field_differences(expected: Field, found: Field) -> list[str]:
-    a, b = expected.to_json(), found.to_json()
-    return [
-        f"field {expected.name!r}, {key}: expected {a.get(key)}, found {b.get(key)}"
-        for key in dict.fromkeys((*a, *b))
-        if a.get(key) != b.get(key)
-    ]
+            f"{other.path}: expected a schema that can be joined with that of {first.path}, found another: {error}. To make them "
+            "alike, build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
+        ) from error
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:

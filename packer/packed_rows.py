@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from packer.unite import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from readers.formats.base import ShardReader
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Shard
-from shardspec.errors import DatasetError, SchemaError, ShardspecError
+from shardspec.errors import DatasetError, ShardspecError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -31,6 +32,7 @@ class _Place(NamedTuple):
     manifest: Manifest
     shard: Shard
     items_before: int
+    adapters: Mapping[str, Adapt]
 
 
 def open_shard(layout: Layout, manifest: Manifest, shard: Shard) -> ShardReader:
@@ -63,7 +65,7 @@ def shift_key(key: Buffer, items: int) -> bytes:
 
 
 class PackedRows:
-    """The rows of one or several packed datasets of one schema, one after another. Nothing is decoded.
+    """The rows of one or several packed datasets, one after another, under one schema (`packer.unite`). Nothing is decoded.
 
     A shard's digest is compared with the manifest before its first row is read, so that damage is never copied under a fresh
     digest; where a scan of it stands in the workspace, that was done by whoever scanned it.
@@ -81,15 +83,14 @@ class PackedRows:
         self._workspace = None if root is None else Workspace(root)
         self._digests = config.get("check", "digest") == "digest"
         self._places: list[_Place] = []
-        manifests = []
-        for entry in config["inputs"]:
-            layout = Layout(Path(entry["path"]))
-            manifest = layout.load()
-            manifests.append(manifest)
-            self._places += [_Place(layout, manifest, shard, entry.get("items_before", 0)) for shard in manifest.shards]
-        self.schema = manifests[0].schema
-        if any(manifest.schema != self.schema for manifest in manifests):
-            raise SchemaError("expected packed datasets of one schema, found several")
+        layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
+        manifests = [layout.load() for layout in layouts]
+        self.schema = unite_schemas([manifest.schema for manifest in manifests])
+        for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
+            found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
+            adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
+            items_before = entry.get("items_before", 0)
+            self._places += [_Place(layout, manifest, shard, items_before, adapters) for shard in manifest.shards]
         self._ends = np.cumsum([place.shard.samples for place in self._places], dtype=np.int64)
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
@@ -127,12 +128,31 @@ class PackedRows:
             at = np.flatnonzero(shards == number)
             local = rows[at] - self._start(number)
             ascending = np.argsort(local, kind="stable")  # so that a row group or chunk is read once
-            self._reader(number).read(local[ascending], fields, out, at[ascending])
+            self._read_shard(number, local[ascending], fields, out, at[ascending])
             items = self._places[number].items_before
             if items and "key" in out:
                 for place in at.tolist():
                     out["key"][place] = shift_key(out["key"][place], items)
         return out
+
+    def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Put rows of a shard into their places, as the united schema has them."""
+        place, reader = self._places[number], self._reader(number)
+        same = [name for name in fields if name not in place.adapters]
+        changed = [name for name in fields if name in place.adapters]
+        if same:
+            reader.read(rows, same, out, at)
+        if not changed:
+            return
+        own = allocate(place.manifest.schema.select(changed), len(rows))
+        reader.read(rows, changed, own, np.arange(len(rows)))
+        for name in changed:
+            values = place.adapters[name](own[name])
+            if isinstance(out[name], np.ndarray):
+                out[name][at] = values
+            else:
+                for position, value in zip(at.tolist(), values, strict=True):
+                    out[name][position] = value
 
     def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
         """All rows in order, in batches of about `BATCH_BYTES`."""
@@ -182,7 +202,7 @@ class PackedRows:
         return reader
 
     def _check_and_open(self, number: int) -> ShardReader:
-        layout, manifest, shard, _ = self._places[number]
+        layout, manifest, shard, *_ = self._places[number]
         try:
             if self._digests and not self._scanned(number):
                 for entry in shard.files:

@@ -28,7 +28,7 @@ class MixedDataset(SampleDataset):
     Parameters
     ----------
     datasets : sequence of SampleDataset
-        With the same fields, shapes and dtypes, after their transforms.
+        With the same fields, shapes and dtypes, after their transforms, and the same classes.
     weights : sequence of float, optional
         Shares; by default as many as each has samples.
     length : int, optional
@@ -66,6 +66,12 @@ class MixedDataset(SampleDataset):
                     f"datasets: expected the same fields in all, found {dict(first)} in the first and {dict(dataset.layout)} in number {number}: "
                     "choose fields=, or make them alike with transform="
                 )
+            if "label" in first and dataset.classes != self.classes:
+                raise UsageError(
+                    f"datasets: expected the same classes in all, since labels are their numbers, found {self.classes} in the first and "
+                    f"{dataset.classes} in number {number}: join them with 'packer merge', which numbers all classes anew, or leave out "
+                    "'label' with fields="
+                )
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -74,6 +80,11 @@ class MixedDataset(SampleDataset):
     def raw_layout(self) -> BatchLayout:
         """How values lie in each of the datasets."""
         return self.datasets[0].layout
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``, the same in all."""
+        return self.datasets[0].classes
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows from whichever dataset they are of, with its transform."""

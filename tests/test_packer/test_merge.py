@@ -1,5 +1,6 @@
 """``packer merge``: several datasets of one schema become one, and every sample stays what it was."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from packed_files import face_columns, read_all, write_faces
-from support.command import run_packer
+from support.builds import write_pictures
+from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
 
 from packer.merge import merge
 from packer.verify import verify
+from readers import open_dataset
 from shardspec.errors import SchemaError, UsageError
+from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
 from shardspec.schema import Schema
 
@@ -89,7 +93,7 @@ def test_reports_are_joined(tmp_path: Path) -> None:
 def test_other_schemas_are_refused_field_by_field(tmp_path: Path) -> None:
     schema = face_schema()
     write_faces(tmp_path / "a", 3)
-    fields = [replace(f, classes=("fake", "real")) if f.name == "label" else f for f in schema if f.name != "track"]
+    fields = [replace(f, classes=None) if f.name == "label" else f for f in schema if f.name != "track"]
     fields = [replace(f, dtype="<f8") if f.name == "score" else f for f in fields]
     columns = face_columns(3)
     columns["score"] = columns["score"].astype("<f8")
@@ -98,12 +102,90 @@ def test_other_schemas_are_refused_field_by_field(tmp_path: Path) -> None:
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
     for text in (
         "field 'track' is missing",
-        "field 'label', classes: expected ['real', 'fake'], found ['fake', 'real']",
+        "field 'label', classes: expected ['real', 'fake'], found None",
         "field 'score', dtype: expected <f4, found <f8",
         "packer build",
     ):
         assert text in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def write_labelled(root: Path, format: str, classes: tuple[str, ...], labels: list[int], size: int = 32) -> None:
+    """Faces with these labels, -1 for a class that is not known."""
+    schema = Schema(tuple(replace(f, classes=classes) if f.name == "label" else f for f in face_schema(size)))
+    columns = {**face_columns(len(labels), size=size, seed=len(classes)), "label": np.array(labels, "<i8")}
+    write_dataset(root, format, schema, columns, shard_rows=2)
+
+
+@pytest.mark.parametrize(("format", "shuffle"), [*((name, None) for name in FORMATS), ("lmdb", 3)])
+def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int | None) -> None:
+    write_labelled(tmp_path / "a", format, ("real",), [0, 0, 0])
+    write_labelled(tmp_path / "b", "npy", ("swap", "fake", "real"), [0, 1, 2, 1])
+    write_labelled(tmp_path / "c", "lmdb", ("fake",), [0, -1])
+    out = tmp_path / "out"
+    made = merge([tmp_path / name for name in "abc"], out, format=format, shuffle=shuffle, **QUIET).manifest
+    assert made.schema["label"].classes == ("fake", "real", "swap")
+    order = np.arange(9) if shuffle is None else np.random.Generator(np.random.PCG64(shuffle)).permutation(9)
+    expected = np.array([1, 1, 1, 2, 0, 1, 0, 0, -1])[order]
+    merged = read_all(out)
+    assert np.array_equal(merged["label"], expected)
+    assert np.array_equal(np.load(out / "index" / "label.npy"), expected)
+    images = np.concatenate([read_all(tmp_path / name)["image"] for name in "abc"])
+    assert np.array_equal(merged["image"], images[order])
+    problems = verify(out, deep=True).problems
+    assert len(problems) == 1
+    assert "expected a class of 0 to 2, found -1" in problems[0]
+
+
+def test_datasets_of_one_class_each_packed_apart_are_merged_by_the_command(tmp_path: Path) -> None:
+    for number, name in enumerate(("real", "fake")):
+        write_pictures(tmp_path / name / "videos" / name, [f"{number}{n}.png" for n in range(3)])
+        options = ("--label-from", "folder", "--size", 16, "--resize", "exact", "--quiet")
+        run_packer("build", tmp_path / name / "videos", tmp_path / f"packed-{name}", *options)
+    run_packer("merge", tmp_path / "packed-real", tmp_path / "packed-fake", tmp_path / "out", "--quiet")
+    merged = open_dataset(tmp_path / "out")
+    assert merged.classes == ("fake", "real")
+    assert [(sample["source"][:4], int(sample["label"])) for sample in merged] == [("real", 1)] * 3 + [("fake", 0)] * 3
+    run_packer("verify", tmp_path / "out", "--deep", "--quiet")
+
+
+@pytest.mark.parametrize(("format", "codec"), [*((name, None) for name in FORMATS), ("parquet", "png")])
+def test_pictures_of_different_fixed_shapes_become_varying(tmp_path: Path, format: str, codec: str | None) -> None:
+    write_faces(tmp_path / "a", 3, format, size=32, codec=codec)
+    write_faces(tmp_path / "b", 4, "npy", size=20, codec=codec, seed=1)
+    out = tmp_path / "out"
+    made = merge([tmp_path / "a", tmp_path / "b"], out, format=format, shuffle=5, **QUIET).manifest
+    assert made.schema["image"].shape == (None, None, 3)
+    assert made.schema["image"].kind == "bytes"
+    expected = [sample["image"] for name in "ab" for sample in open_dataset(tmp_path / name)]
+    order = np.random.Generator(np.random.PCG64(5)).permutation(7)
+    for row, sample in zip(order, open_dataset(out), strict=True):
+        assert np.array_equal(sample["image"], expected[row])
+    assert verify(out, deep=True).problems == ()
+    # Three datasets, one of them varying already.
+    again = merge([tmp_path / "a", out], tmp_path / "again", format=format, **QUIET).manifest
+    assert again.schema["image"] == made.schema["image"]
+    assert verify(tmp_path / "again", deep=True).problems == ()
+
+
+def test_a_merge_that_unites_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """The workers that resume it number the classes as those before."""
+    write_labelled(tmp_path / "a", "npy", ("real",), [0] * 5)
+    write_labelled(tmp_path / "b", "npy", ("fake",), [0] * 5)
+    kill = (
+        "import os, signal, sys\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'os.rename' and os.fsdecode(arguments[1]).endswith('shard-00003.lmdb'):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.addaudithook(hook)\n"
+    )
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "sitecustomize.py").write_text(kill)
+    call = ("merge", tmp_path / "a", tmp_path / "b", tmp_path / "out", "--format", "lmdb", "--shard-size", "9000")
+    run_packer(*call, "--engine", "inline", env=environment(python_path=tmp_path / "hooks"), expect=-signal.SIGKILL)
+    run_packer(*call)
+    assert read_all(tmp_path / "out")["label"].tolist() == [1] * 5 + [0] * 5
+    assert verify(tmp_path / "out", deep=True).problems == ()
 
 
 def test_wrong_calls(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.crops import astronaut_crops, write_crops
-from support.datasets import fixed, text, write_dataset
+from support.datasets import fixed, text, values_for, write_dataset
 from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, RandomResizedCrop, Subset, class_balanced_weights, open_dataset
@@ -157,6 +157,19 @@ def test_wrong_mixtures(raw_path, jpeg_path):
         MixedDataset([])
     with pytest.raises(UsageError, match="expected 2 numbers"):
         mixture(raw_path, jpeg_path, weights=[1])
+
+
+def test_a_mixture_of_other_classes_is_refused(tmp_path):
+    """A label is a number of its own dataset's class: 0 would be real in one and fake in the other."""
+    for name in ("real", "fake"):
+        schema = Schema((fixed("score", "<f4"), fixed("label", "<i8", classes=(name,))))
+        write_dataset(tmp_path / name, "npy", schema, values_for(schema, 3))
+    one, other = open_dataset(tmp_path / "real"), open_dataset(tmp_path / "fake")
+    with pytest.raises(UsageError, match=r"same classes in all.*\('real',\).*\('fake',\) in number 1.*packer merge"):
+        MixedDataset([one, other])
+    assert MixedDataset([one, one]).classes == ("real",)
+    without = [open_dataset(tmp_path / name, fields=["score"]) for name in ("real", "fake")]
+    assert len(MixedDataset(without)) == 6
 
 
 # Clips.

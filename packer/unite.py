@@ -1,0 +1,94 @@
+"""One schema for the rows of several packed datasets, and how encoded values become what it says, without decoding pictures."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardspec.codecs import codec_for
+from shardspec.errors import SchemaError
+from shardspec.schema import Field, Schema
+
+Adapt = Callable[[Any], Any]
+"""From a column of one dataset, as `shardspec.columns` has them, to the united field's."""
+
+
+def unite_schemas(schemas: Sequence[Schema]) -> Schema:
+    """The schema that the rows of all have in common.
+
+    Class lists that differ become one list of all names, sorted, as a build of everything together would number them. A
+    picture's axes that differ become varying ones.
+
+    Raises
+    ------
+    SchemaError
+        They differ in anything else; every difference is listed.
+    """
+    first = schemas[0]
+    differences = list(dict.fromkeys(text for other in schemas[1:] for text in _differences(first, other)))
+    if differences:
+        raise SchemaError("; ".join(differences))
+    return Schema(tuple(_unite([schema[name] for schema in schemas]) for name in first.names))
+
+
+def adapter(found: Field, united: Field) -> Adapt | None:
+    """What turns a field's encoded values into the united field's; None where they are the same bytes."""
+    if found.classes != united.classes:
+        return _renumber(found, united)
+    if found.kind != united.kind:
+        read, write = codec_for(found), codec_for(united)
+        return lambda column: [write.encode(value if found.is_fixed else read.decode(value)) for value in column]
+    return None
+
+
+def _renumber(found: Field, united: Field) -> Adapt:
+    """Class numbers by the united list; numbers that are no class stay what they are."""
+    table = np.array([(united.classes or ()).index(name) for name in found.classes or ()], united.numpy_dtype)
+
+    def renumber(column: Any) -> Any:
+        known = (column >= 0) & (column < len(table))
+        column[known] = table[column[known]]
+        return column
+
+    return renumber
+
+
+def _unite(fields: Sequence[Field]) -> Field:
+    first = fields[0]
+    if all(field == first for field in fields):
+        return first
+    if first.classes is not None:
+        names = sorted({name for field in fields for name in field.classes or ()})
+        if len(names) - 1 > np.iinfo(first.numpy_dtype).max:
+            raise SchemaError(
+                f"field {first.name!r}: {len(names)} classes together, more than {first.dtype} can number"
+            )
+        return replace(first, classes=tuple(names))
+    shape = tuple(axes[0] if len(set(axes)) == 1 else None for axes in zip(*(f.shape for f in fields), strict=True))
+    kind = first.kind
+    if first.codec.name == "raw":
+        kind = "bytes" if None in shape[1:] or any(field.kind == "bytes" for field in fields) else "ragged"
+    return replace(first, kind=kind, shape=shape)
+
+
+def _differences(expected: Schema, found: Schema) -> Iterator[str]:
+    """What of two schemas cannot be united."""
+    names = [f"field {name!r} is missing" for name in expected.names if name not in found]
+    names += [f"field {name!r} is not in the first" for name in found.names if name not in expected]
+    yield from names
+    if not names and expected.names != found.names:
+        yield f"the fields are in another order: expected {', '.join(expected.names)}"
+    for field in expected:
+        if field.name in found:
+            yield from _field_differences(field, found[field.name])
+
+
+def _field_differences(expected: Field, found: Field) -> Iterator[str]:
+    a, b = expected.to_json(), found.to_json()
+    free = {"classes"} if "classes" in a and "classes" in b else set()
+    if expected.is_image and found.is_image:
+        free |= {"shape", "kind"} if expected.codec.name == "raw" else {"shape"}
+    for key in dict.fromkeys((*a, *b)):
+        if key not in free and a.get(key) != b.get(key):
+            yield f"field {expected.name!r}, {key}: expected {a.get(key)}, found {b.get(key)}"
