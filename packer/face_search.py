@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.companion import Companion
-from packer.detect import Detector
+from packer.detect.detections import FaceDetector
+from packer.face_detector import make_detector
 from packer.frame_faces import FrameFaces
 from packer.item import Item, ItemReport
 from packer.recipe import Recipe
@@ -52,17 +53,17 @@ class FaceSearch:
     Parameters
     ----------
     recipe : Recipe
+    detector : FaceDetector or None
+        By default one is loaded here, unless the recipe gives the boxes.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
         self._sidecar: Sidecar | None = None
-        self._detector: Detector | None = None
+        self._detector: FaceDetector | None = None
         if recipe.boxes is not None:
             self._sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
-        elif recipe.parity:
-            self._detector = Detector(recipe.detector, device=recipe.device)
         else:
-            self._detector = Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
+            self._detector = make_detector(recipe) if detector is None else detector
         # Frames that came through other steps are no longer those of the file.
         as_decoded = [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
         self._memory = _Memory() if recipe.boxes_from is not None else None
@@ -137,7 +138,7 @@ class _Given:
 class _Detecting:
     """Detects on the item's own frames."""
 
-    def __init__(self, detector: Detector, known: dict[int, _Known] | None) -> None:
+    def __init__(self, detector: FaceDetector, known: dict[int, _Known] | None) -> None:
         self._detector = detector
         self._known = known
 
@@ -153,7 +154,7 @@ class _Detecting:
 class _DetectingOn:
     """Detects on the frames of another item, those with the same indices."""
 
-    def __init__(self, detector: Detector, other: Companion, known: dict[int, _Known]) -> None:
+    def __init__(self, detector: FaceDetector, other: Companion, known: dict[int, _Known]) -> None:
         self._detector = detector
         self._other = other
         self._known = known
@@ -183,6 +184,6 @@ class _DetectingOn:
         return known.faces
 
 
-def _detect(detector: Detector, pictures: list[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
+def _detect(detector: FaceDetector, pictures: list[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
     found = detector.detect(pictures) if pictures else ()
     return [FrameFaces(frame.boxes, frame.scores, frame.points) for frame in found]

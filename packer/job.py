@@ -1,6 +1,7 @@
 """The whole build: plan, work, assemble, commit; and the resume, which is the same call again."""
 
 import json
+import os
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -116,6 +117,7 @@ class Job:
             It is finished, with more rejects than allowed.
         """
         check_steps(self._recipe, self._functions)
+        self._shares_detector()
         listing = list_items(self._source, self._recipe)
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
@@ -171,7 +173,20 @@ class Job:
                     progress.advance(0)
 
             units = [Unit("task", number) for number in missing]
-            self._session.run_units(lambda: self._inline_work(plan), plan.tasks, units, on_event)
+            self._session.run_units(
+                lambda: self._inline_work(plan), plan.tasks, units, on_event, shared_detector=self._shares_detector()
+            )
+
+    def _shares_detector(self) -> bool:
+        """Whether one process detects for all workers: asked for, or by default where the detector needs a device of its own."""
+        detects = self._recipe.boxes is None and any(step.use == "faces" for step in self._recipe.chain)
+        asked, can = self._options.shared_detector, os.name == "posix"
+        if asked is None:
+            return detects and can and self._recipe.device != "cpu" and self._options.engine == "processes"
+        if asked and not (detects and can):
+            found = "none in these steps" if can else f"an operating system without them ({os.name})"
+            raise UsageError(f"shared_detector: expected a detector, and Unix sockets, found {found}")
+        return asked
 
     def _name_of(self, plan: Plan, event: Event) -> str:
         """The name of the item, for a build that ends with its first reject."""

@@ -35,6 +35,9 @@ class BuildOptions:
         "auto", "worker processes; 'auto' looks at the cores and memory that may be used", metavar="N"
     )
     engine: str = _option("processes", "where the work runs", choices=("inline", "processes"))
+    shared_detector: bool | None = _option(
+        None, "faces: one process more detects for all workers (default: on any device but cpu; processes engine)"
+    )
     item_timeout: float = _option(1800.0, "seconds that one item may take", metavar="S")
     on_error: str = _option(
         "skip", "an item that gives no sample is listed, or ends the build", choices=("skip", "fail")
@@ -54,6 +57,10 @@ class BuildOptions:
             raise UsageError(f"overwrite: expected true or false, found {self.overwrite!r}")
         if self.engine not in ("inline", "processes"):
             raise UsageError(f"engine: expected inline or processes, found {self.engine!r}")
+        if self.shared_detector not in (None, True, False):
+            raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
+        if self.shared_detector and self.engine == "inline":
+            raise UsageError("shared_detector: expected the processes engine, found inline, which detects by itself")
         if self.on_error not in ("skip", "fail"):
             raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
         if (

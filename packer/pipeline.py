@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from packer.detect.detections import FaceDetector
 from packer.item import Item, ItemReport
 from packer.packed_items import PackedItems
 from packer.recipe import Recipe, StepSpec
@@ -50,11 +51,18 @@ class Pipeline:
     recipe : Recipe
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
+    detector : FaceDetector or None
+        What finds faces; by default the step loads one.
     """
 
-    def __init__(self, recipe: Recipe, functions: Mapping[str, Step] | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        functions: Mapping[str, Step] | None = None,
+        detector: FaceDetector | None = None,
+    ) -> None:
         self._packed = PackedItems(recipe)
-        self.steps = [(spec.use, _make_step(spec, recipe, functions or {})) for spec in recipe.chain]
+        self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, detector)) for spec in recipe.chain]
 
     def run(self, item: Item, report: ItemReport) -> Iterator[Sample]:
         """The samples of one item, in order.
@@ -132,7 +140,9 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
 
 
-def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step]) -> Step:
+def _make_step(
+    spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], detector: FaceDetector | None = None
+) -> Step:
     """The callable of a step: built-in, passed in Python, or imported."""
     if spec.use in functions:
         step: Step = functions[spec.use]
@@ -141,8 +151,8 @@ def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step]) ->
     else:
         if spec.options:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
-        make: Callable[[Recipe], Step] = resolve("step", spec.use, STEPS)
-        return make(recipe)
+        make: Callable[[Recipe, FaceDetector | None], Step] = resolve("step", spec.use, STEPS)
+        return make(recipe, detector)
     if not callable(step):
         raise UsageError(f"step {spec.use!r}: expected a generator function, found {type(step).__name__}")
     return partial(step, **spec.options) if spec.options else step

@@ -84,6 +84,9 @@ class Schedule:
         elif event.kind == "died":
             self._running -= 1
             self._after_death(unit, event.item is not None, event.message)
+        elif event.kind == "again":
+            self._running -= 1
+            self._waiting.appendleft((unit, unit.do == "item"))
 
     def _after_death(self, unit: Unit, in_item: bool, how: str) -> None:
         if not in_item:

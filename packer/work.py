@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packer.assemble import PlannedShards
+from packer.detect.detections import FaceDetector
 from packer.encode import Encoder
 from packer.item import Item, ItemReport
 from packer.packed_items import PACKED_KEY
@@ -27,6 +28,8 @@ class Work:
         Steps passed as Python functions (inline engine only).
     live : sequence of Item
         The items themselves where their columns hold arrays (inline engine only).
+    detector : FaceDetector or None
+        What finds faces; by default one is loaded here.
     """
 
     def __init__(
@@ -35,25 +38,27 @@ class Work:
         plan: Plan,
         functions: Mapping[str, Step] | None = None,
         live: Mapping[int, Item] | None = None,
+        detector: FaceDetector | None = None,
     ) -> None:
         self.workspace = workspace
         self.plan = plan
         self._functions = functions
         self._live = live or {}
+        self._detector = detector
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
 
     @classmethod
-    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any]) -> "Work":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], detector: FaceDetector | None = None) -> "Work":
         """The work of a workspace's plan."""
-        return cls(workspace, Plan.from_json(document))
+        return cls(workspace, Plan.from_json(document), detector=detector)
 
     def prepare(self) -> None:
         """Load the steps and their models ahead of the first task."""
         if self._pipeline is None:
-            self._pipeline = Pipeline(self._recipe, self._functions)
+            self._pipeline = Pipeline(self._recipe, self._functions, self._detector)
             self._encoder = Encoder(self._recipe)
 
     def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -
     """One attribute as an option; left out of the namespace where it is not given, so that the recipe file counts."""
     meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
     common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
-    if isinstance(spec.default, bool):
+    if bool in getattr(spec.type, "__args__", (spec.type,)):
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         return
     if "choices" in meta:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Detections"]
+__all__ = ["Detections", "FaceDetector"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -66,3 +67,11 @@ class Detections:
             np.concatenate([np.zeros((0, 5, 2), np.float32), *(part.points for part in parts)]),
             np.cumsum(counts),
         )
+
+
+class FaceDetector(Protocol):
+    """Finds faces: in this process, or by asking another."""
+
+    def detect(self, frames: Sequence[npt.NDArray[np.uint8]]) -> Detections:
+        """Find the faces in each frame, (H, W, 3) uint8 RGB."""
+        ...

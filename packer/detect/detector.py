@@ -118,6 +118,10 @@ class Detector:
         """Return all that decides the boxes, as JSON values: for the fingerprint of a plan."""
         return dict(self._description)
 
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """Return memory for a frame, (height, width, 3) uint8, not set, from which it is uploaded as fast as can be."""
+        return self._runtime.new_frame(height, width)
+
     def detect(self, frames: npt.NDArray[np.uint8] | Iterable[npt.NDArray[np.uint8]]) -> Detections:
         """Find the faces in each frame.
 

@@ -66,6 +66,10 @@ class OpenVINORuntime:
         """See ``packer.detect.runtime.Runtime``."""
         return CpuFrame(image, self._run)
 
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """See ``packer.detect.runtime.Runtime``."""
+        return np.empty((height, width, 3), np.uint8)
+
     def describe(self) -> dict[str, str]:
         """See ``packer.detect.runtime.Runtime``."""
         return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": self._precision}

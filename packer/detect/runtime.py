@@ -54,6 +54,10 @@ class Runtime(Protocol):
         """Prepare a picture, (H, W, 3) uint8 RGB, C-contiguous."""
         ...
 
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """Memory for a picture, (height, width, 3) uint8, not set. Any thread may ask for it."""
+        ...
+
     def describe(self) -> dict[str, str]:
         """Say which library, version, device and precision decide the numbers."""
         ...

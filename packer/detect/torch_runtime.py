@@ -1,6 +1,9 @@
 """The networks in torch: on the CPU with channels last, or on a GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +18,8 @@ from packer.detect.torch_frame import TorchFrame
 __all__ = ["TorchRuntime"]
 
 FloatArray = npt.NDArray[np.float32]
-
+IntArray = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 _VECTOR = 16  # float32 numbers in a vector of AVX-512
 _MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU, in bands, so that the device's memory is bounded
@@ -75,8 +79,15 @@ class TorchRuntime:
     def open(self, image: npt.NDArray[np.uint8]) -> Frame:
         """See ``packer.detect.runtime.Runtime``."""
         if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
-            return TorchFrame(image, self._run, self._device)
+            in_pieces = partial(CpuFrame, image, self._run_arrays)
+            return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
         return CpuFrame(image, self._run_arrays)
+
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """See ``packer.detect.runtime.Runtime``. For a GPU it is pinned, so that an upload takes no second copy and no wait."""
+        pinned = self._device.type == "cuda"
+        frame: npt.NDArray[np.uint8] = torch.empty((height, width, 3), dtype=torch.uint8, pin_memory=pinned).numpy()
+        return frame
 
     def describe(self) -> dict[str, str]:
         """See ``packer.detect.runtime.Runtime``."""
@@ -84,14 +95,65 @@ class TorchRuntime:
         return {"runtime": f"torch {torch.__version__}", "device": name, "precision": "float32"}
 
     def _run(self, net: str, pixels: torch.Tensor) -> torch.Tensor:
-        # convolutions on recent GPUs round to TF32 by default, which moves boxes
-        with torch.inference_mode(), torch.backends.cudnn.flags(deterministic=True, allow_tf32=False):
+        with torch.inference_mode(), _exact():
             outputs: torch.Tensor = self._nets[net](pixels.contiguous(memory_format=torch.channels_last))
         return outputs
 
     def _run_arrays(self, net: str, pixels: FloatArray) -> FloatArray:
         outputs: FloatArray = self._run(net, torch.from_numpy(pixels).to(self._device)).contiguous().cpu().numpy()
         return outputs
+
+
+class _RetriedFrame:
+    """A picture on the device, and from the first call on for which the device's memory is too small, in pieces.
+
+    Each call's result is a function of the picture, so that a call can be made again. Fulfils ``packer.detect.runtime.Frame``.
+    """
+
+    def __init__(self, whole: Callable[[], Frame], in_pieces: Callable[[], Frame]) -> None:
+        self._in_pieces: Callable[[], Frame] | None = in_pieces
+        self._make: Callable[[], Frame] | None = whole
+        self._frame: Frame | None = None
+
+    def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
+        """See ``packer.detect.runtime.Frame``."""
+        return self._call(lambda frame: frame.propose(height, width, min_logit))
+
+    def refine(self, net: str, windows: IntArray) -> FloatArray:
+        """See ``packer.detect.runtime.Frame``."""
+        return self._call(lambda frame: frame.refine(net, windows))
+
+    def _call(self, call: Callable[[Frame], T]) -> T:
+        try:
+            return call(self._opened())
+        except torch.OutOfMemoryError:
+            if self._in_pieces is None:
+                raise
+        # Behind the handler, whose exception keeps alive what the call had made on the device.
+        self._frame, self._make, self._in_pieces = None, self._in_pieces, None
+        torch.cuda.empty_cache()
+        return call(self._opened())
+
+    def _opened(self) -> Frame:
+        if self._frame is None:
+            assert self._make is not None
+            self._frame = self._make()
+        return self._frame
+
+
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Have cuDNN and cuBLAS calculate in float32: recent GPUs may round to TF32, which moves boxes."""
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        # enabled: left out, it is False, and convolutions run without cuDNN.
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        if before != "highest":
+            torch.set_float32_matmul_precision(before)
 
 
 def _pad_channels(layers: tuple[Layer, ...]) -> list[Layer]:

@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 from packer.units import Unit, Verdicts
 
-EventKind = Literal["item", "done", "failed", "died", "timeout", "tick"]
+EventKind = Literal["item", "done", "failed", "died", "timeout", "again", "tick"]
 
 
 @dataclass(frozen=True)
@@ -14,9 +14,9 @@ class Event:
 
     Attributes
     ----------
-    kind : {"item", "done", "failed", "died", "timeout", "tick"}
+    kind : {"item", "done", "failed", "died", "timeout", "again", "tick"}
         An item ended; a unit ended; the job cannot go on; a worker died; an item took too long and its worker was ended;
-        nothing for a while.
+        a unit must run again through no fault of its own; nothing for a while.
     unit : Unit or None
     item : int or None
         The item that was under way.

@@ -1,59 +1,45 @@
 """The processes engine: worker processes of our own entry point, so a user's script needs no ``__main__`` guard."""
 
-import contextlib
+import itertools
 import json
-import os
 import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
-from pathlib import Path
+from collections import Counter, deque
+from contextlib import ExitStack
 from typing import Any
 
+from packer.child import DETECTOR_LOST
 from packer.engines.base import Event
-from packer.threads import limit_environment
+from packer.engines.child import Answers, Child
+from packer.engines.detector import DetectorChild
 from packer.units import Unit, Verdicts
 from packer.workspace import Workspace
 
 _TICK_S = 0.5
-_READER_JOIN_S = 5.0
-"""A child that left the worker's group may hold its pipe open; the reader is a daemon and may wait for it."""
-_LOG_TAIL_BYTES = 1500
 _START_ATTEMPTS = 5
-"""Workers in a row that may die before they are ready (killed from outside, say) until the job gives up."""
+"""Processes in a row that may die before they are ready (killed from outside, say) until the job gives up."""
 
 
-class _Worker:
-    """One process, the thread that reads its answers, and what it is doing."""
+class _Worker(Child):
+    """A worker process, and what it is doing. `serial` is another one's for each process, `place` is not."""
 
     def __init__(
-        self, number: int, workspace: Workspace, answers: "queue.SimpleQueue[tuple[_Worker, dict[str, Any]]]"
+        self, place: int, serial: int, workspace: Workspace, answers: Answers, detector: DetectorChild | None
     ) -> None:
-        self.number = number
-        self.log = workspace.logs / f"worker-{number:03d}.log"
+        self.place = place
+        self.serial = serial
         self.unit: Unit | None = None
         self.item: int | None = None
         self.item_started_s = 0.0
         self.used = False
-        self.ready = False
         self.pending: dict[str, Any] | None = None
-        environment = dict(os.environ)
-        limit_environment(environment)
-        # What this process can import (steps, too), the worker can, in the same order; -P adds nothing before it.
-        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-P", "-m", "packer.worker", str(workspace.root)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        self._reader = threading.Thread(target=self._read, args=(answers,), daemon=True)
-        self._reader.start()
+        command = ["packer.worker", str(workspace.root)]
+        keep = []
+        with ExitStack() as stack:
+            if detector is not None:
+                keep = [stack.enter_context(detector.connect(serial)).fileno()]
+                command += [str(keep[0]), str(detector.item_timeout)]
+            super().__init__(command, workspace.logs / f"worker-{place:03d}.log", answers, keep=keep)
 
     def send(self, request: dict[str, Any]) -> None:
         """Give the process a unit; one that has died says so by the end of its answers."""
@@ -64,39 +50,12 @@ class _Worker:
         except BrokenPipeError:
             pass
 
-    def end(self) -> None:
-        """Kill the process, with all that it started, and wait until it is gone."""
-        if os.name == "posix":
-            # Its own session's group (start_new_session); a child that lived on would also hold the pipes open.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(_READER_JOIN_S)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
-
-    def describe_death(self) -> str:
-        """How the process ended, with the end of what it wrote."""
-        code = self.process.wait()
-        how = f"signal {-code}" if code < 0 else f"exit status {code}"
-        with self.log.open("rb") as log:
-            log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
-            tail = log.read().decode(errors="replace").strip()
-        return f"{how}: {tail.splitlines()[-1]}" if tail else how
-
-    def _read(self, answers: "queue.SimpleQueue[tuple[_Worker, dict[str, Any]]]") -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                answers.put((self, json.loads(line)))
-            except ValueError:  # a line cut by the process's death
-                break
-        answers.put((self, {"event": "died"}))
+    def note(self, message: dict[str, Any], now_s: float) -> None:
+        """Keep in mind which item is under way."""
+        if message["event"] == "start":
+            self.item, self.item_started_s = message["item"], now_s
+        elif message["event"] == "end":
+            self.item = None
 
 
 class _Clock:
@@ -126,14 +85,22 @@ class ProcessesEngine:
     workers : int
     item_timeout : float
         Seconds that one item may take.
+    shared_detector : bool
+        Whether one process more detects for all workers. When it dies, they are ended, and all start afresh.
     """
 
-    def __init__(self, workspace: Workspace, workers: int, item_timeout: float) -> None:
+    def __init__(
+        self, workspace: Workspace, workers: int, item_timeout: float, *, shared_detector: bool = False
+    ) -> None:
         self._workspace = workspace
         self._item_timeout = item_timeout
-        self._answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any]]] = queue.SimpleQueue()
+        self._shares = shared_detector
+        self._detector: DetectorChild | None = None
+        self._answers: Answers = queue.SimpleQueue()
         self._workers: list[_Worker | None] = [None] * workers
-        self._failed_starts = 0
+        self._serials = itertools.count()
+        self._events: deque[Event] = deque()
+        self._failed_starts: Counter[type[Child]] = Counter()
         self._clock = _Clock()
 
     def idle(self) -> int:
@@ -149,89 +116,148 @@ class ProcessesEngine:
             worker.end()
             worker = None
         if worker is None:
-            worker = self._workers[place] = _Worker(place, self._workspace, self._answers)
+            worker = self._workers[place] = self._start_worker(place)
         worker.unit, worker.item, worker.used = unit, None, True
-        request = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
-        if worker.ready:
-            worker.send(request)
-        else:
-            worker.pending = request
+        worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
+        self._send_pending()
 
     def wait(self) -> Event:
         """The next event."""
         while True:
-            overdue = self._overdue()
-            if overdue is not None:
-                return overdue
+            self._look_for_overdue()
+            if self._events:
+                return self._events.popleft()
             try:
-                worker, message = self._answers.get(timeout=_TICK_S)
+                child, message = self._answers.get(timeout=_TICK_S)
             except queue.Empty:
-                return self._silent_death() or Event("tick")
+                self._look_for_silent_deaths()
+                if not self._events:
+                    return Event("tick")
+            else:
+                self._translate(child, message)
             finally:
                 self._clock.tick()
-            if worker in self._workers:
-                event = self._translate(worker, message)
-                if event is not None:
-                    return event
 
     def close(self) -> None:
-        """Kill all workers."""
+        """Kill all workers, and the detecting process."""
         for place, worker in enumerate(self._workers):
             if worker is not None:
                 worker.end()
             self._workers[place] = None
+        if self._detector is not None:
+            self._detector.end()
+        self._detector = None
 
-    def _translate(self, worker: _Worker, message: dict[str, Any]) -> Event | None:
-        """What a worker's message means for the job."""
-        kind, unit = message["event"], worker.unit
-        if kind == "ready":
-            worker.ready = True
-            self._failed_starts = 0
-            if worker.pending is not None:
+    def _start_worker(self, place: int) -> _Worker:
+        if self._shares and self._detector is None:
+            self._detector = DetectorChild(self._workspace, self._answers, self._item_timeout)
+        return _Worker(place, next(self._serials), self._workspace, self._answers, self._detector)
+
+    def _send_pending(self) -> None:
+        """A unit waits until all is loaded that is slow to load, so that no item's time passes meanwhile."""
+        if self._detector is not None and not self._detector.ready:
+            return
+        for worker in self._workers:
+            if worker is not None and worker.ready and worker.pending is not None:
                 worker.send(worker.pending)
                 worker.pending = None
-        elif kind == "start":
-            worker.item, worker.item_started_s = message["item"], self._clock.now_s()
-        elif kind == "end":
-            worker.item = None
-            return Event("item", unit, message["item"], message["samples"], message=message["reason"])
+
+    def _translate(self, child: Child, message: dict[str, Any]) -> None:
+        """What a process's message means for the job. Those of one that was ended mean nothing any more."""
+        kind = message["event"]
+        if child is not self._detector and child not in self._workers:
+            return
+        if kind == "ready":
+            child.ready = True
+            self._failed_starts[type(child)] = 0
+            self._send_pending()
+        elif isinstance(child, _Worker):
+            self._translate_work(child, kind, message)
+        elif kind == "died":
+            self._lose_detector()
+
+    def _translate_work(self, worker: _Worker, kind: str, message: dict[str, Any]) -> None:
+        unit = worker.unit
+        worker.note(message, self._clock.now_s())
+        if kind == "end":
+            self._events.append(Event("item", unit, message["item"], message["samples"], message=message["reason"]))
         elif kind == "done":
             worker.unit = None
-            return Event("done", unit, result=message["result"])
+            self._events.append(Event("done", unit, result=message["result"]))
         elif kind == "failed":
-            return Event("failed", unit, message=message["message"])
+            self._events.append(Event("failed", unit, message=message["message"]))
         elif kind == "died":
-            return self._bury(worker, "died", worker.describe_death())
-        return None
+            self._bury(worker, "died", worker.describe_death())
 
-    def _silent_death(self) -> Event | None:
-        """A worker that has ended while a child of its keeps the pipe open, so that no end of its answers is seen."""
+    def _look_for_silent_deaths(self) -> None:
+        """A process that has ended while a child of its keeps the pipe open, so that no end of its answers is seen."""
+        if self._detector is not None and self._detector.process.poll() is not None:
+            self._lose_detector()
         for worker in self._workers:
             if worker is not None and worker.process.poll() is not None:
-                return self._bury(worker, "died", worker.describe_death())
-        return None
+                self._bury(worker, "died", worker.describe_death())
 
-    def _overdue(self) -> Event | None:
+    def _look_for_overdue(self) -> None:
         now_s = self._clock.now_s()
+        if self._detector is not None and (late := self._detector.overdue(now_s)):
+            self._lose_detector(late)
         for worker in self._workers:
             if worker is not None and worker.item is not None and now_s - worker.item_started_s > self._item_timeout:
-                return self._bury(worker, "timeout", f"took longer than {self._item_timeout:g} s")
-        return None
+                self._bury(worker, "timeout", f"took longer than {self._item_timeout:g} s")
 
-    def _bury(self, worker: _Worker, kind: str, message: str) -> Event:
+    def _bury(self, worker: _Worker, kind: str, message: str) -> None:
         """Forget a worker that is gone, or make it so."""
+        if kind == "died" and worker.process.wait() == DETECTOR_LOST and self._detector is not None:
+            self._lose_detector()
+            return
         worker.end()
-        self._workers[worker.number] = None
-        if not worker.ready:
-            self._failed_starts += 1
-            if self._failed_starts >= _START_ATTEMPTS:
-                return Event(
-                    "failed",
-                    worker.unit,
-                    message=f"worker processes do not start: {message} (log: {self._log(worker)})",
-                )
-        return Event("timeout" if kind == "timeout" else "died", worker.unit, worker.item, message=message)
+        self._workers[worker.place] = None
+        if not worker.ready and self._failed_start("worker processes do", message, worker):
+            return
+        self._events.append(
+            Event("timeout" if kind == "timeout" else "died", worker.unit, worker.item, message=message)
+        )
 
-    @staticmethod
-    def _log(worker: _Worker) -> Path:
-        return worker.log
+    def _lose_detector(self, late: str = "") -> None:
+        """End the detecting process and all workers. Of their items, that of the last request is to blame, if it is of one of them."""
+        detector = self._detector
+        assert detector is not None
+        message = late or detector.describe_death()
+        detector.end()
+        self._detector = None
+        lost = [worker for worker in self._workers if worker is not None]
+        self._workers[:] = [None] * len(self._workers)  # in place: it may be looked through
+        for worker in lost:
+            worker.end()
+        self._note_rest()
+        if not detector.ready and self._failed_start("the detector process does", message, detector):
+            return
+        known = any(worker.serial == detector.busy.worker for worker in lost)
+        for worker in lost:
+            if worker.unit is None:
+                continue
+            if known and worker.serial != detector.busy.worker:
+                self._events.append(Event("again", worker.unit, message=message))
+            elif known and late and worker.item is not None:
+                self._events.append(Event("timeout", worker.unit, worker.item, message=message))
+            else:
+                item = worker.item if known else None
+                self._events.append(Event("died", worker.unit, item, message=message))
+
+    def _note_rest(self) -> None:
+        """Which item each of the ended workers was at, by what they had said; all of it is read."""
+        while True:
+            try:
+                child, message = self._answers.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(child, _Worker):
+                child.note(message, self._clock.now_s())
+
+    def _failed_start(self, what: str, message: str, child: Child) -> bool:
+        """Count processes that died before they were ready, and tell whether the job is given up."""
+        self._failed_starts[type(child)] += 1
+        if self._failed_starts[type(child)] < _START_ATTEMPTS:
+            return False
+        self._events.append(Event("failed", message=f"{what} not start: {message} (log: {child.log})"))
+        return True

@@ -16,7 +16,7 @@ from packer.suffixes import is_video
 from shardspec.errors import ItemError
 
 
-def make(recipe: Recipe) -> Step:
+def make(recipe: Recipe, _detector: object = None) -> Step:
     """The step of a recipe: ``image`` (H, W, 3) uint8 RGB, ``frame`` its true index, ``time`` in seconds (a picture: 0 and 0.0)."""
     sampling = _sampling(recipe)
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.companion import Companion
+from packer.detect.detections import FaceDetector
 from packer.detect.tracks import Tracker
 from packer.face_crop import FaceCutter
 from packer.face_search import FaceSearch, Frame, ItemSearch
@@ -25,9 +26,9 @@ BATCH_FRAMES = 4
 _ALSO = "also"
 
 
-def make(recipe: Recipe) -> Step:
-    """The step of a recipe. The detector and the landmarks' model are loaded here, once per worker."""
-    finder = FaceFinder(recipe)
+def make(recipe: Recipe, detector: FaceDetector | None = None) -> Step:
+    """The step of a recipe. The landmarks' model, and the detector if none is given, are loaded here, once per worker."""
+    finder = FaceFinder(recipe, detector)
     weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -59,9 +60,9 @@ class FaceFinder:
     recipe : Recipe
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
         self._recipe = recipe
-        self._search = FaceSearch(recipe)
+        self._search = FaceSearch(recipe, detector)
         self._cutter = FaceCutter(recipe)
 
     def crops(self, frames: Iterator[Sample]) -> Iterator[Sample]:

@@ -8,7 +8,7 @@ from packer.pipeline import Sample, Step
 from packer.recipe import Recipe
 
 
-def make(recipe: Recipe) -> Step:
+def make(recipe: Recipe, _detector: object = None) -> Step:
     """The step of a recipe; without a size, or with ``resize="none"``, pictures pass as they are."""
     size = recipe.size
     if size is None or recipe.resize == "none":

@@ -22,15 +22,15 @@ def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002) -> T:
     raise AssertionError(f"waited {PATIENCE_S:g} s for {what}")
 
 
-def workers_of(parent: int) -> list[int]:
-    """Worker processes that a build has started."""
+def workers_of(parent: int, module: bytes = b"packer.worker") -> list[int]:
+    """Worker processes that a build has started, or those of another module of ours."""
     found = []
     for task in Path(f"/proc/{parent}/task").glob("*"):
         try:
             children = (task / "children").read_text().split()
         except OSError:
             continue
-        found += [int(child) for child in children if b"packer.worker" in command_of(int(child))]
+        found += [int(child) for child in children if module in command_of(int(child))]
     return found
 
 
@@ -42,14 +42,12 @@ def command_of(process: int) -> bytes:
         return b""
 
 
-def workers_in(folder: Path) -> list[int]:
-    """Worker processes of any parent, and of none, that work in a dataset's folder."""
+def workers_in(folder: Path, module: bytes = b"packer.worker") -> list[int]:
+    """Worker processes of any parent, and of none, that work in a dataset's folder, or those of another module of ours."""
     return [
         int(path.name)
         for path in Path("/proc").iterdir()
-        if path.name.isdecimal()
-        and os.fsencode(folder) in (line := command_of(int(path.name)))
-        and b"packer.worker" in line
+        if path.name.isdecimal() and os.fsencode(folder) in (line := command_of(int(path.name))) and module in line
     ]
 
 

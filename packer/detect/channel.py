@@ -1,0 +1,138 @@
+"""Messages between a worker and the detecting process: a JSON header, then arrays as they lie in memory, over a socket."""
+
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Channel", "ChannelError"]
+
+_LENGTH = struct.Struct("<I")
+_MAX_HEADER = 1 << 20
+_TICK_S = 1.0
+
+
+class ChannelError(Exception):
+    """The other side did not answer in time, ended within a message, or said what cannot be meant."""
+
+
+class Channel:
+    """One end of a connected socket. One thread at a time may send, and one receive.
+
+    Parameters
+    ----------
+    sock : socket
+        Owned by the channel from now on.
+    peer : str
+        Who is at the other end, for messages.
+    limit_s : float
+        Seconds that the other side may leave this one waiting within a message. They are counted in ticks of a second, so that time
+        in which this process is stopped (a suspended Slurm job) does not count.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, limit_s: float) -> None:
+        sock.settimeout(min(_TICK_S, limit_s))
+        self._socket = sock
+        self._tick_s = min(_TICK_S, limit_s)
+        self._peer = peer
+        self._limit_s = limit_s
+
+    def close(self) -> None:
+        """Close the socket; the other side sees the end."""
+        self._socket.close()
+
+    def send(self, header: Mapping[str, Any], *arrays: npt.NDArray[Any]) -> None:
+        """Send a header, and arrays that the other side knows the shapes of.
+
+        Raises
+        ------
+        ChannelError
+        """
+        text = json.dumps(header).encode()
+        self._send(memoryview(_LENGTH.pack(len(text)) + text))
+        self.send_arrays(*arrays)
+
+    def send_arrays(self, *arrays: npt.NDArray[Any]) -> None:
+        """Send arrays alone; C-contiguous."""
+        for array in arrays:
+            self._send(_bytes_of(array))
+
+    def receive(self, what: str, *, idle: bool = False) -> dict[str, Any] | None:
+        """The next header, None where the other side has ended before it.
+
+        Parameters
+        ----------
+        what : str
+            What is waited for.
+        idle : bool
+            Whether the other side may begin its message whenever it likes.
+
+        Raises
+        ------
+        ChannelError
+        """
+        length = bytearray(_LENGTH.size)
+        if not self._receive(memoryview(length), what, idle=idle, may_end=True):
+            return None
+        (size,) = _LENGTH.unpack(length)
+        if size > _MAX_HEADER:
+            raise ChannelError(f"{self._peer}: expected a header of at most {_MAX_HEADER} bytes, found {size}")
+        text = bytearray(size)
+        self._receive(memoryview(text), what)
+        header: dict[str, Any] = json.loads(text)
+        return header
+
+    def receive_into(self, array: npt.NDArray[Any], what: str) -> None:
+        """Fill a C-contiguous array.
+
+        Raises
+        ------
+        ChannelError
+        """
+        self._receive(_bytes_of(array), what)
+
+    def _send(self, data: memoryview) -> None:
+        waited_s = 0.0
+        while data:
+            try:
+                data = data[self._socket.send(data) :]
+                waited_s = 0.0
+            except TimeoutError:
+                waited_s = self._wait(waited_s, "room to send")
+            except (BrokenPipeError, ConnectionResetError) as error:
+                raise ChannelError(f"{self._peer} has ended") from error
+
+    def _receive(self, data: memoryview, what: str, *, idle: bool = False, may_end: bool = False) -> bool:
+        """Fill `data`; False where the other side has ended before its first byte, and may."""
+        waited_s = 0.0
+        while data:
+            try:
+                count = self._socket.recv_into(data)
+            except TimeoutError:
+                waited_s = 0.0 if idle else self._wait(waited_s, what)
+                continue
+            except ConnectionResetError:
+                count = 0
+            if not count:
+                if may_end:
+                    return False
+                raise ChannelError(f"{self._peer} has ended while this process waited for {what}")
+            data, waited_s, idle, may_end = data[count:], 0.0, False, False
+        return True
+
+    def _wait(self, waited_s: float, what: str) -> float:
+        waited_s += self._tick_s
+        if waited_s >= self._limit_s:
+            raise ChannelError(f"waited {self._limit_s:g} s for {what} from {self._peer}")
+        return waited_s
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The array's own memory, so that nothing is copied."""
+    if not array.flags.c_contiguous:
+        raise ValueError("expected a C-contiguous array")
+    return array.reshape(-1).view(np.uint8).data

@@ -1,0 +1,11 @@
+"""The detector of a recipe."""
+
+from packer.detect import Detector
+from packer.recipe import Recipe
+
+
+def make_detector(recipe: Recipe) -> Detector:
+    """Load the detector: the same one in every process, whoever asks it."""
+    if recipe.parity:
+        return Detector(recipe.detector, device=recipe.device)
+    return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
