@@ -14,7 +14,7 @@ import numpy as np
 
 from readers.formats.base import MappedReader, ShardReader
 from readers.formats.checks import distinct
-from readers.formats.mapping import ask_for
+from readers.formats.mapping import ask_for, read_only_asked
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import DatasetError, UsageError
 from shardspec.formats import get_format
@@ -163,6 +163,8 @@ class ShardPool:
         self._ends = np.cumsum([shard.samples for shard in self.manifest.shards], dtype=np.int64)
         self._verified: set[int] = set()
         self._reader_class: Any = None
+        self._asks = False
+        self._scattered: set[int] = set()  # addresses of mappings that are read as asked for
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -224,19 +226,34 @@ class ShardPool:
         reading[thread] = (self, number)
         try:
             with open_shards.use(self, number) as reader:
+                if self._asks:
+                    self._ask(reader, rows - first, fields)
                 reader.read(rows - first, fields, out, at)
         finally:
             del reading[thread]
 
     def read_ahead(self, rows: IntArray, fields: Sequence[str]) -> None:
-        """Ask the system for the bytes of rows that will be read soon, where the format's reader can say where they lie."""
+        """Ask the system for the bytes of rows that will be read soon, where the format's reader can say where they lie.
+
+        From the first call on, `read` asks for its rows too before it touches them, and the system reads nothing around them:
+        that is where most of the time goes if rows are scattered over files larger than memory.
+        """
+        self._asks = True
         shards = np.searchsorted(self._ends, rows, side="right")
         for number in distinct(shards):
             first = int(self._ends[number]) - self.manifest.shards[number].samples
             with open_shards.use(self, number) as reader:
-                if isinstance(reader, MappedReader):
-                    for part in reader.extents(rows[shards == number] - first, fields):
-                        ask_for(part.data, part.starts, part.stops)
+                self._ask(reader, rows[shards == number] - first, fields)
+
+    def _ask(self, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
+        if not isinstance(reader, MappedReader):
+            return
+        for part in reader.extents(rows, fields):
+            address = part.data.ctypes.data
+            if address not in self._scattered:
+                self._scattered.add(address)
+                read_only_asked(part.data)
+            ask_for(part.data, part.starts, part.stops)
 
     def describe(self, row: int) -> str:
         """Where a row lies, for messages: its shard and its number there."""

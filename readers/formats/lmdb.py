@@ -56,6 +56,8 @@ class LMDBShardReader:
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
         """Where rows lie (`readers.formats.base.MappedReader`). Their leaf pages are read, which lie among the values."""
         if self._data is not None and len(rows) and fields:
+            leaves = self._tree.leaves(rows)
+            yield Extents(self._data, leaves.starts, leaves.starts + leaves.sizes)
             values = self._tree.foresee(rows, fields)
             yield Extents(self._data, values.starts, values.starts + values.sizes)
 

@@ -118,6 +118,13 @@ class LMDBTree:
             raise self._corrupt("large values on overflow pages of their own", "others")
         return page + HEADER_BYTES, size
 
+    def leaves(self, rows: IntArray) -> Values:
+        """Where the leaf pages lie that hold the keys of rows."""
+        ordinals = np.append(rows, rows + 1) * len(self._names)
+        ordinals[len(rows) :] -= 1  # the row's last key may be on the next page
+        places = self._leaves[np.searchsorted(self._firsts, ordinals, side="right") - 1] * self._page_bytes
+        return Values(places, np.full(len(places), self._page_bytes))
+
     def foresee(self, rows: IntArray, names: Sequence[str]) -> Values:
         """Where values will be found, of all names and rows, without a look at the pages of large ones."""
         starts, sizes, big = self._entries(rows, names)

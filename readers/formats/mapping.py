@@ -19,6 +19,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
+_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
 _GAP_PAGES = 8
 """Ranges that lie nearer to each other are asked for as one."""
 _CALL_PAGES = 32
@@ -79,6 +80,18 @@ def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
         for at in range(begin, end, _CALL_PAGES):
             # Only advice: where it is refused, the read itself says what is wrong.
             madvise(at * page, min(_CALL_PAGES, end - at) * page, _WILL_NEED)
+
+
+def read_only_asked(data: ByteArray) -> None:
+    """Tell the system to read no more of a mapped file than what is asked for, or touched, page by page.
+
+    By default it reads around every page that is touched and missing, up to as much as the device reads ahead: megabytes for
+    a row of some kilobytes. Does nothing on Windows.
+    """
+    if _RANDOM is not None and len(data):
+        address = data.ctypes.data
+        start = address // mmap.PAGESIZE * mmap.PAGESIZE
+        _library().madvise(start, address + len(data) - start, _RANDOM)
 
 
 class _Mapping:
