@@ -13,7 +13,7 @@ from readers.shards import ShardPool
 from readers.values import BatchLayout, ValueLayout, layout_of_field
 from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns, IntArray
-from shardspec.errors import UsageError
+from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field, Schema
 
 _PLAN_TAG = 0x706C616E  # so that a plan's draws are not those of the transform
@@ -56,7 +56,11 @@ class Decoding:
     def read_into(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read and decode rows, row i into place ``at[i]`` of a batch.
 
-        An error about one sample carries its key and shard as a note.
+        Raises
+        ------
+        CodecError
+            A value does not decode; the message says its key, row and shard. Another error about one sample (of a plan of the
+            caller's own) carries them as a note.
         """
         local = np.arange(len(picks))
         if self._fixed:
@@ -91,6 +95,9 @@ class Decoding:
             elif codec is not None:
                 for i, place in enumerate(at.tolist()):
                     out[place] = own(codec.decode(column[i]))
+        except CodecError as error:
+            # In the message itself: logs and much that hands errors on drop notes.
+            raise CodecError(f"{error}; {self.describe(int(picks.rows[i]))}") from error
         except Exception as error:
             error.add_note(self.describe(int(picks.rows[i])))
             raise

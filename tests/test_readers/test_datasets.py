@@ -307,9 +307,32 @@ def test_a_damaged_picture_names_its_key_and_shard(tmp_path):
     path = root / "shard-00001.lmdb"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"\xff\xd8\xff", b"\x00\x00\x00"))
+    place = f"sample: key '00000005-000000', row 1 of {path} (row 5 of the dataset)"
+    for read in (lambda: dataset[5], lambda: dataset.__getitems__([0, 5]), lambda: dataset.read_batch([0, 5])):
+        with pytest.raises(CodecError, match="expected JPEG bytes") as caught:
+            read()
+        assert str(caught.value).endswith(place)
+
+
+@pytest.mark.parametrize("collated", [False, True])
+def test_a_damaged_picture_in_a_worker_process_names_its_key_and_shard(tmp_path, collated):
+    schema = Schema((text("key"), picture("image", "jpeg", 24)))
+    root = tmp_path / "d"
+    write_dataset(root, "npy", schema, {"key": keys(6), "image": astronaut_crops(6, 24)}, shard_rows=4)
+    path = root / "shard-00001" / "image.bin"
+    data, starts = bytearray(path.read_bytes()), np.load(root / "shard-00001" / "image.offsets.npy")
+    data[starts[1] : starts[1] + 3] = bytes(3)
+    path.write_bytes(data)
+    dataset = open_dataset(root)
+    collate = dataset.collate if collated else list
+    batches = iter(DataLoader(dataset, 2, num_workers=1, collate_fn=collate))
+    seen = [next(batches), next(batches)]
+    assert [len(batch["key"] if collated else batch) for batch in seen] == [2, 2]
     with pytest.raises(CodecError, match="expected JPEG bytes") as caught:
-        dataset[5]
-    assert caught.value.__notes__ == [f"sample: key '00000005-000000', row 1 of {path} (row 5 of the dataset)"]
+        next(batches)
+    assert "sample: key '00000005-000000', row 1 of" in str(caught.value)
+    assert f"{path.parent} (row 5 of the dataset)" in str(caught.value)
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_an_error_in_a_transform_names_key_and_shard(raw_path):
