@@ -79,6 +79,7 @@ class Peer:
 _PACKAGE = "benchmarks.peer_loaders"
 _FFCV = Peer("FFCV", "ffcv_loader", "ffcv", False)
 _DALI = Peer("DALI", "dali_loader", "nvidia.dali", False)
+_DALI_TAR = Peer("DALI over tar files", "dali_loader", "nvidia.dali", False, ("raw",), "pack_tar", "open_tar")
 _SPDL = Peer("SPDL", "spdl_loader", "spdl.io", kinds=("raw", "jpeg"))
 _LITDATA = Peer("LitData", "litdata_loader", "litdata")
 _STREAMING = Peer("MosaicML Streaming", "streaming_loader", "streaming", False)
@@ -87,7 +88,7 @@ _DATASETS = Peer("Hugging Face datasets", "huggingface_loader", "datasets")
 _FILES = Peer("DataLoader over files", "torch_loaders", "torch", pack="pack_files", open="open_files")
 _LMDB = Peer("DataLoader over LMDB", "torch_loaders", "torch", pack="pack_lmdb", open="open_lmdb")
 _HDF5 = Peer("DataLoader over HDF5", "torch_loaders", "torch", pack="pack_hdf5", open="open_hdf5")
-PEERS = (_FFCV, _DALI, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
+PEERS = (_FFCV, _DALI, _DALI_TAR, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
 PER_GROUP = 4
 """Peers of a group: so many fit into the page cache together with ours, raw crops being 1.5 GB for each."""
 

@@ -1,9 +1,16 @@
-"""NVIDIA DALI on the CPU: its TFRecord reader over our own TFRecord shards and their indexes, two threads."""
+"""NVIDIA DALI on the CPU, two threads: its TFRecord reader over our own TFRecord shards and their indexes, and its reader of tar files.
 
+The second is for raw crops: it maps the files and hands out the bytes as they lie there, where the first parses each record. Both shuffle
+by a buffer; samples are expected in random order on the disk, as they are here.
+"""
+
+import io
+import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import nvidia.dali.tfrecord as tfrec
 import torch
 from nvidia.dali import fn, pipeline_def, types
@@ -11,8 +18,10 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from benchmarks.contender import Batches
 from benchmarks.data import SIZE, Source, pack_ours
+from benchmarks.peer_loaders.shared import NAMES, encoded
 
 _BUFFER = 1024
+_SHARDS = 16
 
 
 def pack(source: Source, root: Path) -> None:
@@ -20,17 +29,27 @@ def pack(source: Source, root: Path) -> None:
     pack_ours(source, root / "data", "tfrecord")
 
 
-def open(source: str, kind: str, root: str, batch: int) -> Batches:
-    """The pipeline; its shuffle is a buffer of 1,024."""
-    data = Path(root) / "data"
-    paths = [str(path) for path in sorted(data.glob("*.tfrecord"))]
-    indexes = [str(path) for path in sorted(data.glob("*.idx"))]
+def pack_tar(source: Source, root: Path) -> None:
+    """Write tar files, three members a sample."""
+    step = -(-len(source) // _SHARDS)
+    for first in range(0, len(source), step):
+        with tarfile.open(root / f"shard-{first // step:05d}.tar", "w", format=tarfile.USTAR_FORMAT) as file:
+            for row in range(first, min(first + step, len(source))):
+                values = (encoded(source, row), source.landmarks[row].tobytes(), np.int64(row).tobytes())
+                for name, value in zip(NAMES, values, strict=True):
+                    member = tarfile.TarInfo(f"{row:08d}.{name}")
+                    member.size = len(value)
+                    file.addfile(member, io.BytesIO(value))
 
-    @pipeline_def(batch_size=batch, num_threads=2, device_id=None)  # type: ignore[untyped-decorator] # no types there
-    def graph() -> Any:
+
+def open(source: str, kind: str, root: str, batch: int) -> Batches:
+    """The pipeline over TFRecord shards."""
+    data = Path(root) / "data"
+
+    def read() -> tuple[Any, Any, Any]:
         found = fn.readers.tfrecord(
-            path=paths,
-            index_path=indexes,
+            path=[str(path) for path in sorted(data.glob("*.tfrecord"))],
+            index_path=[str(path) for path in sorted(data.glob("*.idx"))],
             features={
                 "image/encoded": tfrec.FixedLenFeature((), tfrec.string, ""),
                 "landmarks": tfrec.FixedLenFeature([10], tfrec.float32, 0.0),
@@ -39,16 +58,40 @@ def open(source: str, kind: str, root: str, batch: int) -> Batches:
             random_shuffle=True,
             initial_fill=_BUFFER,
             name="reader",
-            dont_use_mmap=False,
         )
-        image = _image(found["image/encoded"], kind)
-        return image, fn.reshape(found["landmarks"], shape=[5, 2]), found["image/class/label"]
+        return found["image/encoded"], found["landmarks"], found["image/class/label"]
+
+    return _open(read, kind, batch)
+
+
+def open_tar(source: str, kind: str, root: str, batch: int) -> Batches:
+    """The pipeline over tar files."""
+
+    def read() -> tuple[Any, Any, Any]:
+        found: tuple[Any, Any, Any] = fn.readers.webdataset(
+            paths=[str(path) for path in sorted(Path(root).glob("*.tar"))],
+            ext=list(NAMES),
+            dtypes=[types.UINT8, types.FLOAT, types.INT64],
+            missing_component_behavior="error",
+            random_shuffle=True,
+            initial_fill=_BUFFER,
+            name="reader",
+        )
+        return found
+
+    return _open(read, kind, batch)
+
+
+def _open(read: Any, kind: str, batch: int) -> Batches:
+    @pipeline_def(batch_size=batch, num_threads=2, device_id=None)  # type: ignore[untyped-decorator] # no types there
+    def graph() -> Any:
+        image, landmarks, label = read()
+        return _image(image, kind), fn.reshape(landmarks, shape=[5, 2]), label
 
     built = graph()
     built.build()
-    names = ["image", "landmarks", "label"]
     loader = DALIGenericIterator(
-        built, names, reader_name="reader", auto_reset=True, last_batch_policy=LastBatchPolicy.DROP
+        built, list(NAMES), reader_name="reader", auto_reset=True, last_batch_policy=LastBatchPolicy.DROP
     )
 
     def batches(epoch: int) -> Iterable[Any]:
