@@ -3,7 +3,6 @@
 Exit status: 0 done; 1 a job failed; 2 a wrong call; 3 finished with more rejects than allowed; 130 ended by Ctrl-C.
 """
 
-import argparse
 import io
 import shlex
 import signal
@@ -14,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+from packer.command_parser import CommandParser
 from shardspec.errors import ShardspecError
 
 COMMANDS: Mapping[str, str] = {
@@ -42,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
     signal.signal(signal.SIGTERM, _interrupt)
     name = next((word for word in arguments if not word.startswith("-")), None)
-    parser = _parser(name)
-    options = parser.parse_args(arguments)
+    parser, command = _parser(name)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        (command or parser).refuse_rest(rest)
     if options.command is None:
         parser.print_help()
         return 2
@@ -63,19 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The parser, with the arguments of the chosen command only: the others' modules are not imported."""
-    parser = argparse.ArgumentParser(
-        prog="packer", description="Pack image and face datasets once; read them fast in training."
-    )
+def _parser(chosen: str | None) -> tuple[CommandParser, CommandParser | None]:
+    """The parser and the chosen command's, with the arguments of that command only: the others' modules are not imported."""
+    parser = CommandParser(prog="packer", description="Pack image and face datasets once; read them fast in training.")
     parser.add_argument("--version", action="version", version=f"packer {version('facepack')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parsers: dict[str, CommandParser] = {}
     for name, help in COMMANDS.items():
-        command = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
+        command = parsers[name] = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name == chosen:
             import_module(f"packer.commands.{name}").add_arguments(command)
-    return parser
+    return parser, parsers.get(chosen or "")
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:

@@ -10,6 +10,7 @@ from packer.packed_rows import PackedRows
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
+from shardspec.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(
-            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}"
+            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}{did_you_mean(by, [field.name for field in fit])}"
         )
     return schema[by]
 

@@ -14,6 +14,7 @@ from packer.packed_items import PackedItems
 from packer.recipe import Recipe, StepSpec
 from shardspec.errors import ItemError, UsageError
 from shardspec.registry import Entry, import_target, resolve
+from shardspec.suggest import did_you_mean
 
 Sample = dict[str, Any]
 Step = Callable[[Iterator[Sample]], Iterator[Sample]]
@@ -135,6 +136,7 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
         elif spec.use not in STEPS:
             raise UsageError(
                 f"unknown step {spec.use!r}: expected module:function or one of {', '.join(sorted(STEPS))}"
+                f"{did_you_mean(spec.use, STEPS)}"
             )
         elif spec.options:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))

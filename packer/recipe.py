@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from packer.byte_sizes import parse_bytes
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
+from shardspec.suggest import did_you_mean
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
     "faces": ("decode", "faces"),
@@ -32,16 +34,6 @@ _READ_BY: Mapping[str, tuple[str, ...]] = {
     "resize": ("resize",),
 }
 """Options that only some built-in steps read; given without any of them, they are a wrong call."""
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
-
-
-def parse_bytes(text: str | int, name: str = "size") -> int:
-    """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for the message."""
-    match = _BYTES.match(str(text))
-    if match is None or match[2].lower() not in _UNITS:
-        raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def field_name(column: str) -> str:
@@ -255,7 +247,10 @@ class Recipe:
         known = {spec.name: spec for spec in fields(cls)}
         unknown = sorted(set(options) - set(known))
         if unknown:
-            raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}")
+            like = did_you_mean(unknown[0], known)
+            raise UsageError(
+                f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}"
+            )
         values: dict[str, Any] = {
             name: parse_bytes(value, name) if known[name].metadata.get("bytes") else value
             for name, value in options.items()
@@ -281,7 +276,8 @@ def _check_option(name: str, value: Any, meta: Mapping[str, Any], problems: Prob
     if isinstance(value, str) and not value.isascii() and value != value.encode("utf-8", "replace").decode():
         problems.add(name, f"expected text that UTF-8 can spell, found {value!r}")
     if "choices" in meta and value not in meta["choices"]:
-        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}")
+        like = did_you_mean(str(value), meta["choices"])
+        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}{like}")
     low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
     if low is not None and not value >= low:
         problems.add(name, f"expected {low} or more, found {value!r}")

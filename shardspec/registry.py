@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
     """
     entry = table.get(name)
     if entry is None:
-        raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}")
+        like = did_you_mean(name, table)
+        raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}{like}")
     return import_target(entry.target, what=f"{kind} {name!r}", extra=entry.extra)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardspec.errors import SchemaError
 from shardspec.problems import Problems
+from shardspec.suggest import did_you_mean
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 
@@ -241,7 +242,8 @@ class Schema:
         try:
             return self.by_name[name]
         except KeyError:
-            raise SchemaError(f"there is no field {name!r}: the dataset has {', '.join(self.names)}") from None
+            like = did_you_mean(name, self.names)
+            raise SchemaError(f"there is no field {name!r}: the dataset has {', '.join(self.names)}{like}") from None
 
     def select(self, names: tuple[str, ...] | list[str] | None) -> "Schema":
         """The schema of the named fields only, in the order of `names`; None gives all."""

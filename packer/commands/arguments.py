@@ -5,9 +5,9 @@ import dataclasses
 import json
 from typing import Any
 
+from packer.byte_sizes import parse_bytes
 from packer.job_session import JobResult
 from packer.options import BuildOptions
-from packer.recipe import parse_bytes
 
 _ROW_OPTIONS = ("workers", "engine", "overwrite")
 

@@ -15,6 +15,7 @@ from packer.item import Item
 from packer.recipe import field_name
 from packer.sources.base import Listing, describe_path, name_inside
 from shardspec.errors import UsageError
+from shardspec.suggest import did_you_mean
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: ""}
@@ -93,7 +94,8 @@ class RowsSource:
         if label_from == "auto":
             return "label" if "label" in fields.values() else None
         if label_from not in fields:
-            raise UsageError(f"label_from: expected a column, one of {', '.join(fields)}, found {label_from!r}")
+            like = did_you_mean(label_from, fields)
+            raise UsageError(f"label_from: expected a column, one of {', '.join(fields)}, found {label_from!r}{like}")
         return fields[label_from]
 
 

@@ -54,8 +54,8 @@ def test_help_names_every_command_and_option() -> None:
 
 
 def test_without_a_command_it_is_a_wrong_call() -> None:
-    assert "usage: packer" in run_packer("--debug", expect=2).stderr
-    assert "invalid choice: 'pack'" in run_packer("pack", expect=2).stderr
+    assert "packer: there is no option --debug" in run_packer("--debug", expect=2).stderr
+    assert "there is no command 'pack'" in run_packer("pack", expect=2).stderr
     assert run_packer("--version").stdout.startswith("packer ")
 
 
@@ -141,6 +141,8 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
     ("text", "told"),
     [
         ("sise = 3", "unknown option 'sise': expected one of preset, format"),
+        ("sise = 3", "; did you mean 'size'?"),
+        ("encode = 'jpg'", "encode: expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'?"),
         ("size = 'big'", "size: expected int, found 'big'"),
         ("[section]\nsize = 3", "unknown option 'section'"),
         ("size = ", "expected TOML"),
@@ -162,14 +164,19 @@ def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str,
         (["--config", "missing.toml"], "missing.toml: expected a recipe file, found: No such file"),
         (["--size", "0"], "size: expected 1 or more, found 0"),
         (["--size", "x"], "invalid int value: 'x'"),
-        (["--siz", "3"], "unrecognized arguments"),
+        (["--siz", "3"], "packer build: there is no option --siz; did you mean --size?\n"),
+        (["--sise=3"], "packer build: there is no option --sise; did you mean --size?\n"),
+        (["--wholly-unlike"], "packer build: there is no option --wholly-unlike (packer build --help)\n"),
+        (["more", "--quiet"], "packer build: expected no further arguments, found 'more' (packer build --help)\n"),
         (["--shard-size", "many"], "shard_size: expected a size such as 256MB"),
         (["--max-rejects", "lots"], "max_rejects: expected a share"),
         (["--workers", "0"], "workers: expected 'auto' or a number"),
         (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
         (["--fps", "inf"], "fps: expected a finite number"),
         (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
-        (["--format", "zip"], "invalid choice: 'zip'"),
+        (["--format", "zip"], "argument --format: expected one of hdf5, lmdb, npy, parquet, tfrecord, found 'zip'"),
+        (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
+        (["--steps", "decode,resise"], "; did you mean 'resize'?"),
         (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
@@ -179,6 +186,27 @@ def test_a_wrong_call_is_told_and_leaves_nothing(source: Path, tmp_path: Path, a
     done = run_packer("build", source, tmp_path / "out", *arguments, expect=2, cwd=tmp_path)
     assert told in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["verify", "--depe"], "packer verify: there is no option --depe; did you mean --deep?\n"),
+        (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
+        (["biuld", "a", "b"], "split, export, bench; did you mean 'build'? (packer --help)\n"),
+        (["merge", "a", "--fomat", "npy"], "packer merge: there is no option --fomat; did you mean --format?\n"),
+        (
+            ["convert", "a"],
+            "packer convert: the following arguments are required: OUT, --format (packer convert --help)\n",
+        ),
+        (["--versoin"], "packer: there is no option --versoin; did you mean --version?\n"),
+    ],
+)
+def test_a_misspelt_word_is_told_in_one_line(words: list[str], told: str) -> None:
+    done = run_packer(words[0], *words[1:], expect=2)
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
 
 
 def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer.byte_sizes import parse_bytes
 from packer.options import BUILD_OPTION_NAMES, BuildOptions, parse_share
-from packer.recipe import PRESETS, Recipe, StepSpec, parse_bytes
+from packer.recipe import PRESETS, Recipe, StepSpec
 from shardspec.errors import UsageError
 
 
