@@ -35,6 +35,7 @@ PACKER_TOP = (
     "packer.commands",
     "packer.commit",
     "packer.convert",
+    "packer.detector_process",
     "packer.engines",
     "packer.estimate",
     "packer.export",

@@ -34,7 +34,10 @@ def check_device(device: str) -> None:
         torch does not know it, or cannot use it here.
     """
     try:
-        torch.zeros(1, device=torch.device(device))
+        chosen = torch.device(device)
+        # A GPU is counted, not tried: the trial's context would stay in this process, and some GPUs take one process only.
+        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+            torch.zeros(1, device=chosen)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

@@ -268,3 +268,16 @@ def test_a_users_settings_of_precision_stay_and_are_not_used(monkeypatch):
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_a_device_is_checked_before_a_build_and_a_gpu_is_not_taken(monkeypatch):
+    torch_runtime = pytest.importorskip("packer.detect.torch_runtime")
+    check, torch = torch_runtime.check_device, torch_runtime.torch
+    check("cpu")
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(ValueError, match="expected cpu, or a device that torch can use here, found '" + device):
+            check(device)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: pytest.fail("a context is made"))
+    check("cuda")
+    check("cuda:1")
