@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of
-from benchmarks.measure import Entry, document, measure_group, write
+from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -53,8 +53,7 @@ def main() -> None:
     entries = entries_of(arguments.folder, source, arguments.batch, arguments.formats)
     group = measure_group("raw, page cache dropped", entries, arguments.rounds)
     print(group_text(group))
-    settings = {"rows": rows_of(arguments), "batch": arguments.batch, "rounds": arguments.rounds}
-    write(document("cold", settings, [group]), arguments.json)
+    write(document("cold", settings_of(arguments), [group]), artefact(arguments.json, "cold"))
 
 
 if __name__ == "__main__":

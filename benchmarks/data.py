@@ -198,8 +198,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--settle", type=int, default=0, help="epochs that are not measured before each one that is")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--json", type=Path, help="where to write the figures: a file, or a folder for a new one in it")
     parser.add_argument("--only", nargs="*", help="names of rows, or beginnings of them; limits are always measured")
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What of the arguments decides the figures."""
+    kept = {name: getattr(arguments, name) for name in ("batch", "rounds", "settle")}
+    return {"rows": rows_of(arguments), **kept}
 
 
 def rows_of(arguments: argparse.Namespace) -> dict[str, int]:

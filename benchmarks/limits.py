@@ -23,8 +23,8 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from benchmarks.data import SIZE, Source, add_arguments, make_source, rows_of
-from benchmarks.measure import Entry, document, measure_group, write
+from benchmarks.data import SIZE, Source, add_arguments, make_source, rows_of, settings_of
+from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
 from readers.crops import RandomResizedCrop, decoded_scale, whole_pixels
 
@@ -160,8 +160,7 @@ def main() -> None:
     for kind in arguments.kinds:
         groups.append(measure_group(kind, limits_of(kind, source, arguments.batch), arguments.rounds, arguments.settle))
         print(group_text(groups[-1]) + "\n", flush=True)
-    settings = {"rows": rows_of(arguments), "batch": arguments.batch, "rounds": arguments.rounds}
-    write(document("limits", settings, groups), arguments.json)
+    write(document("limits", settings_of(arguments), groups), artefact(arguments.json, "limits"))
 
 
 if __name__ == "__main__":

@@ -171,6 +171,14 @@ def _check_keys(found: Any, types: dict[str, type], numbers: Sequence[str], wher
             raise ValueError(f"{where}: {key}: expected a number or null, found {found[key]!r}")
 
 
+def artefact(path: Path | None, benchmark: str) -> Path | None:
+    """Where a run's JSON goes: the path, or in a folder a new file named by commit and time."""
+    if path is None or not path.is_dir():
+        return path
+    now = datetime.datetime.now(datetime.UTC)
+    return path / f"{benchmark}-{_commit()[:12]}-{now:%Y%m%dT%H%M%S}.json"
+
+
 def write(found: dict[str, Any], path: Path | None) -> None:
     """Check a document and write it as JSON."""
     check_document(found)
@@ -207,6 +215,8 @@ def disk_mb(path: Path) -> float:
 
 
 def _commit() -> str:
+    """The commit that ran, with ``-dirty`` behind it where files differ from it."""
     root = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of
+from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
-from benchmarks.measure import Entry, disk_mb, document, measure_group, versions, write
+from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -78,8 +78,8 @@ class Peer:
 
 _PACKAGE = "benchmarks.peer_loaders"
 _FFCV = Peer("FFCV", "ffcv_loader", "ffcv", False)
-_DALI = Peer("DALI", "dali_loader", "nvidia.dali", False)
-_DALI_TAR = Peer("DALI over tar files", "dali_loader", "nvidia.dali", False, ("raw",), "pack_tar", "open_tar")
+_DALI = Peer("DALI", "dali_loader", "nvidia.dali")
+_DALI_TAR = Peer("DALI over tar files", "dali_loader", "nvidia.dali", True, ("raw",), "pack_tar", "open_tar")
 _SPDL = Peer("SPDL", "spdl_loader", "spdl.io", kinds=("raw", "jpeg"))
 _LITDATA = Peer("LitData", "litdata_loader", "litdata")
 _STREAMING = Peer("MosaicML Streaming", "streaming_loader", "streaming", False)
@@ -120,15 +120,15 @@ def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
     raise SystemExit(1)
 
 
-def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[str]) -> list[Entry]:
-    """Our Loader over some formats, over the first of them also with fresh memory or the fast decoding."""
+def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[str], ways: bool) -> list[Entry]:
+    """Our Loader over some formats; with `ways` over the first of them also with fresh memory or the fast decoding."""
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
         facts = pack_ours(Source(source, kind), root, format)
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
         entries.append(Entry(f"Loader, {format}", "benchmarks.reader_arms:loader", options, ours=True, facts=facts))
-        if len(formats) > 1 and format == formats[0]:
+        if ways and format == formats[0]:
             way = "fresh" if kind == "raw" else "fast"
             name = f"Loader, {format}, {way}"
             more = options | {way: True}
@@ -192,18 +192,18 @@ def main() -> None:
     source = folder / "source"
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
     groups: list[dict[str, Any]] = []
-    settings = {"rows": rows_of(arguments), "batch": batch, "rounds": arguments.rounds, "peers": versions(LIBRARIES)}
+    settings = settings_of(arguments) | {"long": arguments.long, "peers": versions(LIBRARIES)}
+    out = artefact(arguments.json, "peers")
 
     def add(name: str, entries: Sequence[Entry]) -> None:
         groups.append(measure_group(name, entries, arguments.rounds, arguments.settle))
         print(group_text(groups[-1]) + "\n", flush=True)
-        write(document("peers", settings, groups), arguments.json)  # a run that is stopped leaves what it has
+        write(document("peers", settings, groups), out)  # a run that is stopped leaves what it has
 
     for kind in arguments.kinds:
         for number, peers in enumerate(groups_of(kind, arguments.only)):
-            entries = limits_of(kind, source, batch) + ours(
-                kind, folder, source, batch, arguments.formats[: 1 if number else None]
-            )
+            formats = arguments.formats[:1] if number else arguments.formats
+            entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, formats, not number)
             entries += [peer.entry(kind, folder, source, batch) for peer in peers]
             if not arguments.pack_only:
                 add(f"{kind} ({number + 1})", entries)

@@ -13,9 +13,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of
+from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
-from benchmarks.measure import Entry, document, measure_group, write
+from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -66,8 +66,7 @@ def main() -> None:
         entries = limits_of(kind, source, arguments.batch) + entries
         groups.append(measure_group(kind, entries, arguments.rounds, arguments.settle))
         print(group_text(groups[-1]) + "\n", flush=True)
-    settings = {"rows": rows_of(arguments), "batch": arguments.batch, "rounds": arguments.rounds}
-    write(document("readers", settings, groups), arguments.json)
+    write(document("readers", settings_of(arguments), groups), artefact(arguments.json, "readers"))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import simplejpeg
 from benchmarks import peers
 from benchmarks.check import check_epoch
 from benchmarks.data import Source, make_source
-from benchmarks.measure import check_document, summarise
+from benchmarks.measure import artefact, check_document, summarise
 from benchmarks.tables import reading_table
 
 ROOT = Path(__file__).parents[1]
@@ -73,12 +74,13 @@ def test_cold(folder: Path) -> None:
 
 
 def test_peers_without_the_peers(folder: Path) -> None:
-    found, printed = run("peers", folder, "--kinds", "photo", "--only", "DataLoader over LMDB", "FFCV")
+    words = ("--kinds", "photo", "--formats", "npy", "--only", "DataLoader over LMDB", "FFCV")
+    found, printed = run("peers", folder, *words)
     check_document(found)
     (group,) = found["groups"]
     rows = {row["name"]: row for row in group["rows"]}
     assert [name for name, row in rows.items() if not row["rates"]] in ([], ["FFCV"])
-    assert {"Loader, npy", "Loader, npy, fast", "Loader, lmdb", "DataLoader over LMDB"} < set(rows)
+    assert {"Loader, npy", "Loader, npy, fast", "DataLoader over LMDB"} < set(rows)
     if not rows["FFCV"]["rates"]:
         assert "ffcv" in rows["FFCV"]["error"]
         said = printed[printed.index("Not measured:") :]
@@ -89,13 +91,13 @@ def test_peers_without_the_peers(folder: Path) -> None:
 
 def test_every_peer_says_how_it_is_had(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = {"name": "LitData", "error": "Traceback\nValueError: no chunk"}
-    missing = [{"name": name, "error": "No module"} for name in ("WebDataset", "DALI")]
+    missing = [{"name": name, "error": "No module"} for name in ("WebDataset", "MosaicML Streaming")]
     measured = {"name": "FFCV", "error": ""}
     monkeypatch.setattr(peers, "installed", lambda library: library == "litdata")
     assert peers.not_measured([{"name": "raw (1)", "rows": [measured, failed, *missing]}]) == [
         "- raw (1): LitData: ValueError: no chunk",
         "- raw (1): WebDataset: not installed (webdataset): pip install '.[peers]'",
-        "- raw (1): DALI: not installed (nvidia.dali): benchmarks/README.md says how",
+        "- raw (1): MosaicML Streaming: not installed (streaming): benchmarks/README.md says how",
     ]
 
 
@@ -126,6 +128,14 @@ def test_a_document_that_lacks_something_is_refused(readers_document: dict[str, 
         at[path[-1]] = value
         with pytest.raises(ValueError, match="expected"):
             check_document(changed)
+
+
+def test_a_folder_gets_a_new_file_for_every_run(tmp_path: Path) -> None:
+    made = artefact(tmp_path, "cold")
+    assert made is not None
+    assert re.fullmatch(r"cold-\w{1,12}-\d{8}T\d{6}\.json", made.name)
+    assert artefact(tmp_path / "mine.json", "cold") == tmp_path / "mine.json"
+    assert artefact(None, "cold") is None
 
 
 def test_ratios_are_taken_round_by_round() -> None:
