@@ -40,6 +40,8 @@ class Diagnosis:
     read_processor : float
         Fraction of the reading time that the processor worked; the rest waited for a disk or network, or for a processor.
     verdict : str
+    order : str
+        The order, why it is that, and how far is read ahead.
     """
 
     loop_rate: float
@@ -50,6 +52,7 @@ class Diagnosis:
     transform_s: float
     read_processor: float
     verdict: str
+    order: str
 
     def __str__(self) -> str:
         return self.verdict
@@ -74,10 +77,12 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     alone, _ = _measure(loader, lambda batch: None, batches)
     cached = list(islice(loader, _CACHED_BATCHES))
     step_rate = _measure_step(cached, step, batches)
+    batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
+    order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
     loader.load_state_dict(state)
     read_s, transform_s, processor = _measure_reading(loader.dataset)
     verdict = _verdict(loader, together, waiting, alone, step_rate, read_s, transform_s, processor)
-    return Diagnosis(together, waiting, alone, step_rate, read_s, transform_s, processor, verdict)
+    return Diagnosis(together, waiting, alone, step_rate, read_s, transform_s, processor, verdict, order)
 
 
 def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float]:
@@ -158,7 +163,12 @@ def _verdict(
             "or use a DataLoader with worker processes if they are Python code."
         )
     if processor < _CPU_BOUND:
-        return f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: shuffle='blocks', or more workers (now {loader.workers})."
+        # The state was restored, so an order that was chosen may be undecided again.
+        order = "" if loader.order == "blocks" else "shuffle='blocks', "
+        return (
+            f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: {order}"
+            f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})."
+        )
     spare = available_processors() - loader.workers
     if spare > 0:
         return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
