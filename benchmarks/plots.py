@@ -32,7 +32,7 @@ TITLES: Mapping[str, str] = {
 _INK, _OURS, _OTHERS = "#7d8590", "#d9730d", "#5b8fc7"
 """Text and frames, bars of this project, bars of others: each has a contrast of 3 and more to white and to GitHub's dark page."""
 _DASHES = ((0, (5, 2)), (0, (2, 2)), (0, (1, 3)))
-_WIDTH, _NAMES, _ROW, _TITLE, _AXIS, _LINE = 8.6, 2.45, 0.24, 0.35, 0.25, 0.17
+_WIDTH, _NAMES, _ROW, _TITLE, _AXIS, _LINE = 8.9, 2.75, 0.24, 0.35, 0.25, 0.17
 """Inches: the picture's width, the names' width, heights of a bar with its gap, of a title, of an axis' numbers, of a line of text."""
 _STYLE = {
     "svg.hashsalt": "facepack",
