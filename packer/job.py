@@ -20,7 +20,7 @@ from packer.options import BuildOptions
 from packer.part import Part
 from packer.part_rows import SchemaSettler
 from packer.pipeline import Step, check_steps
-from packer.plan import Plan, describe_mismatch, is_storable, make_plan
+from packer.plan import Plan, describe_made, describe_mismatch, is_storable, make_plan
 from packer.progress import Progress
 from packer.recipe import Recipe
 from packer.reports import ReportWriter
@@ -122,7 +122,12 @@ class Job:
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
         with locked(self._workspace):
-            finished = self._session.enter(plan, lines, lambda old: self._describe(old, plan, lines))
+            finished = self._session.enter(
+                plan,
+                lines,
+                lambda old: self._describe(old, plan, lines),
+                lambda made: self._describe_made(made, plan, lines),
+            )
             if finished is not None:
                 result = BuildResult(self._session.layout.root, finished, resumed=True)
             else:
@@ -150,6 +155,11 @@ class Job:
     def _describe(self, old: Mapping[str, Any], plan: Plan, lines: list[str]) -> str:
         before = self._workspace.items.read_text("ascii").splitlines()
         return describe_mismatch(Plan.from_json(old), plan, before, lines)
+
+    def _describe_made(self, made: Manifest, plan: Plan, lines: list[str]) -> str:
+        reports = self._session.layout.items
+        before = [str(line.get("item")) for line in read_lines(reports)] if reports.exists() else None
+        return describe_made(made, before, plan, lines)
 
     def _inline_work(self, plan: Plan) -> Work:
         return Work(self._workspace, plan, self._functions, self._live)

@@ -110,7 +110,11 @@ class JobSession:
         return self._sessions > 1
 
     def enter(
-        self, plan: JobPlan, items: Iterable[str], describe: Callable[[Mapping[str, Any]], str]
+        self,
+        plan: JobPlan,
+        items: Iterable[str],
+        describe: Callable[[Mapping[str, Any]], str],
+        describe_made: Callable[[Manifest], str],
     ) -> Manifest | None:
         """Take up the folder: what this plan has made already is returned, what it has begun resumed, else it is begun.
 
@@ -120,6 +124,8 @@ class JobSession:
             Lines of the plan's items file.
         describe : callable
             What differs from another plan of the same kind, given as JSON.
+        describe_made : callable
+            What differs from a finished dataset.
 
         Raises
         ------
@@ -134,7 +140,7 @@ class JobSession:
             if not begun:  # an unfinished replacement of this dataset stays for who began it
                 space.remove()
             return manifest
-        why = "made by another plan"
+        why = "" if manifest is None or overwrite else f"made by another plan: {describe_made(manifest)}"
         if begun:
             old = json.loads(space.plan.read_bytes())
             same = old["fingerprint"] == plan.fingerprint

@@ -152,6 +152,7 @@ def _storable(item: Item) -> Item:
 def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
     """What differs between two plans, in words: options, versions, items."""
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
+    found += describe_changes("classes of", old.classes, new.classes)
     if old.items_digest != new.items_digest:
         before = {item.name: item for item in map(Item.from_line, old_lines)}
         after = {item.name: item for item in map(Item.from_line, new_lines)}
@@ -163,10 +164,37 @@ def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines:
                 [name for name in before if name in after and _differs(before[name], after[name])],
             ),
         ):
-            if names:
-                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                found.append(f"source: {names[0]!r}{more} {verb}")
+            found += _describe_items(names, verb)
     return "; ".join(found) or "the order of the items"
+
+
+def describe_made(made: Manifest, before: Sequence[str] | None, new: Plan, new_lines: Sequence[str]) -> str:
+    """What differs between a finished dataset and a plan, in words, as far as the dataset tells.
+
+    Parameters
+    ----------
+    before : sequence of str or None
+        The names in the dataset's ``items.jsonl``; None if it has none.
+    new_lines : sequence of str
+        Lines of the new plan's items file.
+    """
+    job = made.wall_clock.get("job")
+    if isinstance(job, Mapping) and job.get("kind") != "convert":
+        return f"it is a {job.get('kind')}, and this a {new.kind}"
+    last = made.generations[-1]
+    found = describe_changes("option", last.recipe, new.told_recipe)
+    found += describe_changes("runtime", last.runtime, new.runtime)
+    if before is not None:
+        after = [Item.from_line(line).name for line in new_lines]
+        found += _describe_items(sorted(set(before) - set(after)), "gone")
+        found += _describe_items(sorted(set(after) - set(before)), "new")
+    # Of sizes and times the manifest knows the digest alone.
+    return "; ".join(found) or "items of the source have changed in size, time or columns, or their order has"
+
+
+def _describe_items(names: Sequence[str], verb: str) -> list[str]:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [f"source: {names[0]!r}{more} {verb}"] if names else []
 
 
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
     session = JobSession(out, "rows", options, shown=shown)
     space = session.workspace
     with locked(space):
-        finished = session.enter(plan, (), plan.describe_difference)
+        finished = session.enter(plan, (), plan.describe_difference, plan.describe_made)
         if finished is not None:
             return JobResult(out, finished, resumed=True)
 
@@ -51,7 +51,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
         shards = session.write_shards(work)
         cuts = AssemblyPlan.load(space).cuts
         generations = _share_out(arrangement.generations, arrangement.pieces, cuts, shards)
-        manifest = session.commit(generations, {"plan": plan.fingerprint, "runtime": dict(plan.runtime)})
+        manifest = session.commit(generations, {"plan": plan.fingerprint, "job": plan.told})
     return JobResult(out, manifest, session.resumed)
 
 

@@ -91,9 +91,13 @@ class RowPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
+        return {**self.told, "fingerprint": self.fingerprint, "rows": self.rows}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a manifest tells of the plan: of the inputs by their digests alone."""
         digests = [one.digest for one in self.inputs]
-        facts = {"options": dict(self.options), "runtime": dict(self.runtime), "digests": digests, "rows": self.rows}
-        return {"kind": self.kind, "fingerprint": self.fingerprint, **facts}
+        return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
 
     def made(self, manifest: Manifest) -> bool:
         """Whether a dataset is what this plan makes. The rows keep their own provenance, so it stands beside them."""
@@ -106,6 +110,13 @@ class RowPlan:
         if old["digests"] != [one.digest for one in self.inputs]:
             found.append("the packed datasets that are read, or their order")
         return "; ".join(found) or "the numbers of the items"
+
+    def describe_made(self, made: Manifest) -> str:
+        """What differs from the job that made a dataset, in words."""
+        job = made.wall_clock.get("job", {"kind": made.generations[-1].kind})
+        if job["kind"] != self.kind:
+            return f"it is a {job['kind']}, and this a {self.kind}"
+        return self.describe_difference(job)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from support.datasets import assert_same, encode, every_kind_schema, values_for,
 
 from packer.cli import main
 from packer.convert import convert
+from packer.merge import merge
 from packer.verify import verify
 from shardspec.entries import Counts, Generation
 from shardspec.errors import BuildError, ResumeMismatchError, UsageError
@@ -152,8 +153,14 @@ def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     assert convert(start, out, format="npy", **QUIET).manifest == first.manifest
     assert stamps == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="--overwrite"):
+    more = begin(tmp_path / "more", rows=6)
+    with pytest.raises(UsageError, match=r"another plan: option format: was 'npy', now 'lmdb'.*--overwrite"):
         convert(start, out, format="lmdb", **QUIET)
+    with pytest.raises(UsageError, match=r"it is a convert, and this a merge"):
+        merge([start, more], out, **QUIET)
+    with pytest.raises(UsageError, match=r"the packed datasets that are read"):
+        convert(more, out, format="npy", **QUIET)
+    assert str(tmp_path) not in (out / "manifest.json").read_text()
     assert convert(start, out, format="lmdb", overwrite=True, **QUIET).manifest.digest == Layout(start).load().digest
     assert not list(out.glob("shard-*.npy"))
     assert verify(out).unlisted == ()

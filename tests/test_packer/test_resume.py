@@ -164,9 +164,49 @@ def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert build(source, out, workers=4).resumed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(UsageError, match="found a packed dataset"):
+    with pytest.raises(UsageError, match=r"packed dataset \(made by another plan: option size: was 16, now 17\)"):
         build(source, out, size=17)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"quality": 80, "shuffle": 3}, "option quality: was 95, now 80; option shuffle: was None, now 3"),
+        ({"steps": ["decode", "resize"]}, "option steps: was [], now ['decode', 'resize']"),
+        ({"limit": 5}, "option limit: was None, now 5; source: '05.png' and 30 more gone"),
+    ],
+)
+def test_a_finished_build_of_another_recipe_names_the_difference(
+    source: Path, tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    before = fingerprints(out)
+    with pytest.raises(UsageError) as caught:
+        build(source, out, **change)
+    assert f"found a packed dataset (made by another plan: {told}): choose another folder" in str(caught.value)
+    assert fingerprints(out) == before
+
+
+def test_a_finished_build_of_another_source_names_the_difference(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    os.utime(source / "05.png", ns=(0, 0))
+    with pytest.raises(UsageError, match="items of the source have changed in size, time or columns"):
+        build(source, out)
+    write_picture(source / "99.png", scene(99, (24, 18)))
+    (source / "00.png").unlink()
+    with pytest.raises(UsageError, match=r"another plan: source: '00\.png' gone; source: '99\.png' new\)"):
+        build(source, out)
+    import packer.runtime as runtime
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "_version", lambda _: "0.0.1")
+        with pytest.raises(UsageError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
+            build(source, out)
 
 
 def test_a_finished_build_with_too_many_rejects_says_so_each_time(tmp_path: Path) -> None:
