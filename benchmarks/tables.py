@@ -18,7 +18,7 @@ from benchmarks.targets import detector_table, targets_table
 
 Found = Mapping[str, Any]
 
-READING = ("readers", "peers", "cold", "limits")
+READING = ("readers", "peers", "cold", "larger", "limits")
 """Benchmarks whose document is that of `benchmarks.measure`."""
 COLUMNS = ("of the limit", "CPU ms/sample", "of the limit by CPU", "memory MB", "disk MB", "pack s", "order")
 ORDERS = ("random", "blockwise", "sequential")
