@@ -1,12 +1,18 @@
-"""The arm of `benchmarks.cold`, in a process of its own: a Loader whose dataset was dropped from the page cache."""
+"""Arms in processes of their own: a Loader whose dataset was dropped from the page cache, and one that has little of it."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import Batches
+from benchmarks.data import SIZE
+from benchmarks.memory_group import memory_group
 from benchmarks.read_through import drop_cache
 from benchmarks.reader_arms import loader
+from readers.loader import available_processors
+
+_OWN_BYTES = 32 << 20
+"""What threads and page tables may take beside batches and page cache."""
 
 
 class ColdLoader:
@@ -37,3 +43,32 @@ class ColdLoader:
 def cold_loader(**options: Any) -> ColdLoader:
     """An arm."""
     return ColdLoader(options)
+
+
+class LimitedLoader(ColdLoader):
+    """The same in a memory group that leaves little room for the page cache beside the batches.
+
+    Parameters
+    ----------
+    options : dict
+        Of the Loader, over raw crops.
+    cache_mb : float
+        What is left for the page cache, MB.
+    """
+
+    def __init__(self, options: Mapping[str, Any], cache_mb: float) -> None:
+        super().__init__(options)
+        # Batches in the ring, in work and in the loop's hands.
+        batches = available_processors() + 6
+        own_bytes = batches * options["batch"] * SIZE * SIZE * 3 + _OWN_BYTES
+        self._limit_bytes = own_bytes + int(cache_mb * 1e6)
+
+    def run(self, epoch: int) -> int:
+        """Consume an epoch within the limit."""
+        with memory_group(self._limit_bytes):
+            return super().run(epoch)
+
+
+def limited_loader(cache_mb: float, **options: Any) -> LimitedLoader:
+    """An arm."""
+    return LimitedLoader(options, cache_mb)

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
+from benchmarks.residency import resident_shares
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -192,11 +193,13 @@ def main() -> None:
     source = folder / "source"
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
     groups: list[dict[str, Any]] = []
-    settings = settings_of(arguments) | {"long": arguments.long, "peers": versions(LIBRARIES)}
+    resident: dict[str, Any] = {}  # by group and dataset: the share of its pages that the page cache held afterwards
+    settings = settings_of(arguments) | {"long": arguments.long, "peers": versions(LIBRARIES), "resident": resident}
     out = artefact(arguments.json, "peers")
 
     def add(name: str, entries: Sequence[Entry]) -> None:
         groups.append(measure_group(name, entries, arguments.rounds, arguments.settle))
+        resident[name] = resident_shares(folder)
         print(group_text(groups[-1]) + "\n", flush=True)
         write(document("peers", settings, groups), out)  # a run that is stopped leaves what it has
 

@@ -33,12 +33,13 @@ def loader(
     fast: bool = False,
     fresh: bool = False,
     repeats: int = 1,
+    read_ahead: int | None = None,
 ) -> Batches:
     """`readers.Loader` over a packed dataset; `repeats` makes long epochs, by an index that lists each row so often."""
     torch.set_num_threads(1)
     dataset = open_dataset(root, FIELDS, checksums=checksums, decode=plan_of(kind, fast))
     whole: Any = dataset if repeats == 1 else _repeated(dataset, repeats)
-    made = Loader(whole, batch, shuffle=shuffle, drop_last=True)  # type: ignore[arg-type] # from JSON
+    made = Loader(whole, batch, shuffle=shuffle, drop_last=True, read_ahead=read_ahead)  # type: ignore[arg-type] # from JSON
 
     if fresh:  # a ring that keeps nothing: what a loop that keeps its batches makes of it, without room for them all
         made._buffers = Ring(batch, 0)

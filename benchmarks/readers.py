@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
+from benchmarks.residency import resident_shares
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -57,7 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
     source = arguments.folder / "source"
     make_source(source, tuple(arguments.kinds), rows_of(arguments))
-    groups = []
+    groups, resident = [], {}
     for kind in arguments.kinds:
         formats = arguments.formats if kind == "raw" else [f for f in arguments.formats if f in ("npy", "lmdb")]
         entries = entries_of(kind, arguments.folder, source, arguments.batch, formats)
@@ -65,8 +66,10 @@ def main() -> None:
             entries = [entry for entry in entries if entry.name.startswith(tuple(arguments.only))]
         entries = limits_of(kind, source, arguments.batch) + entries
         groups.append(measure_group(kind, entries, arguments.rounds, arguments.settle))
+        resident[kind] = resident_shares(arguments.folder)
         print(group_text(groups[-1]) + "\n", flush=True)
-    write(document("readers", settings_of(arguments), groups), artefact(arguments.json, "readers"))
+    settings = settings_of(arguments) | {"resident": resident}
+    write(document("readers", settings, groups), artefact(arguments.json, "readers"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ from benchmarks import peers
 from benchmarks.check import check_epoch
 from benchmarks.data import Source, make_source
 from benchmarks.measure import artefact, check_document, summarise
+from benchmarks.memory_group import NoMemoryGroupError, memory_group
+from benchmarks.residency import resident_share, resident_shares
 from benchmarks.tables import reading_table
+from readers.stores import usable_memory
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,6 +74,41 @@ def test_cold(folder: Path) -> None:
         "Loader, npy, full",
         "Loader, npy, blocks",
     ]
+
+
+def test_larger_than_memory(folder: Path) -> None:
+    found, _ = run("larger", folder, "--formats", "npy", "--cache-mb", "8")
+    check_document(found)
+    limit, *ours = found["groups"][0]["rows"]
+    assert limit["rates"]
+    assert [row["name"].removeprefix("Loader, npy, ") for row in ours] == [
+        *("full", "full, nothing ahead", "blocks", "blocks, nothing ahead"),
+    ]
+    try:
+        with memory_group(1 << 30):
+            pass
+    except NoMemoryGroupError:
+        assert all("not measured: no memory group" in row["error"] for row in ours)
+    else:
+        assert all(len(row["rates"]) == 2 for row in ours), [row["error"] for row in ours]
+
+
+def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
+    before, groups = usable_memory(), Path("/proc/self/cgroup").read_text()
+    try:
+        with memory_group(100 << 20) as group:
+            assert usable_memory() == 100 << 20
+    except NoMemoryGroupError as error:
+        pytest.skip(str(error))
+    assert (usable_memory(), Path("/proc/self/cgroup").read_text()) == (before, groups)
+    assert not group.exists()
+
+
+def test_what_was_just_read_is_resident(tmp_path: Path) -> None:
+    assert resident_share(tmp_path) is None
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "file").write_bytes(bytes(1 << 20))
+    assert resident_shares(tmp_path) == {"set": 1.0}
 
 
 def test_peers_without_the_peers(folder: Path) -> None:
