@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.counts import total
+from packer.damage import describe_damage
 from packer.deep_check import check_keys, check_shard
 from packer.packed_rows import open_shard
 from packer.progress import Progress
@@ -65,7 +66,7 @@ def verify(path: Path, *, deep: bool = False, progress: bool = False) -> VerifyR
         The dataset's folder.
     deep : bool
         Also decode every value of every sample, and check shapes, dtypes, ranges, that keys are unique, and that the index
-        holds what the shards hold. Only files whose digest matches are opened.
+        holds what the shards hold. Of a shard whose digest does not match, a process of its own finds out which samples can be read.
     progress : bool
         Whether to show progress on standard error.
 
@@ -83,6 +84,8 @@ def verify(path: Path, *, deep: bool = False, progress: bool = False) -> VerifyR
             if found:
                 problems[entry.name] = found
             shown.advance()
+    if deep:
+        _name_samples(layout, manifest, problems)
     listed = [problems[entry.name] for entry in entries if entry.name in problems]
     whole = [shard for shard in manifest.shards if not any(entry.name in problems for entry in shard.files)]
     listed += _check_manifest(layout, manifest)
@@ -120,6 +123,16 @@ def _check_file(layout: Layout, entry: FileEntry) -> str:
     except OSError as error:
         return f"{layout.file(entry)}: expected a file that can be read, found: {error.strerror or error}"
     return ""
+
+
+def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> None:
+    """Add to what is wrong with a shard's file which samples that is."""
+    start = 0
+    for number, shard in enumerate(manifest.shards):
+        damaged = [entry.name for entry in shard.files if entry.name in problems]
+        if damaged:
+            problems[damaged[-1]] += f"; {describe_damage(layout, number, shard, start)}"
+        start += shard.samples
 
 
 def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:

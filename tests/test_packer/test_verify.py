@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packed_files import face_columns, write_faces
+from packed_files import face_columns, read_all, write_faces
 from support.datasets import face_schema, write_dataset
 
 from packer.cli import main
@@ -38,7 +38,7 @@ def test_every_flipped_byte_of_every_file_is_found(tmp_path: Path) -> None:
         path = tmp_path / entry.name
         for offset in (0, entry.bytes // 2, entry.bytes - 1):
             _flip(path, offset)
-            (problem,) = verify(tmp_path, deep=True).problems
+            (problem,) = verify(tmp_path).problems
             assert str(path) in problem
             assert entry.sha256 in problem
             _flip(path, offset)
@@ -55,6 +55,39 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
     assert [
         str(path) in text for path, text in zip([*paths[:2], Layout(tmp_path).index("label")], problems, strict=True)
     ]
+
+
+def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_can_be_told(tmp_path: Path) -> None:
+    keys = "the shard holds rows 4 to 7 of the dataset, keys '00000001-000001' to '00000001-000002'"
+    for format, name, row in (("npy", "image.bin", 6), ("tfrecord", "", 6), ("lmdb", "", 6), ("parquet", "", 6)):
+        root = tmp_path / format
+        manifest = write_faces(root, 12, format, codec="png", shard_rows=4)
+        value = read_all(root)["image"][row]
+        (path,) = [
+            root / e.name for e in manifest.shards[1].files if e.name.endswith(name) and not e.name.endswith("idx")
+        ]
+        at = path.read_bytes().index(value)
+        _flip(path, at + 50)  # the picture's own checksum tells
+        (problem,) = verify(root, deep=True).problems
+        assert str(path) in problem
+        if format == "parquet":  # a page has one checksum for all of its rows
+            assert "rows 4 to 7 of the dataset" in problem
+            assert "cannot be read whole: row 4 " in problem
+        else:
+            assert f"{keys}; 1 cannot be read whole: row 6 (key '00000000-000002'): " in problem, problem
+
+
+def test_damage_that_cannot_be_told_apart_is_said(tmp_path: Path) -> None:
+    write_faces(tmp_path, 6, "npy", shard_rows=4)
+    _flip(tmp_path / "shard-00001" / "image.npy", -1)
+    (problem,) = verify(tmp_path, deep=True).problems
+    assert "keys '00000001-000001' to '00000002-000001'; all of them can be read, so which have changed" in problem
+    (tmp_path / "shard-00001" / "key.bin").unlink()
+    problem = verify(tmp_path, deep=True).problems[-1]
+    assert (
+        "the shard holds rows 4 to 5 of the dataset; 2 cannot be read whole: row 4: field 'key': shard-00001/key.bin: expected"
+        in problem
+    )
 
 
 def _pack(root: Path, name: str, row: int, value: object) -> None:

@@ -1,0 +1,156 @@
+"""Which samples of a damaged shard cannot be read. A process of its own reads them, since a library may crash over bad bytes.
+
+Run as ``python -m packer.damage DATASET SHARD_NUMBER``: one JSON line per row that was tried, ``[row, key or null, what is wrong]``.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.packed_rows import batch_rows, open_shard
+from packer.value_checks import ValueChecks
+from readers.formats.base import ShardReader
+from shardspec.columns import Columns, allocate
+from shardspec.entries import Shard
+from shardspec.formats import get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.registry import resolve
+from shardspec.schema import Schema
+
+LISTED = 20
+"""Samples of one shard that are listed; the rest are counted."""
+
+LIMIT_S = 600.0
+"""For reading one damaged shard, which may send a library into an endless loop."""
+
+Line = tuple[int, str | None, str]
+
+
+def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> str:
+    """Which samples of a damaged shard cannot be read, in words.
+
+    Parameters
+    ----------
+    number : int
+        The shard's in the manifest.
+    start : int
+        The dataset's number of the shard's first row.
+    """
+    command = [sys.executable, "-m", "packer.damage", str(layout.root), str(number)]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)  # noqa: S603
+        output, ended = done.stdout, f"the process that read it ended with status {done.returncode}"
+        if not done.returncode:
+            ended = ""
+    except subprocess.TimeoutExpired as error:
+        output, ended = error.stdout or b"", f"reading it took more than {LIMIT_S:g} s"
+    lines: list[Line] = [tuple(json.loads(line)) for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
+    place = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
+    keys = [key for _, key, _ in lines if key is not None]
+    if keys:
+        place += f", keys {keys[0]!r} to {keys[-1]!r}"
+    bad = [line for line in lines if line[2]]
+    if not bad and len(lines) == shard.samples:
+        return f"{place}; all of them can be read, so which have changed cannot be told"
+    untried = shard.samples - len(lines)
+    texts = [
+        f"row {start + row}{f' (key {key!r})' if key is not None else ''}: {what}" for row, key, what in bad[:LISTED]
+    ]
+    if len(bad) > LISTED:
+        texts.append(f"and {len(bad) - LISTED} more")
+    if untried:
+        texts.append(f"{untried} from row {start + len(lines)} on{f', since {ended}' if ended else ''}")
+    return f"{place}; {len(bad) + untried} cannot be read whole: {'; '.join(texts)}"
+
+
+def examine(layout: Layout, number: int) -> Iterator[Line]:
+    """Try every row of a shard: its number there, its key, and what is wrong with it, if anything."""
+    manifest = layout.load()
+    shard, schema = manifest.shards[number], manifest.schema
+    try:
+        reader = open_shard(layout, manifest, shard)
+    except Exception as error:  # of whatever library
+        for row in range(shard.samples):
+            yield row, None, f"the shard cannot be opened ({_told(error, layout)})"
+        return
+    checks = ValueChecks(schema)
+    step = batch_rows(shard)
+    for first in range(0, shard.samples, step):
+        rows = range(first, min(first + step, shard.samples))
+        columns = _read(reader, schema, rows)
+        if isinstance(columns, dict) and "key" in columns:
+            keys: list[str | None] = [bytes(key).decode(errors="replace") for key in columns["key"]]
+        else:
+            keys = [_key(layout, manifest, shard, row) for row in rows]
+        faults: dict[int, str] = {}
+        if isinstance(columns, dict):
+            for row, field, message in checks.faults(columns):
+                faults.setdefault(row, f"field {field!r}: {message}")
+        else:
+            faults = {row - first: _row_fault(reader, schema, checks, row, layout) for row in rows}
+        for row, key in zip(rows, keys, strict=True):
+            yield row, key, faults.get(row - first, "")
+
+
+def _row_fault(reader: ShardReader, schema: Schema, checks: ValueChecks, row: int, layout: Layout) -> str:
+    """What is wrong with one row: the first field of it that cannot be read, or whose value cannot be."""
+    columns = _read(reader, schema, range(row, row + 1))
+    if isinstance(columns, dict):
+        return next((f"field {field!r}: {message}" for _, field, message in checks.faults(columns)), "")
+    broken = []
+    for field in schema:
+        found = _read(reader, schema.select([field.name]), range(row, row + 1))
+        if not isinstance(found, dict):
+            broken.append((field.name, found))
+    if not broken or len(broken) == len(schema):
+        return _told(broken[0][1] if broken else columns, layout)
+    more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    return f"field {broken[0][0]!r}{more}: {_told(broken[0][1], layout)}"
+
+
+def _read(reader: ShardReader, schema: Schema, rows: range) -> Columns | Exception:
+    out = allocate(schema, len(rows))
+    try:
+        reader.read(np.array(rows, np.int64), schema.names, out, np.arange(len(rows)))
+    except Exception as error:  # of whatever library
+        return error
+    return out
+
+
+def _key(layout: Layout, manifest: Manifest, shard: Shard, row: int) -> str | None:
+    """The key of a row that was not read with the others; the format's checksums, which cover more than the key, aside."""
+    if "key" not in manifest.schema:
+        return None
+    name = manifest.format
+    try:
+        kind: Any = resolve("format", name, {name: get_format(name).reader})
+        reader = kind(layout.shard(shard, name), shard, manifest.schema, checksums=False)
+        columns = _read(reader, manifest.schema.select(["key"]), range(row, row + 1))
+        reader.close()
+    except Exception:  # of whatever library
+        return None
+    return bytes(columns["key"][0]).decode(errors="replace") if isinstance(columns, dict) else None
+
+
+def _told(error: Exception, layout: Layout) -> str:
+    """A reader's complaint without the file's name and the advice, which stand before it already."""
+    text = str(error).replace(f"{layout.root}/", "").split(": the file was changed or cut off", maxsplit=1)[0]
+    return text or type(error).__name__
+
+
+def main(root: Path, number: int) -> None:
+    """Print a line for every row."""
+    with suppress(BrokenPipeError):
+        for line in examine(Layout(root), number):
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
