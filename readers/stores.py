@@ -43,7 +43,7 @@ class Store:
     ----------
     root : Path
     bytes : int
-        Read in an epoch.
+        Read in an epoch, whichever fields are read.
     """
 
     root: Path
