@@ -32,6 +32,7 @@ PACKER_TOP = (
     "packer.api",
     "packer.assemble",
     "packer.cli",
+    "packer.command_line",
     "packer.commands",
     "packer.commit",
     "packer.convert",

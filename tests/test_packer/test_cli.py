@@ -13,7 +13,7 @@ from support.command import environment, run_packer
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
-from packer.cli import COMMANDS
+from packer.command_line import COMMANDS
 from packer.recipe import Recipe
 from shardspec.layout import Layout
 
@@ -231,6 +231,24 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
     assert "packed, but 1 of 4 items (25.0%) were rejected, more than 5.0%" in done.stderr
     check_whole(tmp_path / "out")
     run_packer("build", source, tmp_path / "out", "--max-rejects", "25%")
+
+
+@pytest.mark.parametrize("module", ["argparse", "packer.command_parser", "numpy", "packer.api"])
+def test_ctrl_c_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str) -> None:
+    hook = (
+        "import os, signal, sys\n"
+        "def hook(event, arguments):\n"
+        f"    if event == 'import' and arguments[0] == {module!r}:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "if 'packer' in sys.orig_argv:\n"
+        "    sys.addaudithook(hook)\n"
+    )
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "sitecustomize.py").write_text(hook)
+    env = environment(python_path=tmp_path / "hooks")
+    done = run_packer("build", source, tmp_path / "out", env=env, expect=130)
+    assert (done.stdout, done.stderr) == ("", "packer: interrupted\n")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_table_is_packed_with_its_columns(source: Path, tmp_path: Path) -> None:
