@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from packer.detect.runtime import resolve_runtime
 from packer.encode import load_to_baseline
@@ -28,6 +29,8 @@ _OF_FORMAT: Mapping[str, tuple[str, ...]] = {
 def describe_runtime(recipe: Recipe) -> dict[str, str]:
     """Versions of the libraries that a recipe uses, by name, ``detector`` where it looks for faces, and digests of the files it names.
 
+    Of a step ``module:function`` it is the file of that module, and not what the module imports.
+
     Raises
     ------
     MissingDependencyError, UsageError
@@ -49,8 +52,22 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
         path = getattr(recipe, option)
         if path is not None and "faces" in steps:
             runtime[option] = digest_file_or_folder(path)
+    for step in steps:
+        origin = _file_of(step)
+        if origin is not None:
+            runtime[f"file of step {step}"] = digest_file_or_folder(origin)
     runtime.update((name, _version(name)) for name in sorted(names))
     return dict(sorted(runtime.items()))
+
+
+def _file_of(step: str) -> str | None:
+    """The file of a user's step's module; None for a built-in step, and where there is none (a notebook's cell, ``python -c``)."""
+    module, colon, _ = step.partition(":")
+    try:
+        spec = find_spec(module) if colon else None
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
 
 
 def library_versions(format: str) -> dict[str, str]:

@@ -148,6 +148,32 @@ def test_another_library_is_an_error_that_names_the_difference(
     build(source, out)
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_changed_step_is_a_difference(source: Path, tmp_path: Path, finished: bool) -> None:
+    """Its file is looked at, not its time; what the module imports is not."""
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    (steps / "helper.py").write_text("LIMIT = 1\n")
+    (steps / "mine.py").write_text("import helper\n\ndef keep(samples):\n    yield from samples\n")
+    env = environment(python_path=steps)
+    call = ("build", source, tmp_path / "out", "--steps", "decode,mine:keep", "--quiet", "--engine", "inline")
+    if finished:
+        run_packer(*call, env=env)
+    else:
+        (source / "33.png").write_bytes(b"no picture")
+        run_packer(*call, "--on-error", "fail", env=env, expect=1)
+        assert (tmp_path / "out" / ".build" / "plan.json").exists()
+    os.utime(steps / "mine.py", ns=(0, 0))
+    (steps / "helper.py").write_text("LIMIT = 2\n")
+    if finished:
+        run_packer(*call, env=env)
+    (steps / "mine.py").write_text("def keep(samples):\n    yield from list(samples)\n")
+    told = run_packer(*call, env=env, expect=None)
+    assert told.returncode in (1, 2)
+    assert "runtime file of step mine:keep: was '" in told.stderr
+    assert "source: " not in told.stderr
+
+
 def test_what_does_not_decide_the_bytes_may_change(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
