@@ -78,10 +78,11 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     cached = list(islice(loader, _CACHED_BATCHES))
     step_rate = _measure_step(cached, step, batches)
     batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
-    order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
+    taken = loader.order  # which the restored state may leave undecided again
+    order = f"order {taken!r}, {loader.order_reason}; {batches_ahead}"
     loader.load_state_dict(state)
     read_s, transform_s, processor = _measure_reading(loader.dataset)
-    verdict = _verdict(loader, together, waiting, alone, step_rate, read_s, transform_s, processor)
+    verdict = _verdict(loader, taken, together, waiting, alone, step_rate, read_s, transform_s, processor)
     return Diagnosis(together, waiting, alone, step_rate, read_s, transform_s, processor, verdict, order)
 
 
@@ -139,6 +140,7 @@ def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
 
 def _verdict(
     loader: Loader,
+    order: str | bool,
     together: float,
     waiting: float,
     alone: float,
@@ -163,10 +165,9 @@ def _verdict(
             "or use a DataLoader with worker processes if they are Python code."
         )
     if processor < _CPU_BOUND:
-        # The state was restored, so an order that was chosen may be undecided again.
-        order = "" if loader.order == "blocks" else "shuffle='blocks', "
+        shuffle = "" if order == "blocks" else "shuffle='blocks', "
         return (
-            f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: {order}"
+            f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: {shuffle}"
             f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})."
         )
     spare = available_processors() - loader.workers

@@ -42,6 +42,9 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
     found = diagnose(Loader(dataset, 10), lambda batch: None, batches=6)
     assert "for the disk or network: shuffle='blocks'" in found.verdict
     assert found.read_processor < 0.5
+    found = diagnose(Loader(dataset, 10, shuffle="blocks"), lambda batch: None, batches=6)
+    assert "for the disk or network: a greater read_ahead (now 0)" in found.verdict
+    assert found.order == "order 'blocks', as asked for; 0 batches read ahead"
 
 
 @pytest.mark.parametrize("steps", [0, 3])
