@@ -68,7 +68,8 @@ class TrainBatches:
         consumed = self._consumed
         if self._begun_at is not None:
             processed = self._processed()
-            consumed += (processed - self._begun_at) * self.samples_per_step
+            # A last batch may be smaller, and a few samples are repeated to make the ranks' lengths equal.
+            consumed = min(consumed + (processed - self._begun_at) * self.samples_per_step, self._samples())
             if processed >= self._length:
                 consumed = self._samples()
         return {**self._source.state_dict(consumed), "samples_per_step": self.samples_per_step}

@@ -1,5 +1,6 @@
 """How far an order has been consumed: what the sampler and the Loader both save, restore and count."""
 
+from operator import index
 from typing import Any
 
 from readers.choice import Choice
@@ -73,10 +74,20 @@ class Progress:
         return self.cut.length(len(self.order))
 
     def state_dict(self, consumed: int) -> dict[str, Any]:
-        """The state after all ranks together have consumed so many samples of the present epoch."""
-        if consumed < 0:
-            raise UsageError(f"consumed: expected 0 samples or more, found {consumed}")
-        return {**self._order_state(), "epoch": self.epoch, "consumed": min(consumed, len(self.order))}
+        """The state after all ranks together have consumed so many samples of the present epoch.
+
+        Raises
+        ------
+        UsageError
+            There are not so many; a few more than the order has may be repeated ones, that make the ranks' lengths equal.
+        """
+        total = len(self.order)
+        if not 0 <= index(consumed) < total + self.cut.world_size:
+            raise UsageError(
+                f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: count from the epoch's beginning, "
+                "over all ranks, and of a smaller last batch what it holds"
+            )
+        return {**self._order_state(), "epoch": self.epoch, "consumed": min(index(consumed), total)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore: the next iteration goes on where the saved one was, at any number of ranks.
@@ -86,7 +97,7 @@ class Progress:
         Raises
         ------
         UsageError
-            The state is of another order. The message shows both.
+            The state is of another order (the message shows both), or says that more was consumed than there is.
         """
         if self._auto and state.get("shuffle") in ("full", "blocks"):
             self.decide(Choice(state["shuffle"], "as in the state that was loaded"))
@@ -100,6 +111,8 @@ class Progress:
                 f"state: expected one of this order, found another; they differ in {', '.join(differing)}: "
                 f"here {expected}, in the state {found}: make the dataset and the loader as they were when it was saved"
             )
-        self.epoch = check_epoch(state["epoch"])
-        self.consumed = int(state["consumed"])
+        epoch, consumed = check_epoch(state["epoch"]), index(state["consumed"])
+        if not 0 <= consumed <= len(self.order):
+            raise UsageError(f"state: expected 0 to {len(self.order)} samples consumed, found {consumed}")
+        self.epoch, self.consumed = epoch, consumed
         self._begun = self._chosen = False

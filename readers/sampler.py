@@ -17,7 +17,8 @@ _CHUNK = 4096
 class OrderSampler(Sampler[int]):
     """Yields this rank's part of every epoch, as indices that carry the seed and the epoch to the dataset.
 
-    The length is the same on every rank. Iterating again takes the next epoch; `set_epoch` chooses one.
+    The length is the same on every rank, and that of a whole epoch also where a state was loaded and the next iteration yields
+    the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers. Iterating again takes the next epoch; `set_epoch` chooses one.
 
     Parameters
     ----------
@@ -87,8 +88,14 @@ class OrderSampler(Sampler[int]):
         ----------
         consumed : int, optional
             Samples of this epoch that the training loops of all ranks together have consumed. A DataLoader's workers run
-            ahead of the loop, so only the loop knows: steps × batch size × ranks. Without it, what this sampler has handed
-            out counts, times the ranks (right for StatefulDataLoader, which keeps the state of every batch).
+            ahead of the loop, so only the loop knows: steps × batch size × ranks, the last batch by what it holds. Without it,
+            what this sampler has handed out counts, times the ranks (right for StatefulDataLoader, which keeps the state of
+            every batch).
+
+        Raises
+        ------
+        UsageError
+            The epoch has not so many.
         """
         if consumed is None:
             consumed = self._progress.consumed + self._yielded * self._progress.cut.world_size

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from readers import open_dataset
+from readers import Loader, open_dataset
 from readers.seeding import SampledIndex, sample_rng
 from shardspec.errors import UsageError
 
@@ -90,8 +90,33 @@ def test_states_of_other_orders_are_refused(dataset):
     ):
         with pytest.raises(UsageError, match="expected one of this order, found another"):
             other.load_state_dict(state)
-    with pytest.raises(UsageError, match="consumed: expected 0 samples or more"):
-        dataset.sampler().state_dict(consumed=-1)
+
+
+@pytest.mark.parametrize("make", [lambda d, **how: d.sampler(**how), lambda d, **how: Loader(d, 7, **how)])
+def test_more_than_an_epoch_has_is_refused(dataset, make):
+    """A count over several epochs, say, which would have been taken for the end of this one."""
+    for consumed in (-1, 61, 120):
+        with pytest.raises(UsageError, match=f"consumed: expected 0 to 60 samples of this epoch, found {consumed}"):
+            make(dataset).state_dict(consumed=consumed)
+    assert make(dataset).state_dict(consumed=60)["consumed"] == 60
+    # Eight ranks take 64, four of them a second time.
+    second = make(dataset, rank=1, world_size=8)
+    assert len([*second]) in (8, 2), "samples, or batches of seven"
+    assert second.state_dict(consumed=64)["consumed"] == 60
+    state = make(dataset).state_dict(consumed=60)
+    with pytest.raises(UsageError, match="state: expected 0 to 60 samples consumed, found 61"):
+        make(dataset).load_state_dict({**state, "consumed": 61})
+
+
+@pytest.mark.parametrize("world_size", [1, 7, 8])
+def test_what_was_handed_out_is_never_too_much(dataset, world_size):
+    for begun in (0, 57, 59):
+        for rank in (0, world_size - 1):
+            sampler = dataset.sampler(rank=rank, world_size=world_size)
+            sampler.load_state_dict({**sampler.state_dict(), "consumed": begun})
+            assert len(list(sampler)) == -(-(60 - begun) // world_size)
+            assert sampler.state_dict()["consumed"] == 60
+            assert len(sampler) == -(-60 // world_size), "that of a whole epoch, as torch's samplers have it"
 
 
 def test_a_samples_generator_is_philox_under_its_integers():
