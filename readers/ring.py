@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from readers.values import BatchLayout
+from readers.values import BatchLayout, empty_aligned
 from shardspec.columns import Columns
 
 _LEASE_BYTES_MIN = 1 << 16
@@ -76,9 +76,9 @@ class Ring:
         try:
             memory = free.pop()
         except IndexError:
-            memory = np.empty(shape, dtype)
+            memory = empty_aligned(shape, dtype)
         if memory.shape != shape or memory.dtype != dtype:  # left from another layout
-            memory = np.empty(shape, dtype)
+            memory = empty_aligned(shape, dtype)
         lease = _Lease(memory, (rows, *shape[1:]))
         weakref.finalize(lease, _give_back, free, memory, self._keep).atexit = False
         return np.asarray(lease)
