@@ -31,7 +31,7 @@ class Frame(Protocol):
         """
         ...
 
-    def refine(self, net: str, windows: IntArray) -> FloatArray:
+    def refine(self, net: str, windows: IntArray, min_logit: float) -> FloatArray:
         """Run R-net or O-net on windows of the picture, each shrunk or grown to the net's size by area averaging.
 
         Parameters
@@ -39,6 +39,8 @@ class Frame(Protocol):
         net : {"rnet", "onet"}
         windows : ndarray, (n, 4), int64
             Left, top, right, bottom (exclusive); inside the picture and not empty.
+        min_logit : float
+            Rows that do not reach it may hold approximate values, which do not reach it either.
 
         Returns
         -------
@@ -64,7 +66,7 @@ class Runtime(Protocol):
 
 
 class _Entry(NamedTuple):
-    target: str  # "module:Class", called as Class(networks, device=..., threads=..., precision=...)
+    target: str  # "module:Class", called as Class(networks, device=..., threads=..., precision=..., screen=...)
     library: str  # what must be importable
     install: str
 
@@ -100,10 +102,10 @@ def resolve_runtime(name: str, device: str) -> str:
 
 
 def make_runtime(
-    name: str, networks: Mapping[str, tuple[Layer, ...]], *, device: str, threads: int, precision: str
+    name: str, networks: Mapping[str, tuple[Layer, ...]], *, device: str, threads: int, precision: str, screen: bool
 ) -> Runtime:
     """Import a runtime's file and make it; ``name`` is a key of ``RUNTIMES``."""
     module, _, cls = RUNTIMES[name].target.partition(":")
     factory = getattr(importlib.import_module(module), cls)
-    runtime: Runtime = factory(networks, device=device, threads=threads, precision=precision)
+    runtime: Runtime = factory(networks, device=device, threads=threads, precision=precision, screen=screen)
     return runtime

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import skimage.data
 
-from packer.detect import Detections, Detector
+from packer.detect import Detections, Detector, cpu
 from packer.detect import runtime as runtimes
 from packer.detect.networks import build_networks
 from packer.detect.weights import load_weights
@@ -174,7 +174,7 @@ def test_description_is_json_and_names_what_decides(detector):
     description = detector.describe()
     assert json.loads(json.dumps(description)) == description
     assert description["weights"] == "facenet-pytorch 2.5.3"
-    assert description["precision"] == "float32"
+    assert description["precision"].startswith("float32")
     others = [
         Detector(min_face=30),
         Detector(skip_levels=1),
@@ -240,7 +240,7 @@ def test_a_device_whose_memory_is_too_small_is_asked_again_in_pieces(monkeypatch
     detector._runtime = torch_runtime.TorchRuntime(networks, sample_on_device=True)
     calls = []
 
-    def refuse(self, net, windows):
+    def refuse(self, net, windows, min_logit):
         calls.append(net)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -268,6 +268,53 @@ def test_a_users_settings_of_precision_stay_and_are_not_used(monkeypatch):
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _noisy(run, level):
+    """The networks, each of their logits moved by up to `level`."""
+    rng = np.random.default_rng(0)
+
+    def screen(net, pixels):
+        outputs = run(net, pixels).copy()
+        logits = outputs[:, -1]
+        logits += rng.uniform(-level, level, logits.shape).astype(np.float32)
+        return outputs
+
+    return screen
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
+@pytest.mark.parametrize("shape", [(512, 512), (301, 351), (251, 143)])
+def test_a_coarse_look_before_changes_nothing(monkeypatch, shape):
+    """However the coarse nets err within the margins, the float32 nets decide."""
+    exact = Detector(runtime="openvino", screen=False)
+    picture = np.ascontiguousarray(PORTRAIT[: shape[0], 150 : 150 + shape[1]] if shape[1] < 512 else PORTRAIT)
+    expected = exact.detect([picture])
+    screened = Detector(runtime="openvino")
+    run = exact._runtime._run
+    coarse = _noisy(run, 0.7)
+    looks = []
+
+    def run_cells(net, pixels):
+        looks.append(net)
+        if net != "cells":
+            return run(net, pixels)
+        return run("pnet", pixels)
+
+    monkeypatch.setattr(screened._runtime, "open", lambda image: cpu.CpuFrame(image, run_cells, coarse))
+    found = screened.detect([picture])
+    assert len(expected.scores) == 1
+    assert "cells" in looks
+    assert np.array_equal(found.offsets, expected.offsets)
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-3)
+    np.testing.assert_allclose(found.points, expected.points, atol=1e-3)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
+def test_the_processors_own_coarse_look_changes_nothing():
+    expected, found = (Detector(runtime="openvino", screen=screen).detect([PORTRAIT]) for screen in (False, True))
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-3)
+    np.testing.assert_allclose(found.points, expected.points, atol=1e-3)
 
 
 def test_a_device_is_checked_before_a_build_and_a_gpu_is_not_taken(monkeypatch):
