@@ -46,12 +46,8 @@ class Progress:
     @property
     def shuffle(self) -> str | bool:
         """The order's name; ``"auto"`` until it is decided."""
-        name = self._order_state()["shuffle"]
+        name = _order_state(self.order, self.undecided)["shuffle"]
         return name if isinstance(name, bool) else str(name)
-
-    def _order_state(self) -> dict[str, int | str | bool | None]:
-        undecided = {"shuffle": "auto", "window": None} if self.undecided else {}
-        return self.order.state() | undecided
 
     def begin(self) -> tuple[int, int]:
         """Start an iteration: its epoch, and how much of it was consumed before."""
@@ -87,7 +83,11 @@ class Progress:
                 f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: count from the epoch's beginning, "
                 "over all ranks, and of a smaller last batch what it holds"
             )
-        return {**self._order_state(), "epoch": self.epoch, "consumed": min(index(consumed), total)}
+        return {
+            **_order_state(self.order, self.undecided),
+            "epoch": self.epoch,
+            "consumed": min(index(consumed), total),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore: the next iteration goes on where the saved one was, at any number of ranks.
@@ -99,11 +99,13 @@ class Progress:
         UsageError
             The state is of another order (the message shows both), or says that more was consumed than there is.
         """
+        order, undecided, reason = self.order, self.undecided, self.reason
         if self._auto and state.get("shuffle") in ("full", "blocks"):
-            self.decide(Choice(state["shuffle"], "as in the state that was loaded"))
+            order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
+            reason = "as in the state that was loaded"
         elif self._auto and state.get("shuffle") == "auto":
-            self.undecided = True
-        expected = self._order_state()
+            undecided = True
+        expected = _order_state(order, undecided)
         found = {name: state.get(name) for name in expected}
         if found != expected:
             differing = [name for name in expected if found[name] != expected[name]]
@@ -114,5 +116,11 @@ class Progress:
         epoch, consumed = check_epoch(state["epoch"]), index(state["consumed"])
         if not 0 <= consumed <= len(self.order):
             raise UsageError(f"state: expected 0 to {len(self.order)} samples consumed, found {consumed}")
+        self.order, self.undecided, self.reason = order, undecided, reason
         self.epoch, self.consumed = epoch, consumed
         self._begun = self._chosen = False
+
+
+def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:
+    """What a resume compares; an order that is not decided has no name yet."""
+    return order.state() | ({"shuffle": "auto", "window": None} if undecided else {})

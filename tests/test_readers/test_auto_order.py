@@ -170,6 +170,15 @@ def test_a_state_from_before_the_first_epoch_decides_nothing(raw_path, monkeypat
         Loader(open_dataset(raw_path), 8, shuffle=False).load_state_dict(loader.state_dict())
 
 
+def test_a_state_that_is_refused_decides_nothing(raw_path, monkeypatch):
+    memory_is(monkeypatch, TINY)
+    loader, other = (Loader(open_dataset(raw_path), 8, seed=seed) for seed in (1, 2))
+    next(iter(other))
+    with pytest.raises(UsageError, match="differ in seed"):
+        loader.load_state_dict(other.state_dict())
+    assert loader.order == "auto"
+
+
 def test_the_diagnosis_names_the_order(raw_path, monkeypatch):
     memory_is(monkeypatch, TINY)
     found = diagnose(Loader(open_dataset(raw_path), 5), lambda batch: None, batches=4)
