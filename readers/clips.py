@@ -1,6 +1,7 @@
 """Clips: samples that follow one another in one video, or in one track of a face, as one sample."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -91,7 +92,7 @@ class ClipDataset(SampleDataset):
     def _stacked(self, value: ValueLayout) -> ValueLayout:
         if value.shape is None:
             return LIST
-        return ValueLayout((self.length, *value.shape), value.dtype, value.picture)
+        return replace(value, shape=(self.length, *value.shape))
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read clips, row i into place ``at[i]``; pictures straight into the batch."""

@@ -68,17 +68,19 @@ class Ring:
             elif rows * math.prod(value.shape) * value.dtype.itemsize < _LEASE_BYTES_MIN:
                 out[name] = np.empty((rows, *value.shape), value.dtype)
             else:
-                out[name] = self._lease(name, (self._rows, *value.shape), value.dtype, rows)
+                out[name] = self._lease(name, (self._rows, *value.shape), value.dtype, value.begin, rows)
         return out
 
-    def _lease(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
+    def _lease(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], begin: int, rows: int
+    ) -> npt.NDArray[Any]:
         free = self._free.setdefault(name, deque())
         try:
             memory = free.pop()
         except IndexError:
-            memory = empty_aligned(shape, dtype)
+            memory = empty_aligned(shape, dtype, begin)
         if memory.shape != shape or memory.dtype != dtype:  # left from another layout
-            memory = empty_aligned(shape, dtype)
+            memory = empty_aligned(shape, dtype, begin)
         lease = _Lease(memory, (rows, *shape[1:]))
         weakref.finalize(lease, _give_back, free, memory, self._keep).atexit = False
         return np.asarray(lease)

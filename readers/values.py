@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy.typing as npt
 from shardspec.columns import Columns
 from shardspec.schema import Field
 
-_ALIGNMENT = 64
+_LINE_BYTES = 64
 """Bytes of a cache line, which no vector register exceeds."""
+_JPEG_BEGIN = 16
+"""libjpeg-turbo writes rows that begin at a multiple of 32 bytes past the caches, which here took 5 % longer (Zen 4)."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,14 @@ class ValueLayout:
         None exactly where `shape` is.
     picture : bool
         Whether the last three axes are (H, W, 3): torch gets them as (3, H, W), in channels_last memory.
+    begin : int
+        Bytes behind the start of a cache line at which a batch of them best begins, for speed alone.
     """
 
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any] | None
     picture: bool = False
+    begin: int = field(default=0, compare=False)
 
 
 LIST = ValueLayout(None, None)
@@ -43,7 +48,8 @@ def layout_of_field(field: Field) -> ValueLayout:
     varies = field.kind in ("ragged", "text") or None in field.shape
     if varies:
         return ValueLayout(None, None, field.is_image)
-    return ValueLayout(tuple(axis for axis in field.shape if axis is not None), field.numpy_dtype, field.is_image)
+    shape = tuple(axis for axis in field.shape if axis is not None)
+    return ValueLayout(shape, field.numpy_dtype, field.is_image, _JPEG_BEGIN if field.codec.name == "jpeg" else 0)
 
 
 def allocate_values(layout: BatchLayout, rows: int) -> Columns:
@@ -51,18 +57,18 @@ def allocate_values(layout: BatchLayout, rows: int) -> Columns:
     return {
         name: [None] * rows
         if value.shape is None or value.dtype is None
-        else empty_aligned((rows, *value.shape), value.dtype)
+        else empty_aligned((rows, *value.shape), value.dtype, value.begin)
         for name, value in layout.items()
     }
 
 
-def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An uninitialised array that begins at the start of a cache line.
+def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], begin: int = 0) -> npt.NDArray[Any]:
+    """An uninitialised array that begins so many bytes behind the start of a cache line.
 
     numpy's own begin 16 bytes behind one, where copying rows of 150 kB into them took a third longer (Zen 4, glibc 2.36).
     """
     size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
+    memory = np.empty(size + _LINE_BYTES, np.uint8)
+    start = (begin - memory.ctypes.data) % _LINE_BYTES
     array: npt.NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
     return array

@@ -31,10 +31,13 @@ class ShardReader(Protocol):
         File descriptors held while open.
     threads : bool
         Whether `read` may be called from several threads at once.
+    views : bool
+        Whether `read` takes a list for a fixed field, too, whose places then get arrays: views of the mapped file.
     """
 
     descriptors: int
     threads: bool
+    views: bool
 
     def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None: ...
 

@@ -1,5 +1,6 @@
 """What the readers of all formats do alike: complaints about a damaged shard, and gathering of rows."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from shardspec.columns import IntArray
 from shardspec.errors import ShardCorruptError
 from shardspec.schema import Field
 
-_ROW_BY_ROW_BYTES = 4096
+ROW_BY_ROW_BYTES = 4096
 """From this size on, a copy per row costs less than a second copy of all rows."""
 
 
@@ -57,26 +58,38 @@ def is_run(positions: IntArray) -> bool:
     return bool((np.diff(positions) == 1).all())
 
 
-def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any], at: IntArray) -> None:
-    """``out[at] = values[rows]`` with one copy, and without the GIL where rows are large.
+def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any] | list[Any], at: IntArray) -> None:
+    """``out[at] = values[rows]`` with one copy, and without the GIL where rows are large. A list gets views.
 
     Parameters
     ----------
     values : ndarray, (N, ...)
     rows : int64 array, (n,), within 0 and N - 1
-    out : ndarray, (M, ...), of the dtype of `values`
+    out : ndarray, (M, ...), of the dtype of `values`, or list of M
     at : int64 array, (n,), within 0 and M - 1
     """
     if not len(rows):
         return
+    if isinstance(out, list):
+        put([values[row] for row in rows.tolist()], out, at)
+        return
     if is_run(at) and out.dtype == values.dtype:
         # "clip" is what makes take write into `out` directly; the rows are within the array.
         np.take(values, rows, axis=0, out=out[at[0] : at[0] + len(at)], mode="clip")
-    elif values[0].nbytes >= _ROW_BY_ROW_BYTES:
+    elif values[0].nbytes >= ROW_BY_ROW_BYTES:
         for row, place in zip(rows.tolist(), at.tolist(), strict=True):
             out[place] = values[row]
     else:
         out[at] = values[rows]
+
+
+def put(values: Sequence[Any] | npt.NDArray[Any], out: npt.NDArray[Any] | list[Any], at: IntArray) -> None:
+    """``out[at] = values``, for a list too."""
+    if isinstance(out, list):
+        for place, value in zip(at.tolist(), values, strict=True):
+            out[place] = value
+    else:
+        out[at] = values
 
 
 def take_bytes(data: npt.NDArray[np.uint8], starts: IntArray, size: int) -> npt.NDArray[np.uint8]:
@@ -91,16 +104,16 @@ def take_bytes(data: npt.NDArray[np.uint8], starts: IntArray, size: int) -> npt.
 
 
 def gather_bytes(
-    data: npt.NDArray[np.uint8], starts: IntArray, field: Field, out: npt.NDArray[Any], at: IntArray
+    data: npt.NDArray[np.uint8], starts: IntArray, field: Field, out: npt.NDArray[Any] | list[Any], at: IntArray
 ) -> None:
-    """Put the value of a fixed field whose bytes begin at ``data[starts[i]]`` into ``out[at[i]]``.
+    """Put the value of a fixed field whose bytes begin at ``data[starts[i]]`` into ``out[at[i]]``. A list gets views.
 
     The caller has checked that the values lie within `data`.
     """
     size, dtype, shape = field.row_bytes, field.numpy_dtype, field.fixed_shape
     if not size or not len(starts):
         return
-    if size < _ROW_BY_ROW_BYTES:
+    if size < ROW_BY_ROW_BYTES and not isinstance(out, list):
         out[at] = take_bytes(data, starts, size).view(dtype).reshape(len(starts), *shape)
         return
     for place, start in zip(at.tolist(), starts.tolist(), strict=True):

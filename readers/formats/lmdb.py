@@ -24,6 +24,7 @@ class LMDBShardReader:
 
     descriptors = 0
     threads = True
+    views = True
 
     def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
         self._path = path

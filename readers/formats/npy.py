@@ -29,6 +29,7 @@ class NpyShardReader:
 
     descriptors = 0
     threads = True
+    views = True
 
     def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
         self._path = path

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from readers.formats.base import Extents
-from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
+from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
 from shardspec.columns import Columns, IntArray
@@ -34,6 +34,7 @@ class ParquetShardReader:
 
     descriptors = 0
     threads = True
+    views = True
 
     def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
         self._path = path
@@ -218,14 +219,14 @@ class _Column:
         if self._dtype == np.bool_:
             bits = (within * self._per_row)[:, None] + np.arange(self._per_row)
             packed = data[starts[:, None] + (bits >> 3)]
-            out[at] = (packed >> (bits & 7) & 1).astype(bool).reshape(shape)
+            put((packed >> (bits & 7) & 1).astype(bool).reshape(shape), out, at)
             return
         starts = starts + within * (self._per_row * self._dtype.itemsize)
         if self._dtype.itemsize * self._per_row == self.field.row_bytes:
             gather_bytes(data, starts, self.field, out, at)
             return
         wide = take_bytes(data, starts, self._per_row * self._dtype.itemsize)
-        out[at] = wide.view(self._dtype).reshape(shape)
+        put(wide.view(self._dtype).reshape(shape).astype(self.field.numpy_dtype, copy=False), out, at)
 
     def gather_varying(self, data: ByteArray, rows: IntArray, out: Any, at: IntArray) -> None:
         """Put the encoded values of a varying field into their places."""

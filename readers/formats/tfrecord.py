@@ -8,7 +8,7 @@ import google_crc32c
 import numpy as np
 
 from readers.formats.base import Extents
-from readers.formats.checks import corrupt, distinct, gather_bytes, take_bytes
+from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
 from readers.formats.mapping import ByteArray, map_file
 from readers.formats.tfrecord_example import (
     ExampleError,
@@ -40,6 +40,7 @@ class TFRecordShardReader:
 
     descriptors = 0
     threads = True
+    views = True
 
     def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
         self._path = path
@@ -182,7 +183,7 @@ class TFRecordShardReader:
             raise ExampleError(
                 f"expected numbers of {feature.value_bytes} bytes in feature {feature.key!r}, found others"
             )
-        out[at] = narrow(feature, numbers).reshape(len(starts), *feature.field.fixed_shape)
+        put(narrow(feature, numbers).reshape(len(starts), *feature.field.fixed_shape), out, at)
 
     def _parse(self, record: memoryview, fields: Sequence[str], out: Columns, place: int) -> None:
         """Fill one row from a record laid out in any way."""
