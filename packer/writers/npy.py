@@ -7,11 +7,11 @@ import numpy as np
 
 from packer.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Buffer, Columns, fixed_bytes
+from shardspec.npy_header import npy_header
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
 """Encoded bytes of a block. Any row is cheap to read alone here; a block only makes reads from a disk sequential."""
-_HEADER_ALIGN = 64
 
 
 class NpyShardWriter:
@@ -84,15 +84,3 @@ class _Column:
 
 def _length(value: Buffer) -> int:
     return value.nbytes if isinstance(value, memoryview) else len(value)
-
-
-def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The header of a ``.npy`` file, version 1.0, that depends on no library's version.
-
-    https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-    """
-    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    preamble = len(b"\x93NUMPY\x01\x00") + 2
-    padding = -(preamble + len(text) + 1) % _HEADER_ALIGN
-    body = (text + " " * padding + "\n").encode("ascii")
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body

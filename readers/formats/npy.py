@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, gather
-from readers.formats.mapping import map_file
+from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
+from shardspec.npy_header import npy_header
 from shardspec.schema import Field, Schema
 
 _OFFSETS = np.dtype("<i8")
@@ -105,6 +106,21 @@ def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
         The header does not read, or says another dtype, shape or order, or the file is shorter or longer than it says.
     """
     data = map_file(path)
+    ours = npy_header(dtype.str, shape)
+    start = len(ours) if data[: len(ours)].tobytes() == ours else _read_header(path, data, dtype, shape)
+    body = data[start:]
+    expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if len(body) != expected:
+        raise corrupt(path, f"{expected} bytes behind the header", f"{len(body)}")
+    return body.view(dtype).reshape(shape)
+
+
+def _read_header(path: Path, data: ByteArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Where the values begin behind a header that somebody else wrote, or that is damaged.
+
+    Ours are compared, not parsed: numpy's parser makes a syntax tree, which in CPython 3.11 can fail where two threads make one at a
+    time (python/cpython#106905).
+    """
     head = io.BytesIO(data[:_HEADER_BYTES_MAX].tobytes())
     try:
         version = np.lib.format.read_magic(head)
@@ -118,8 +134,4 @@ def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     if found_dtype != dtype or found_shape != shape or (fortran and len(shape) > 1):
         order = "Fortran" if fortran else "C"
         raise corrupt(path, f"{dtype.str} {shape} in C order", f"{found_dtype} {found_shape} in {order} order")
-    body = data[head.tell() :]
-    expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    if len(body) != expected:
-        raise corrupt(path, f"{expected} bytes behind the header", f"{len(body)}")
-    return body.view(dtype).reshape(shape)
+    return head.tell()
