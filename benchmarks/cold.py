@@ -51,7 +51,7 @@ def main() -> None:
     source = arguments.folder / "source"
     make_source(source, ("raw",), rows_of(arguments))
     entries = entries_of(arguments.folder, source, arguments.batch, arguments.formats)
-    group = measure_group("raw, page cache dropped", entries, arguments.rounds)
+    group = measure_group("raw, page cache dropped", entries, arguments.rounds, arguments.settle)
     print(group_text(group))
     write(document("cold", settings_of(arguments), [group]), artefact(arguments.json, "cold"))
 

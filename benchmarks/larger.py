@@ -48,7 +48,7 @@ def main() -> None:
     make_source(source, ("raw",), rows_of(arguments))
     entries = entries_of(arguments.folder, source, arguments.batch, arguments.formats, arguments.cache_mb)
     name = f"raw, no more than {arguments.cache_mb:g} MB of page cache"
-    group = measure_group(name, entries, arguments.rounds, timeout_s=1800)
+    group = measure_group(name, entries, arguments.rounds, arguments.settle, timeout_s=1800)
     print(group_text(group))
     settings = settings_of(arguments) | {"cache_mb": arguments.cache_mb}
     write(document("larger", settings, [group]), artefact(arguments.json, "larger"))

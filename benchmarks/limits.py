@@ -1,6 +1,6 @@
 """What the machine can do, measured beside the loaders: rows gathered from a mapped file, JPEGs decoded from memory.
 
-``python -m benchmarks.limits --folder /somewhere`` prints them alone. Two threads by default (``--threads``), each with
+``python -m benchmarks.limits --folder /somewhere`` prints them alone. Two threads, each with
 batches of its own: that is faster than threads that share one.
 
 - *gather, reused buffers*: random rows of one mapped ``.npy`` file by ``np.take`` into a buffer per thread that is written

@@ -71,7 +71,7 @@ class Peer:
 
     def entry(self, kind: str, folder: Path, source: Path, batch: int) -> Entry:
         """Its row; the data are packed first if they are not there."""
-        root = folder / f"{kind}-{self.name.split(' (')[0].replace(' ', '-').lower()}"
+        root = folder / f"{kind}-{self.name.replace(' ', '-').lower()}"
         facts = pack_peer(self, Source(source, kind), root)
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
         return Entry(self.name, f"{_PACKAGE}.{self.module}:{self.open}", options, facts=facts)

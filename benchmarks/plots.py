@@ -10,6 +10,7 @@ told apart on light and on dark pages.
 """
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def draw(axes: Axes, panel: Panel) -> None:
         axes.barh(place, bar.median, 0.66, color=colour, alpha=0.45)  # so that its whisker is seen on it
         axes.errorbar(bar.median, place, xerr=spread, fmt="none", ecolor=colour, elinewidth=1.4, capsize=2.5)
         axes.annotate(f"{bar.median:,.0f}", (max(bar.rates), place), (4, 0), textcoords="offset points", va="center")
-    for limit, dashes in zip(panel.limits, _DASHES, strict=False):
+    for limit, dashes in zip(panel.limits, itertools.cycle(_DASHES), strict=False):
         name = f"limit: {limit.name} {limit.median:,.0f}"
         axes.axvline(limit.median, color=_INK, linestyle=dashes, linewidth=1.2, label=name)
     axes.set_yticks(range(len(panel.bars)), [bar.name for bar in panel.bars])

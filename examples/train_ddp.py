@@ -80,6 +80,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="gone on from if it is there")
     parser.add_argument("--max-steps", type=int, help="save and end after so many steps")
     options = parser.parse_args()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # where NCCL sends from
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     result = train(options)
     gathered: list[object] = [None] * dist.get_world_size()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from readers.order import Shuffle
+from readers.order import Order, Shuffle
 from readers.stores import Store, find_residence
 from shardspec.errors import DatasetError
 
@@ -47,31 +47,49 @@ def ranks_together() -> int:
     return 1
 
 
-def agree(stores: Sequence[Store], has_blocks: bool) -> Choice:
+def agree(stores: Sequence[Store], has_blocks: bool, order: Order, device: torch.device | None = None) -> Choice:
     """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
+
+    Where there is nothing to choose, for want of blocks, nobody is asked.
+
+    Parameters
+    ----------
+    order : Order
+        That of the loader: ranks that begin different loaders at this point are told so.
+    device : torch.device, optional
+        The rank's own, which NCCL sends over; by default torch's current one.
 
     Raises
     ------
     DatasetError
-        Rank 0 could not choose.
+        Rank 0 could not choose, or chose for another loader.
     """
-    if ranks_together() == 1:
+    if ranks_together() == 1 or not has_blocks:
         return choose_shuffle(stores, has_blocks)
+    mine = (len(order), order.seed)
     sent: list[Any] = [None]
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
-            sent[0] = choose_shuffle(stores, has_blocks)
+            sent[0] = (mine, choose_shuffle(stores, has_blocks))
         except Exception as error:  # the other ranks wait for an answer
             failure = error
-    torch.distributed.broadcast_object_list(sent, src=0)
+    own_device = device if device is not None and device.type == "cuda" else None
+    torch.distributed.broadcast_object_list(sent, src=0, device=own_device)
     if failure is not None:
         raise failure
-    if not isinstance(sent[0], Choice):
+    if sent[0] is None:
         raise DatasetError(
             "shuffle: expected rank 0 to choose the order, found that it failed: its own message says why"
         )
-    return sent[0]
+    theirs, choice = sent[0]
+    if theirs != mine:
+        raise DatasetError(
+            f"shuffle: expected all ranks to begin the same loader, found one of (samples, seed) {theirs} on rank 0 and of {mine} "
+            "here: iterate loaders in the same order on every rank, or give shuffle='full' or 'blocks'"
+        )
+    chosen: Choice = choice
+    return chosen
 
 
 def announce(choice: Choice) -> None:

@@ -101,7 +101,7 @@ class ClipDataset(SampleDataset):
         flat = Picks(rows.reshape(-1), np.repeat(picks.seeds, self.length), picks.epoch, keys)
         layout = self.base.raw_layout
         apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
-        columns = allocate_values(apart, len(flat))
+        columns: Columns = {}
         places = (at[:, None] * self.length + np.arange(self.length)).reshape(-1)
         for name, value in layout.items():
             if name not in apart and value.shape is not None:

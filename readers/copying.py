@@ -11,7 +11,7 @@ from shardspec.columns import IntArray
 
 try:
     import cv2
-except ModuleNotFoundError:  # an optional library; without it the rows are copied one by one
+except ImportError:  # not installed, or lacking a library of the system; then the rows are copied one by one
     cv2 = None  # type: ignore[assignment] # a module, or nothing
 
 
@@ -23,7 +23,7 @@ def copy_rows(values: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any], at: Int
 
     Parameters
     ----------
-    values : sequence of n ndarray, each of the shape and dtype of ``out[0]``
+    values : sequence of n ndarray, all of one shape and dtype; if those are not of ``out[0]``, numpy's rules of assignment hold
     out : ndarray, (M, ...), C-contiguous
     at : int64 array, (n,), different, within 0 and M - 1
     """
@@ -31,7 +31,8 @@ def copy_rows(values: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any], at: Int
         return
     order = np.argsort(at).tolist()
     first = int(at[order[0]])
-    if cv2 is None or not out.flags.c_contiguous or not is_run(at[order]):
+    alike = values[0].dtype == out.dtype and values[0].shape == out.shape[1:]
+    if cv2 is None or not alike or not out.flags.c_contiguous or not is_run(at[order]):
         for i in order:
             out[at[i]] = values[i]
         return

@@ -141,20 +141,22 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._batches: TrainBatches | None = None
         self._eval: list[EvalBatches] = []
         self._state: dict[str, Any] | None = None
+        self._choice: Choice | None = None
 
     def train_dataloader(self) -> TrainBatches:
         """Batches of `train`, this rank's."""
         order = dict(self._order)
         if self.trainer is not None and self.trainer.overfit_batches > 0:
             order["shuffle"] = False
-        batches, source = self._make(self.train, self.batch_size, self._drop_last, self._transforms[0], order)
-        if order["shuffle"] == "auto" and order["weights"] is None:
-            source.decide_order(self._choose())
+        choice = self._choose() if order["shuffle"] == "auto" and order["weights"] is None else None
+        batches, source = self._make(self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice)
         self._batches = TrainBatches(batches, source, self.batch_size * self._ranks()[1], self._processed)
         if self._state is not None:
             self._batches.load_state_dict(self._state)
             self._move_progress(self._state, self._batches)
             self._state = None
+            if choice is not None:  # Lightning may ask for batches again, which then go on in the state's order
+                self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
         return self._batches
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
@@ -198,6 +200,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         drop_last: bool,
         batch_transform: BatchTransform | None,
         order: dict[str, Any],
+        choice: Choice | None = None,
     ) -> tuple[Batches, Loader | OrderSampler]:
         """The batches of a dataset, and what decides their order."""
         rank, world_size = self._ranks()
@@ -212,8 +215,12 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform, device=device if cuda else None,
                 pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
             )  # fmt: skip
+            if choice is not None:
+                made.decide_order(choice)
             return made, made
-        sampler = dataset.sampler(rank=rank, world_size=world_size, drop_last=drop_last, **order)
+        if order["shuffle"] == "auto":
+            order = order | {"shuffle": "full"}  # which the choice overrides
+        sampler = OrderSampler(dataset.order(**order), rank, world_size, drop_last, choice)
         loader = DataLoader(
             dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
             pin_memory=cuda if self._pin_memory is None else self._pin_memory, persistent_workers=workers > 0,
@@ -222,13 +229,16 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return loader, sampler
 
     def _choose(self) -> Choice:
-        """The order that rank 0 chooses, on every rank."""
-        stores, has_blocks = self.train.stores, self.train.blocks is not None
-        if self.trainer is None:
-            return agree(stores, has_blocks)
-        mine = choose_shuffle(stores, has_blocks)
-        choice: Choice = self.trainer.strategy.broadcast(mine, src=0)
-        return choice
+        """The order that rank 0 chooses, on every rank, once for this module."""
+        if self._choice is None:
+            stores, has_blocks = self.train.stores, self.train.blocks is not None
+            if self.trainer is None:
+                self._choice = agree(stores, has_blocks, self.train.order())
+            else:
+                mine = choose_shuffle(stores, has_blocks)
+                choice: Choice = self.trainer.strategy.broadcast(mine, src=0)
+                self._choice = choice
+        return self._choice
 
     def _ranks(self) -> tuple[int, int]:
         """Rank and number of ranks among those that share out the samples."""

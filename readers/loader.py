@@ -123,6 +123,7 @@ class Loader:
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(batch_size, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._taken = 0
+        self._ended = False  # the epoch, and with `drop_last` before all of its samples were taken
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(len(self._progress.order)))
@@ -132,7 +133,7 @@ class Loader:
         if self._progress.undecided:
             self.decide_order(self._choose())
         epoch, consumed = self._progress.begin()
-        self._taken = 0
+        self._taken, self._ended = 0, False
         length = self._progress.cut.length(len(self._progress.order), consumed)
         if self.drop_last:
             length -= length % self.batch_size
@@ -166,6 +167,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`."""
         self._progress.set_epoch(epoch)
+        self._taken, self._ended = 0, False
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state from which `load_state_dict` goes on, at any number of ranks and threads and any batch size.
@@ -176,7 +178,8 @@ class Loader:
             Samples of this epoch that all ranks together have consumed; by default those of the batches handed out.
         """
         if consumed is None:
-            consumed = self._progress.consumed + self._taken * self._progress.cut.world_size
+            taken = self._progress.consumed + self._taken * self._progress.cut.world_size
+            consumed = len(self._progress.order) if self._ended else taken
         return self._progress.state_dict(consumed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,7 +191,7 @@ class Loader:
             The state is of another order.
         """
         self._progress.load_state_dict(state)
-        self._taken = 0
+        self._taken, self._ended = 0, False
 
     @property
     def times(self) -> StageTimes | None:
@@ -202,7 +205,7 @@ class Loader:
     def _choose(self) -> Choice:
         stores, has_blocks = self.dataset.stores, self.dataset.blocks is not None
         if self._ranks is None:
-            return agree(stores, has_blocks)
+            return agree(stores, has_blocks, self._progress.order, self.device)
         return choose_shuffle(stores, has_blocks) if self._ranks.world_size == 1 else choose_apart()
 
     def _default_read_ahead(self) -> int:
@@ -228,6 +231,7 @@ class LoaderIterator(Iterator[Batch]):
     def __init__(self, loader: Loader, epoch: int, consumed: int, length: int, buffers: Buffers, depth: int) -> None:
         self._loader = loader
         self._left = length
+        loader.dataset.layout  # noqa: B018 # tries the transform, which may fail, before there is a thread to end
         jobs = -(-length // loader.batch_size)
         order, cut, size = loader._progress.order, loader._progress.cut, loader.batch_size
         ahead = None
@@ -252,7 +256,8 @@ class LoaderIterator(Iterator[Batch]):
     def __next__(self) -> Batch:
         try:
             batch = next(self._batches)
-        except BaseException:
+        except BaseException as error:
+            self._loader._ended = isinstance(error, StopIteration)
             self.close()
             raise
         loader = self._loader

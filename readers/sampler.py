@@ -74,12 +74,13 @@ class OrderSampler(Sampler[int]):
         """Take an order that all ranks have agreed on, before the first epoch."""
         if self._progress.order.weights is None:
             self._progress.decide(choice)
-            announce(choice)
+            if self._progress.cut.rank == 0:
+                announce(choice)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`."""
         self._progress.set_epoch(epoch)
-        self._begun = None
+        self._begun, self._yielded = None, 0
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state from which `load_state_dict` goes on, at any number of ranks and workers.

@@ -166,7 +166,7 @@ class ShardPool:
         self._verified: set[int] = set()
         self._reader_class: Any = None
         self._asks = False
-        self._scattered: set[int] = set()  # addresses of mappings that are read as asked for
+        self._scattered: set[tuple[int, int]] = set()  # process and address of mappings that are read as asked for
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -277,9 +277,9 @@ class ShardPool:
         if not isinstance(reader, MappedReader):
             return
         for part in reader.extents(rows, fields):
-            address = part.data.ctypes.data
-            if address not in self._scattered:
-                self._scattered.add(address)
+            mapping = os.getpid(), part.data.ctypes.data  # a fork's child maps anew
+            if mapping not in self._scattered:
+                self._scattered.add(mapping)
                 read_only_asked(part.data)
             ask_for(part.data, part.starts, part.stops)
 

@@ -16,6 +16,8 @@ from shardspec.schema import Field
 _LINE_BYTES = 64
 """Bytes of a cache line, which no vector register exceeds."""
 _HUGE_PAGE_BYTES = 1 << 21
+_HUGE_ARRAY_BYTES = 1 << 24
+"""Arrays this large get pages of their own: whole batches do, scratch memory that is used over and over does not."""
 _HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _JPEG_BEGIN = 16
 """libjpeg-turbo writes rows that begin at a multiple of 32 bytes past the caches, which here took 5 % longer (Zen 4)."""
@@ -70,10 +72,10 @@ def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], begin: int = 0) 
     """An uninitialised array that begins so many bytes behind the start of a cache line.
 
     numpy's own begin 16 bytes behind one, where copying rows of 150 kB into them took a third longer (Zen 4, glibc 2.36). On Linux large
-    arrays get huge pages from their first to their last byte; the system hands them out faster, and takes them back without the GIL.
+    arrays are asked for in whole huge pages, which the system hands out faster, and takes back without the GIL.
     """
     size = math.prod(shape) * dtype.itemsize
-    if size >= _HUGE_PAGE_BYTES and _HUGE_PAGES is not None:
+    if size >= _HUGE_ARRAY_BYTES and _HUGE_PAGES is not None:
         pages = mmap.mmap(
             -1, -(-(size + begin) // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )

@@ -131,6 +131,31 @@ def test_epochs_follow_one_another(raw_path):
     assert keys_of(fresh) == third
 
 
+def test_a_chosen_epoch_begins_at_its_beginning(raw_path):
+    dataset = open_dataset(raw_path, fields=["key"])
+    loader = Loader(dataset, 10)
+    sampler = dataset.sampler()
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    for _ in zip(range(7), sampler, strict=False):
+        pass
+    for progress in (loader, sampler):
+        progress.set_epoch(1)
+        state = progress.state_dict()
+        assert (state["epoch"], state["consumed"]) == (1, 0)
+
+
+def test_a_state_behind_an_epoch_that_left_samples_out_goes_on_with_the_next(raw_path):
+    dataset = open_dataset(raw_path, fields=["key"])
+    loader = Loader(dataset, 16, drop_last=True)
+    first, second = keys_of(loader), keys_of(loader)
+    loader.set_epoch(0)
+    assert keys_of(loader) == first
+    resumed = Loader(dataset, 16, drop_last=True)
+    resumed.load_state_dict(loader.state_dict())
+    assert keys_of(resumed) == second
+
+
 def test_a_state_of_another_order_is_refused(raw_path):
     dataset = open_dataset(raw_path, fields=["key"])
     state = Loader(dataset, 4, seed=1).state_dict()

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import queue
+import threading
 import time
 from pathlib import Path
 
@@ -168,3 +169,13 @@ def test_leaving_early_ends_the_thread_and_rubbish_is_refused(raw_path):
         next(iter(Loader(open_dataset(raw_path), 2, read_ahead=4)))
     with pytest.raises(UsageError, match="read_ahead: expected 0 batches or more, found -1"):
         Loader(open_dataset(raw_path), 2, read_ahead=-1)
+
+
+def test_a_transform_that_fails_at_once_leaves_no_thread(raw_path):
+    def broken(sample):
+        raise RuntimeError("broken")
+
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="broken"):
+        iter(Loader(open_dataset(raw_path, transform=broken), 2, read_ahead=2))
+    assert threading.active_count() == before
