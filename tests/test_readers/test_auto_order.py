@@ -242,3 +242,42 @@ def test_all_ranks_take_the_order_of_rank_0(tmp_path, memory):
         assert len({key for one in found for key in one["seen"][epoch]}) == 200
     warned = ["shuffle='auto' is 'blocks'" in text for text in errors]
     assert warned == [order == "blocks", False], "said once"
+
+
+_OTHER_LOADER = """
+import sys
+import torch
+import torch.distributed as dist
+from readers import Loader, open_dataset
+from shardspec.errors import DatasetError
+
+torch.set_num_threads(1)
+path, out, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+try:
+    next(iter(Loader(open_dataset(path, fields=["key"]), 4, seed=rank, workers=1)))
+    print("begun")
+except DatasetError as error:
+    print(error)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_begin_different_loaders_are_told(tmp_path):
+    path = write_crops(tmp_path / "d", "npy", None, count=60, size=8)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _OTHER_LOADER, path, tmp_path, str(rank)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    first, second = (process.communicate(timeout=COMMAND_LIMIT_S)[0] for process in ranks)
+    assert first.strip() == "begun"
+    assert (
+        "expected all ranks to begin the same loader, found one of (samples, seed) (60, 0) on rank 0 and of (60, 1)"
+        in second
+    )
