@@ -10,9 +10,6 @@ from typing import Any, NoReturn, TextIO
 _PR_SET_PDEATHSIG = 1
 """From Linux's ``prctl.h``."""
 
-DETECTOR_LOST = 75
-"""Exit status of a worker whose detecting process is gone: neither it nor its item is to blame."""
-
 
 def take_streams() -> tuple[int, TextIO]:
     """Keep standard input and output for the build: what steps read is empty, what they print goes to standard error.

@@ -1,4 +1,4 @@
-"""The ``packer`` command's first steps: Ctrl-C is quiet from here on, while the rest is still being imported.
+"""The ``packer`` command's first steps: Ctrl-C and ``kill`` are quiet from here on, while the rest is still being imported.
 
 So this file imports next to nothing. What the command does is in `packer.command_line`.
 """
@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     early = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if early:
         signal.signal(signal.SIGINT, _leave)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # until the command that runs takes it
+        signal.signal(signal.SIGTERM, _leave)
     try:
         run = import_module("packer.command_line").prepare(arguments)
     finally:

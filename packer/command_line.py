@@ -40,8 +40,6 @@ def prepare(arguments: Sequence[str]) -> Callable[[], int]:
     sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name may be no UTF-8
-    # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
-    signal.signal(signal.SIGTERM, _interrupt)
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser, command = _parser(name)
     options, rest = parser.parse_known_args(arguments)
@@ -57,6 +55,8 @@ def _run(options: Namespace, arguments: Sequence[str]) -> int:
     """Run the chosen command."""
     name = options.command
     try:
+        # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
+        signal.signal(signal.SIGTERM, _interrupt)
         status: int = import_module(f"packer.commands.{name}").run(options)
     except KeyboardInterrupt:
         resume = f": run the same command again to resume (packer {shlex.join(arguments)})" if name in RESUMABLE else ""

@@ -15,7 +15,10 @@ from shardspec.schema import Schema
 def commit(
     workspace: Workspace, format: str, schema: Schema, generations: Sequence[Generation], wall_clock: Mapping[str, Any]
 ) -> Manifest:
-    """Move the finished files into place and write the manifest, last. May be repeated after a crash at any moment."""
+    """Move the finished files into place and write the manifest, last.
+
+    After a crash at any moment it may be repeated, but for a replacement whose successor stands: `finish_replacement` goes on with that.
+    """
     fsync_tree(workspace.final)
     manifest = Manifest(format, schema, tuple(generations), _files(Layout(workspace.final)), wall_clock)
     if workspace.replaced.exists():

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from packer.child import take_streams
+from packer.entry_point import inherited_environment, module_command
 from packer.packed_rows import batch_rows, open_shard
 from packer.value_checks import ValueChecks
 from readers.formats.base import ShardReader
@@ -43,16 +45,10 @@ def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> st
     start : int
         The dataset's number of the shard's first row.
     """
-    command = [sys.executable, "-m", "packer.damage", str(layout.root), str(number)]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)  # noqa: S603
-        output, ended = done.stdout, f"the process that read it ended with status {done.returncode}"
-        if not done.returncode:
-            ended = ""
-    except subprocess.TimeoutExpired as error:
-        output, ended = error.stdout or b"", f"reading it took more than {LIMIT_S:g} s"
-    lines: list[Line] = [tuple(json.loads(line)) for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
+    lines, ended = _examine_apart(layout, number)
     place = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
+    if ended and not lines:
+        return f"{place}; which of them can be read could not be found out, since {ended}"
     keys = [key for _, key, _ in lines if key is not None]
     if keys:
         place += f", keys {keys[0]!r} to {keys[-1]!r}"
@@ -68,6 +64,33 @@ def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> st
     if untried:
         texts.append(f"{untried} from row {start + len(lines)} on{f', since {ended}' if ended else ''}")
     return f"{place}; {len(bad) + untried} cannot be read whole: {'; '.join(texts)}"
+
+
+def _examine_apart(layout: Layout, number: int) -> tuple[list[Line], str]:
+    """The lines of a process that examines a shard; and how it ended, if that was not as it should."""
+    command = module_command("packer.damage", str(layout.root), str(number))
+    environment = inherited_environment()
+    try:
+        done = subprocess.run(  # noqa: S603 -- our own interpreter and module
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False
+        )
+        output, ended = done.stdout, ""
+        if done.returncode:
+            told = done.stderr.decode(errors="replace").strip().splitlines()
+            ended = f"the process that read it ended with status {done.returncode}{f' ({told[-1]})' if told else ''}"
+    except subprocess.TimeoutExpired as error:
+        output, ended = error.stdout or b"", f"reading it took more than {LIMIT_S:g} s"
+    return [line for text in output.split(b"\n")[:-1] if (line := _parse(text)) is not None], ended
+
+
+def _parse(text: bytes) -> Line | None:
+    """A line of the process; None for what something has printed before the process had taken its standard output."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    is_line = isinstance(found, list) and [type(value) for value in found] in ([int, str, str], [int, type(None), str])
+    return tuple(found) if is_line else None
 
 
 def examine(layout: Layout, number: int) -> Iterator[Line]:
@@ -146,10 +169,11 @@ def _told(error: Exception, layout: Layout) -> str:
 
 
 def main(root: Path, number: int) -> None:
-    """Print a line for every row."""
+    """Print a line for every row, and nothing else: what libraries print goes to standard error."""
+    _, answers = take_streams()
     with suppress(BrokenPipeError):
         for line in examine(Layout(root), number):
-            print(json.dumps(line), flush=True)
+            answers.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

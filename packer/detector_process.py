@@ -1,7 +1,7 @@
 """The detecting process: ``python -m packer.detector_process WORKSPACE LIMIT``. One detector for all workers of a build.
 
 Standard input is a socket over which the build hands it each worker's connection, as a descriptor with the worker's number. On
-standard output it says in JSON lines when it is ready, and whose request it detects. It ends when its standard input does.
+standard output it says in JSON lines when it is ready, whose requests wait, and whose it detects. It ends when its standard input does.
 """
 
 import json
@@ -29,8 +29,11 @@ def main(workspace: Path, limit_s: float) -> None:
     end_with_parent()
     requests, answers = take_streams()
 
-    def announce(worker: int | None, frames: int) -> None:
-        send(answers, event="busy", worker=worker, frames=frames)
+    turn = threading.Lock()
+
+    def announce(what: str, worker: int, frames: int) -> None:
+        with turn:
+            send(answers, event=what, worker=worker, frames=frames)
 
     server = DetectorServer(announce, limit_s)
     control = socket.socket(fileno=requests)
@@ -53,6 +56,9 @@ def _listen(control: socket.socket, server: DetectorServer) -> NoReturn:
     try:
         while (taken := take_over(control)) is not None:
             server.attach(*taken)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         end_group()
 

@@ -4,14 +4,13 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.threads import limit_environment
+from packer.entry_point import inherited_environment, module_command
 from shardspec.errors import BuildError
 
 _POLL_S = 0.05
@@ -37,19 +36,15 @@ class MeasuredProcess:
     """
 
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
-        environment = dict(os.environ)
-        limit_environment(environment)
-        # What this process can import (steps, too), the other can, in the same order; -P adds nothing before it.
-        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self.module = module
         self.peak_bytes = 0
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-            [sys.executable, "-P", "-m", module],
+            module_command(module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment,
+            env=inherited_environment(),
             text=True,
         )
         self.send(request)

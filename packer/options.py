@@ -57,7 +57,7 @@ class BuildOptions:
             raise UsageError(f"overwrite: expected true or false, found {self.overwrite!r}")
         if self.engine not in ("inline", "processes"):
             raise UsageError(f"engine: expected inline or processes, found {self.engine!r}")
-        if self.shared_detector not in (None, True, False):
+        if self.shared_detector is not None and not isinstance(self.shared_detector, bool):
             raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
         if self.shared_detector and self.engine == "inline":
             raise UsageError("shared_detector: expected the processes engine, found inline, which detects by itself")

@@ -13,7 +13,7 @@ from packer.workspace import Workspace
 from readers.formats.base import ShardReader
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Shard
-from shardspec.errors import DatasetError, ShardspecError
+from shardspec.errors import DatasetError, SchemaError, ShardspecError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -147,7 +147,10 @@ class PackedRows:
         own = allocate(place.manifest.schema.select(changed), len(rows))
         reader.read(rows, changed, own, np.arange(len(rows)))
         for name in changed:
-            values = place.adapters[name](own[name])
+            try:
+                values = place.adapters[name](own[name])
+            except SchemaError as error:
+                raise DatasetError(f"{place.layout.root}: {place.shard.name}: {error}") from error
             if isinstance(out[name], np.ndarray):
                 out[name][at] = values
             else:

@@ -12,4 +12,10 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # 
 import openvino  # noqa: E402 -- only after the line above
 from openvino import opset13 as ops  # noqa: E402
 
-__all__ = ["openvino", "ops"]
+__all__ = ["has_bfloat16", "openvino", "ops"]
+
+
+def has_bfloat16() -> bool:
+    """Whether OpenVINO calculates in bfloat16 on this processor."""
+    capabilities: list[str] = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return "BF16" in capabilities

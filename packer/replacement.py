@@ -8,6 +8,8 @@ The shards of both have the same names, so the manifest is switched more than on
    linked to their own names;
 4. the new manifest. The ``next-`` names go.
 
+Where the old dataset stopped at step 3 of a replacement of its own, its shards have such names already, and the new ones get longer ones.
+
 No reader needs to know of this: what is a shard, and how it is called, stands in the manifest.
 """
 
@@ -22,7 +24,7 @@ from shardspec.entries import FileEntry, Shard
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 
-_PREFIX = "next-"
+_MARK = "next-"
 
 
 def finish_replacement(workspace: Workspace) -> bool:
@@ -38,46 +40,57 @@ def finish_replacement(workspace: Workspace) -> bool:
     layout = Layout(workspace.out)
     data = workspace.successor.read_bytes()
     successor = Manifest.loads(data, str(workspace.successor))
-    aside = _set_aside(successor)
     workspace.sweep()
+    if not workspace.replaced.exists():  # it goes when all is done
+        return True
     standing = layout.manifest.read_bytes() if layout.manifest.exists() else b""
+    replaced = Manifest.loads(workspace.replaced.read_bytes(), str(workspace.replaced))
+    prefix = _prefix_beside(replaced)
+    aside = _set_aside(successor, prefix)
     if standing not in (data, aside.dumps()):
-        _withdraw(workspace, layout)
+        _withdraw(workspace, layout, replaced, prefix)
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        replaced = Manifest.loads(workspace.replaced.read_bytes(), str(workspace.replaced))
-        remove_files(layout, (entry for shard in replaced.shards for entry in shard.files))
+        _remove_files(layout, (entry for shard in replaced.shards for entry in shard.files))
         for name in _top_names(successor):
-            link_tree(layout.root / f"{_PREFIX}{name}", layout.root / name)
+            link_tree(layout.root / f"{prefix}{name}", layout.root / name)
         for path in sorted(workspace.final.iterdir()):
             link_tree(path, layout.root / path.name)
         fsync_folder(layout.root)
         write_durably(layout.manifest, data)
     for name in _top_names(successor):
-        remove_tree(layout.root / f"{_PREFIX}{name}")
+        remove_tree(layout.root / f"{prefix}{name}")
     fsync_folder(layout.root)
     return True
 
 
-def _withdraw(workspace: Workspace, layout: Layout) -> None:
+def _prefix_beside(replaced: Manifest) -> str:
+    """A prefix for the new shards' names with which none of them is a name of the replaced dataset."""
+    names = [*_top_names(replaced), *(entry.name for entry in replaced.files)]
+    prefix = _MARK
+    while any(name.startswith(prefix) for name in names):
+        prefix += _MARK
+    return prefix
+
+
+def _withdraw(workspace: Workspace, layout: Layout, replaced: Manifest, prefix: str) -> None:
     """Lay the new shards beside the old ones, and take index and reports from the old dataset."""
     if workspace.ready.is_dir():
         for path in sorted(workspace.ready.iterdir()):
-            os.replace(path, layout.root / f"{_PREFIX}{path.name}")
+            os.replace(path, layout.root / f"{prefix}{path.name}")
         fsync_folder(layout.root)
     if layout.manifest.exists():
-        replaced = Manifest.loads(workspace.replaced.read_bytes(), str(workspace.replaced))
         write_durably(layout.manifest, replace(replaced, files=()).dumps())
-        remove_files(layout, replaced.files)
+        _remove_files(layout, replaced.files)
 
 
-def _set_aside(manifest: Manifest) -> Manifest:
+def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
     """The manifest of the same samples while their shards bear the other names."""
 
     def renamed(shard: Shard) -> Shard:
-        files = tuple(replace(entry, name=_PREFIX + entry.name) for entry in shard.files)
-        return replace(shard, name=_PREFIX + shard.name, files=files)
+        files = tuple(replace(entry, name=prefix + entry.name) for entry in shard.files)
+        return replace(shard, name=prefix + shard.name, files=files)
 
     generations = tuple(replace(g, shards=tuple(map(renamed, g.shards))) for g in manifest.generations)
     return replace(manifest, generations=generations, files=())
@@ -88,7 +101,7 @@ def _top_names(manifest: Manifest) -> list[str]:
     return sorted({entry.name.split("/")[0] for shard in manifest.shards for entry in shard.files})
 
 
-def remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
+def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
     """Remove files of a dataset and the folders that this empties, and nothing else."""
     folders: set[Path] = set()
     for entry in entries:

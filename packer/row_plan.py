@@ -105,18 +105,23 @@ class RowPlan:
 
     def describe_difference(self, old: Mapping[str, Any]) -> str:
         """What differs from another plan of the kind, in words."""
-        found = describe_changes("option", old["options"], self.options)
-        found += describe_changes("runtime", old["runtime"], self.runtime)
-        if old["digests"] != [one.digest for one in self.inputs]:
+        found = describe_changes("option", old.get("options", {}), self.options)
+        found += describe_changes("runtime", old.get("runtime", {}), self.runtime)
+        if old.get("digests") != [one.digest for one in self.inputs]:
             found.append("the packed datasets that are read, or their order")
         return "; ".join(found) or "the numbers of the items"
 
     def describe_made(self, made: Manifest) -> str:
         """What differs from the job that made a dataset, in words."""
-        job = made.wall_clock.get("job", {"kind": made.generations[-1].kind})
-        if job["kind"] != self.kind:
-            return f"it is a {job['kind']}, and this a {self.kind}"
-        return self.describe_difference(job)
+        job = made.wall_clock.get("job")
+        told = job if isinstance(job, Mapping) else {}
+        # The generations tell how the samples came to be, not how this folder did. What a build notes no other job does.
+        kind = told.get("kind", "build" if "tasks_run" in made.wall_clock else None)
+        if kind is None:
+            return f"it does not say what made it, and this is a {self.kind}"
+        if kind != self.kind:
+            return f"it is a {kind}, and this a {self.kind}"
+        return self.describe_difference(told)
 
 
 @dataclass(frozen=True)

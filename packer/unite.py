@@ -13,6 +13,8 @@ from shardspec.schema import Field, Schema
 Adapt = Callable[[Any], Any]
 """From a column of one dataset, as `shardspec.columns` has them, to the united field's."""
 
+_UNKNOWN_CLASS = -1
+
 
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """The schema that the rows of all have in common.
@@ -33,7 +35,10 @@ def unite_schemas(schemas: Sequence[Schema]) -> Schema:
 
 
 def adapter(found: Field, united: Field) -> Adapt | None:
-    """What turns a field's encoded values into the united field's; None where they are the same bytes."""
+    """What turns a field's encoded values into the united field's; None where they are the same bytes.
+
+    It raises a `SchemaError` over a number that is no class of the field's.
+    """
     if found.classes != united.classes:
         return _renumber(found, united)
     if found.kind != united.kind:
@@ -43,11 +48,17 @@ def adapter(found: Field, united: Field) -> Adapt | None:
 
 
 def _renumber(found: Field, united: Field) -> Adapt:
-    """Class numbers by the united list; numbers that are no class stay what they are."""
+    """Class numbers by the united list, and -1, an unknown class, as it is; any other might become the number of a class."""
     table = np.array([(united.classes or ()).index(name) for name in found.classes or ()], united.numpy_dtype)
 
     def renumber(column: Any) -> Any:
         known = (column >= 0) & (column < len(table))
+        strange = column[~known & (column != _UNKNOWN_CLASS)]
+        if strange.size:
+            raise SchemaError(
+                f"field {found.name!r}: expected a class of 0 to {len(table) - 1}, or {_UNKNOWN_CLASS}, found {strange[0]}, "
+                "which would be another class in the united list: pack that dataset again with right labels"
+            )
         column[known] = table[column[known]]
         return column
 

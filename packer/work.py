@@ -1,6 +1,7 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from packer.assemble import PlannedShards
@@ -140,10 +141,18 @@ class Work:
             report.progressive += sum(value.progressive for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
-        """Concatenate the parts of a task's items."""
+        """Concatenate the parts of a task's items, which then go. May be done again after a crash at any moment."""
         task = self.plan.tasks[number]
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
-        with PartWriter(self.workspace.part(number)) as part:
+        joined = self.workspace.part(number)
+        if not joined.exists():
+            self._concatenate(task, paths, joined)
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return {"rows": len(Part(joined))}
+
+    def _concatenate(self, task: Task, paths: Sequence[Path], joined: Path) -> None:
+        with PartWriter(joined) as part:
             for item, path in zip(self.items(task), paths, strict=True):
                 rows = Part(path)
                 if part.columns is None or not len(rows) or rows.columns == part.columns:
@@ -151,9 +160,6 @@ class Work:
                 else:  # once more, behind the others: what differs from them is a reject, as in a task that ran as a whole
                     self._item(item, part, {})
             part.finish()
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return {"rows": sum(report.samples for report in part.reports)}
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:

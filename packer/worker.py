@@ -14,10 +14,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from packer.child import DETECTOR_LOST, end_group, end_with_parent, send, take_streams
+from packer.child import end_group, end_with_parent, send, take_streams
 from packer.detect.remote import DetectorLost, RemoteDetector
 from packer.threads import one_thread
 from packer.units import Unit, UnitWork
@@ -48,7 +49,10 @@ def main(workspace: Path, detector: RemoteDetector | None) -> None:
         # At once: a thread that a step left behind must not keep a broken process alive.
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(DETECTOR_LOST if isinstance(error, DetectorLost) else 1)
+        if isinstance(error, DetectorLost):  # neither this process nor its item is to blame
+            with suppress(OSError):
+                send(answers, event="lost")
+        os._exit(1)
 
 
 def _work(

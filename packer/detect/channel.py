@@ -35,9 +35,9 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, peer: str, limit_s: float) -> None:
-        sock.settimeout(min(_TICK_S, limit_s))
-        self._socket = sock
         self._tick_s = min(_TICK_S, limit_s)
+        sock.settimeout(self._tick_s)
+        self._socket = sock
         self._peer = peer
         self._limit_s = limit_s
 

@@ -120,7 +120,7 @@ class Detector:
         return cls(min_face=20, skip_levels=math.floor(math.log(finest) / -math.log(factor)), **options)
 
     def describe(self) -> dict[str, Any]:
-        """Return all that decides the boxes, as JSON values: for the fingerprint of a plan."""
+        """Return all that decides the boxes, as JSON values."""
         return dict(self._description)
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from packer.detect.cpu import CpuFrame
 from packer.detect.networks import CELLS, CROP_SIZES, Layer, Pool
-from packer.quiet_openvino import openvino, ops
+from packer.quiet_openvino import has_bfloat16, openvino, ops
 
 __all__ = ["OpenVINORuntime"]
 
@@ -60,9 +60,8 @@ class OpenVINORuntime:
             raise ValueError(f"runtime 'openvino' knows the precisions {sorted(_PRECISIONS)}, found {precision!r}")
         self._precision = precision
         self._requests = _compile(networks, precision, threads)
-        has_bfloat16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         self._screens: dict[str, Any] | None = None
-        if screen and has_bfloat16 and precision == "float32":
+        if screen and precision == "float32" and has_bfloat16():
             self._screens = _compile({name: networks[name] for name in _SCREENED}, "bfloat16", threads)
             self._requests |= _compile({"cells": networks["pnet"]}, precision, threads)
 

@@ -54,12 +54,13 @@ class DetectorServer:
     Parameters
     ----------
     announce : callable
-        Told of the worker whose request is detected from now on, and of the number of its frames; with None when it is done.
+        Told, in any thread, what a worker's request has come to, whose worker it is, and its number of frames: ``"waits"`` once the worker has
+        asked, ``"busy"`` when it is detected from now on, ``"over"`` when it was detected or refused.
     limit_s : float
         Seconds that a worker may leave a message of its unfinished.
     """
 
-    def __init__(self, announce: Callable[[int | None, int], None], limit_s: float) -> None:
+    def __init__(self, announce: Callable[[str, int, int], None], limit_s: float) -> None:
         self._announce = announce
         self._limit_s = limit_s
         self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
@@ -87,14 +88,15 @@ class DetectorServer:
             self._detect(detector, self._requests.get())
 
     def _detect(self, detector: ServedDetector, request: _Request) -> None:
-        self._announce(request.worker, len(request.frames))
+        count = len(request.frames)
+        self._announce("busy", request.worker, count)
         try:
             request.found = detector.detect(request.frames)
         except Exception as error:
             detector.detect([np.zeros((_PROBE_SIDE, _PROBE_SIDE, _CHANNELS), np.uint8)])
             request.error = f"{type(error).__name__}: {error}"
         request.frames.clear()
-        self._announce(None, 0)
+        self._announce("over", request.worker, count)
         request.done.set()
 
     def _receive_all(self, channel: Channel, worker: int) -> None:
@@ -109,10 +111,12 @@ class DetectorServer:
     def _receive(self, channel: Channel, worker: int, shapes: list[tuple[int, int]]) -> None:
         self._loaded.wait()  # the build gives no worker anything to do before
         assert self._detector is not None
+        self._announce("waits", worker, len(shapes))
         with self._room.taken(sum(height * width * _CHANNELS for height, width in shapes)):
             try:
-                frames = [self._detector.new_frame(*shape) for shape in shapes]
-            except (MemoryError, RuntimeError) as error:
+                frames = [_new_frame(self._detector, *shape) for shape in shapes]
+            except MemoryError as error:
+                self._announce("over", worker, len(shapes))
                 channel.send({"error": f"no memory for {len(shapes)} frames: {type(error).__name__}: {error}"})
                 return
             channel.send({"room": True})
@@ -130,8 +134,16 @@ class DetectorServer:
         channel.send({"faces": faces}, *map(np.ascontiguousarray, (found.boxes, found.scores, found.points)))
 
 
+def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
+    """Memory of the detector's own for a frame, or any: its own is but faster, and may be short for what other workers hold."""
+    try:
+        return detector.new_frame(height, width)
+    except (MemoryError, RuntimeError):
+        return np.empty((height, width, _CHANNELS), np.uint8)
+
+
 class _Room:
-    """A number of bytes, given out in the order in which they are asked for."""
+    """A number of bytes. Whoever is first to wait for some is not overtaken by a smaller wish; among those behind there is no order."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -6,13 +6,12 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.threads import limit_environment
+from packer.entry_point import inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
 """A child that left the process's group may hold its pipe open; the reader is a daemon and may wait for it."""
@@ -53,17 +52,13 @@ class Child:
     ) -> None:
         self.log = log
         self.ready = False
-        environment = dict(os.environ)
-        limit_environment(environment)
-        # What this process can import (steps, too), the other can, in the same order; -P adds nothing before it.
-        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with log.open("wb") as file:
             self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-P", "-m", *command],
+                module_command(*command),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=environment,
+                env=inherited_environment(),
                 start_new_session=True,
                 pass_fds=keep,
             )
@@ -79,10 +74,9 @@ class Child:
         self.process.kill()
         self.process.wait()
         self._reader.join(_READER_JOIN_S)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
 
     def describe_death(self) -> str:
         """How the process ended, with the end of what it wrote."""
@@ -99,10 +93,12 @@ class Child:
 
     def _read(self, answers: Answers) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:  # a line cut by the process's death
-                break
-            self.take(message, answers)
+        # Closed by this thread alone: another would wait for as long as this one reads.
+        with self.process.stdout as lines:
+            for line in lines:
+                try:
+                    message = json.loads(line)
+                except ValueError:  # a line cut by the process's death
+                    break
+                self.take(message, answers)
         answers.put((self, {"event": "died"}))

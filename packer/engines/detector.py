@@ -24,6 +24,13 @@ class Busy(NamedTuple):
     frames: int
 
 
+class Late(NamedTuple):
+    """What takes too long: the number of the request that was looked at, and what is told of it."""
+
+    number: int
+    message: str
+
+
 class DetectorChild(Child):
     """The detecting process.
 
@@ -36,12 +43,15 @@ class DetectorChild(Child):
 
     Attributes
     ----------
+    waiting : frozenset of int
+        The workers whose requests wait. Set by the reading thread, too.
     busy : Busy
         Set by the reading thread, so once the process has ended and `end` was called it names the request that was under way.
     """
 
     def __init__(self, workspace: Workspace, answers: Answers, item_timeout: float) -> None:
         self.busy = Busy(0, None, 0)
+        self.waiting: frozenset[int] = frozenset()
         self.item_timeout = item_timeout
         self._seen = self.busy
         self._seen_s: float | None = None
@@ -64,14 +74,24 @@ class DetectorChild(Child):
         self._control.close()
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """See `Child`. What the process is busy with is kept here."""
-        if message["event"] == "busy":
-            self.busy = Busy(self.busy.number + 1, message["worker"], message["frames"])
-        else:
+        """See `Child`. What the process is busy with, and what waits, is kept here."""
+        what = message["event"]
+        if what not in ("waits", "busy", "over"):
             super().take(message, answers)
+            return
+        worker = message["worker"]
+        self.waiting = self.waiting | {worker} if what == "waits" else self.waiting - {worker}
+        if what == "busy":
+            self.busy = Busy(self.busy.number + 1, worker, message["frames"])
+        elif self.busy.worker == worker and what == "over":
+            self.busy = Busy(self.busy.number + 1, None, 0)
 
-    def overdue(self, now_s: float) -> str:
-        """What takes too long, or nothing.
+    def delays(self, worker: int) -> bool:
+        """Whether a worker waits while another's request is detected, for which there is a limit of its own."""
+        return worker in self.waiting and self.busy.worker is not None
+
+    def overdue(self, now_s: float) -> Late | None:
+        """What takes too long, if anything does.
 
         Parameters
         ----------
@@ -83,11 +103,11 @@ class DetectorChild(Child):
             self._seen, self._seen_s = busy, now_s
         passed_s = now_s - self._seen_s
         if not self.ready and passed_s > _START_LIMIT_S:
-            return f"the detector process was not ready after {_START_LIMIT_S:g} s"
+            return Late(busy.number, f"the detector process was not ready after {_START_LIMIT_S:g} s")
         limit_s = min(_REQUEST_LIMIT_S, self.item_timeout / 2)
         if busy.worker is not None and passed_s > limit_s:
-            return f"the detector process took longer than {limit_s:g} s over {busy.frames} frames"
-        return ""
+            return Late(busy.number, f"the detector process took longer than {limit_s:g} s over {busy.frames} frames")
+        return None
 
     def describe_death(self) -> str:
         """See `Child`; one that a worker has lost is on its way to its end, or is ended."""

@@ -8,10 +8,9 @@ from collections import Counter, deque
 from contextlib import ExitStack
 from typing import Any
 
-from packer.child import DETECTOR_LOST
 from packer.engines.base import Event
 from packer.engines.child import Answers, Child
-from packer.engines.detector import DetectorChild
+from packer.engines.detector import DetectorChild, Late
 from packer.units import Unit, Verdicts
 from packer.workspace import Workspace
 
@@ -21,7 +20,10 @@ _START_ATTEMPTS = 5
 
 
 class _Worker(Child):
-    """A worker process, and what it is doing. `serial` is another one's for each process, `place` is not."""
+    """A worker process, and what it is doing. `serial` is another one's for each process, `place` is not.
+
+    `lost_detector` is set by the reading thread, so it is known once `end` was called.
+    """
 
     def __init__(
         self, place: int, serial: int, workspace: Workspace, answers: Answers, detector: DetectorChild | None
@@ -32,6 +34,7 @@ class _Worker(Child):
         self.item: int | None = None
         self.item_started_s = 0.0
         self.used = False
+        self.lost_detector = False
         self.pending: dict[str, Any] | None = None
         command = ["packer.worker", str(workspace.root)]
         keep = []
@@ -49,6 +52,13 @@ class _Worker(Child):
             self.process.stdin.flush()
         except BrokenPipeError:
             pass
+
+    def take(self, message: dict[str, Any], answers: Answers) -> None:
+        """See `Child`."""
+        if message["event"] == "lost":
+            self.lost_detector = True
+        else:
+            super().take(message, answers)
 
     def note(self, message: dict[str, Any], now_s: float) -> None:
         """Keep in mind which item is under way."""
@@ -84,7 +94,7 @@ class ProcessesEngine:
     workspace : Workspace
     workers : int
     item_timeout : float
-        Seconds that one item may take.
+        Seconds that one item may take, without those in which it waits for another's faces.
     shared_detector : bool
         Whether one process more detects for all workers. When it dies, they are ended, and all start afresh.
     """
@@ -102,6 +112,7 @@ class ProcessesEngine:
         self._events: deque[Event] = deque()
         self._failed_starts: Counter[type[Child]] = Counter()
         self._clock = _Clock()
+        self._looked_s = 0.0
 
     def idle(self) -> int:
         """Number of workers without a unit."""
@@ -199,18 +210,23 @@ class ProcessesEngine:
 
     def _look_for_overdue(self) -> None:
         now_s = self._clock.now_s()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
         if self._detector is not None and (late := self._detector.overdue(now_s)):
             self._lose_detector(late)
         for worker in self._workers:
-            if worker is not None and worker.item is not None and now_s - worker.item_started_s > self._item_timeout:
+            if worker is None or worker.item is None:
+                continue
+            if self._detector is not None and self._detector.delays(worker.serial):
+                worker.item_started_s += passed_s  # or the item could take its time with few workers only
+            if now_s - worker.item_started_s > self._item_timeout:
                 self._bury(worker, "timeout", f"took longer than {self._item_timeout:g} s")
 
     def _bury(self, worker: _Worker, kind: str, message: str) -> None:
         """Forget a worker that is gone, or make it so."""
-        if kind == "died" and worker.process.wait() == DETECTOR_LOST and self._detector is not None:
+        worker.end()
+        if kind == "died" and worker.lost_detector and self._detector is not None:
             self._lose_detector()
             return
-        worker.end()
         self._workers[worker.place] = None
         if not worker.ready and self._failed_start("worker processes do", message, worker):
             return
@@ -218,12 +234,16 @@ class ProcessesEngine:
             Event("timeout" if kind == "timeout" else "died", worker.unit, worker.item, message=message)
         )
 
-    def _lose_detector(self, late: str = "") -> None:
-        """End the detecting process and all workers. Of their items, that of the last request is to blame, if it is of one of them."""
+    def _lose_detector(self, late: Late | None = None) -> None:
+        """End the detecting process and all workers. Of their items, that of the last request is to blame, if it is of one of them.
+
+        Nobody is, if it had come to the end of the late request before it was ended.
+        """
         detector = self._detector
         assert detector is not None
-        message = late or detector.describe_death()
+        message = late.message if late else detector.describe_death()
         detector.end()
+        outrun = late is not None and detector.busy.number != late.number
         self._detector = None
         lost = [worker for worker in self._workers if worker is not None]
         self._workers[:] = [None] * len(self._workers)  # in place: it may be looked through
@@ -236,7 +256,7 @@ class ProcessesEngine:
         for worker in lost:
             if worker.unit is None:
                 continue
-            if known and worker.serial != detector.busy.worker:
+            if outrun or (known and worker.serial != detector.busy.worker):
                 self._events.append(Event("again", worker.unit, message=message))
             elif known and late and worker.item is not None:
                 self._events.append(Event("timeout", worker.unit, worker.item, message=message))

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ COMMAND_LIMIT_S = 300
 REPOSITORY = Path(__file__).parents[2]
 
 
-def environment(*, python_path: Path | None = None, **more: str) -> dict[str, str]:
+def environment(*, python_path: Path | Sequence[Path] = (), **more: str) -> dict[str, str]:
     """The environment of a command; modules in `python_path` can be imported by it and by its workers."""
-    paths = [str(path) for path in (python_path, REPOSITORY) if path is not None]
+    paths = [str(path) for path in ([python_path] if isinstance(python_path, Path) else python_path)] + [
+        str(REPOSITORY)
+    ]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
 
 

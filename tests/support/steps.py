@@ -62,6 +62,14 @@ def kill_itself(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield sample
 
 
+def exit_hard(samples: Iterator[Sample], status: int = 75) -> Iterator[Sample]:
+    """End the whole process on a bad item, with the status that many programs end with when they should be tried again."""
+    for sample in samples:
+        if _is_bad(sample):
+            os._exit(status)
+        yield sample
+
+
 def hang(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Never come back from a bad item."""
     for sample in samples:

@@ -1,6 +1,8 @@
 """What the tests of the pack stage share."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import OPTIONS, write_source
@@ -21,3 +23,14 @@ def reference(mixed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_packer("build", mixed, out, *OPTIONS, "--engine", "inline")
     check_whole(out)
     return out
+
+
+@pytest.fixture
+def builds() -> Iterator[list[Any]]:
+    """Builds that a test started; what is left of them is ended."""
+    started: list[Any] = []
+    yield started
+    for build in started:
+        if build.poll() is None:
+            build.kill()
+        build.communicate()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.builds import OPTIONS, TESTS, write_pictures
 from support.command import environment, run_packer
+from support.hooks import before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -233,19 +234,11 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
     run_packer("build", source, tmp_path / "out", "--max-rejects", "25%")
 
 
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("module", ["argparse", "packer.command_parser", "numpy", "packer.api"])
-def test_ctrl_c_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str) -> None:
-    hook = (
-        "import os, signal, sys\n"
-        "def hook(event, arguments):\n"
-        f"    if event == 'import' and arguments[0] == {module!r}:\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "if 'packer' in sys.orig_argv:\n"
-        "    sys.addaudithook(hook)\n"
-    )
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "sitecustomize.py").write_text(hook)
-    env = environment(python_path=tmp_path / "hooks")
+def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str, sign: str) -> None:
+    condition, deed = f"arguments[0] == {module!r}", f"os.kill(os.getpid(), signal.{sign})"
+    env = environment(python_path=before_each(tmp_path / "hooks", "packer", "import", condition, deed))
     done = run_packer("build", source, tmp_path / "out", env=env, expect=130)
     assert (done.stdout, done.stderr) == ("", "packer: interrupted\n")
     assert not (tmp_path / "out").exists()

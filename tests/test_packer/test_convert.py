@@ -166,6 +166,26 @@ def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path
     assert verify(out).unlisted == ()
 
 
+@pytest.mark.parametrize(
+    ("wall_clock", "told"),
+    [
+        ({"tasks_run": 3}, "made by another plan: it is a build, and this a convert"),
+        ({}, "it does not say what made it, and this is a convert"),
+        ({"job": "convert"}, "it does not say what made it, and this is a convert"),
+        ({"job": {"kind": "convert"}}, "option format: was None, now 'npy'"),
+    ],
+)
+def test_what_is_in_the_way_is_told_as_far_as_its_manifest_goes(
+    tmp_path: Path, wall_clock: dict[str, Any], told: str
+) -> None:
+    write_faces(tmp_path / "in", 3)
+    manifest, layout = write_faces(tmp_path / "out", 4), Layout(tmp_path / "out")
+    layout.manifest.write_bytes(replace(manifest, wall_clock=wall_clock).dumps())
+    with pytest.raises(UsageError) as caught:
+        convert(tmp_path / "in", tmp_path / "out", format="npy", **QUIET)
+    assert told in str(caught.value)
+
+
 @pytest.mark.parametrize("inside", ["", "sub", ".."])
 def test_source_and_output_are_kept_apart(tmp_path: Path, inside: str) -> None:
     write_faces(tmp_path / "a" / "in", 3)

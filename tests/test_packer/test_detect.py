@@ -10,9 +10,13 @@ import pytest
 import skimage.data
 
 from packer.detect import Detections, Detector, cpu
+from packer.detect import gpu_name as gpu_names
 from packer.detect import runtime as runtimes
 from packer.detect.networks import build_networks
 from packer.detect.weights import load_weights
+from packer.face_detector import make_detector
+from packer.recipe import Recipe
+from packer.runtime import describe_runtime
 
 PORTRAIT = skimage.data.astronaut()
 RUNTIMES = ["openvino", "torch"]
@@ -255,7 +259,7 @@ def test_a_device_whose_memory_is_too_small_is_asked_again_in_pieces(monkeypatch
     np.testing.assert_allclose(found.points, expected.points, atol=0.01)
 
 
-def test_a_users_settings_of_precision_stay_and_are_not_used(monkeypatch):
+def test_a_users_settings_of_precision_stay_and_are_not_used():
     torch = pytest.importorskip("torch")
     torch_runtime = pytest.importorskip("packer.detect.torch_runtime")
     before = torch.get_float32_matmul_precision()
@@ -312,9 +316,51 @@ def test_a_coarse_look_before_changes_nothing(monkeypatch, shape):
 
 @pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
 def test_the_processors_own_coarse_look_changes_nothing():
-    expected, found = (Detector(runtime="openvino", screen=screen).detect([PORTRAIT]) for screen in (False, True))
+    plain, screened = (Detector(runtime="openvino", screen=screen) for screen in (False, True))
+    if screened.describe()["precision"] == "float32":
+        pytest.skip("needs a processor with bfloat16")
+    expected, found = (detector.detect([PORTRAIT]) for detector in (plain, screened))
     np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-3)
     np.testing.assert_allclose(found.points, expected.points, atol=1e-3)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_a_plan_tells_of_the_coarse_look_what_the_detector_tells(monkeypatch, has_bfloat16):
+    """A recipe that asks for parity goes without."""
+    for module in ("packer.quiet_openvino", "packer.detect.openvino_runtime"):
+        monkeypatch.setattr(importlib.import_module(module), "has_bfloat16", lambda: has_bfloat16)
+    for parity in (True, False):
+        recipe = Recipe(preset="faces", detector="openvino", parity=parity)
+        screened = has_bfloat16 and not parity
+        assert make_detector(recipe).describe()["precision"].endswith("screened in bfloat16") == screened
+        assert describe_runtime(recipe)["detector screened"] == ("in bfloat16" if screened else "no")
+
+
+def test_a_gpu_is_told_by_its_name_and_not_taken(monkeypatch):
+    asked = []
+
+    class Driver:
+        """Knows what needs no context."""
+
+        @staticmethod
+        def cuInit(flags):  # noqa: N802 -- the driver's name
+            return 0
+
+        @staticmethod
+        def cuDeviceGet(found, index):  # noqa: N802
+            found._obj.value = 40 + index
+            return 0 if index < 2 else 101
+
+        @staticmethod
+        def cuDeviceGetName(name, size, number):  # noqa: N802
+            asked.append(number.value)
+            name.value = b"A Card"
+            return 0
+
+    monkeypatch.setattr(gpu_names.ctypes, "CDLL", lambda _: Driver)
+    assert [gpu_names.gpu_name(device) for device in ("cuda", "cuda:1", "cuda:2", "cpu")] == ["A Card"] * 2 + [None] * 2
+    assert asked == [40, 41]
 
 
 def test_a_device_is_checked_before_a_build_and_a_gpu_is_not_taken(monkeypatch):

@@ -32,10 +32,11 @@ class FakeDetector:
         self.requests: list[list[int]] = []
         self.made: list[tuple[int, int]] = []
         self.go_on = threading.Event()
+        self.spared: Exception | None = None
 
     def new_frame(self, height: int, width: int) -> Frame:
-        if height > 10_000:
-            raise MemoryError("no such memory")
+        if self.spared is not None:
+            raise self.spared
         self.made.append((height, width))
         return np.empty((height, width, 3), np.uint8)
 
@@ -60,8 +61,8 @@ class Served:
 
     def __init__(self) -> None:
         self.detector = FakeDetector()
-        self.told: list[tuple[int | None, int]] = []
-        self.server = DetectorServer(lambda worker, frames: self.told.append((worker, frames)), LIMIT_S)
+        self.told: list[tuple[str, int, int]] = []
+        self.server = DetectorServer(lambda *told: self.told.append(told), LIMIT_S)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
         self.clients: list[RemoteDetector] = []
@@ -126,7 +127,7 @@ def test_what_is_found_comes_back_as_it_is(served: Served) -> None:
         for name in ("boxes", "scores", "points", "offsets"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
             assert getattr(found, name).dtype == getattr(expected, name).dtype
-    assert served.told[:2] == [(0, 3), (None, 0)]
+    assert served.told[:4] == [("waits", 0, 3), ("busy", 0, 3), ("over", 0, 3), ("waits", 0, 1)]
 
 
 def test_a_request_is_detected_by_itself(served: Served) -> None:
@@ -154,16 +155,33 @@ def test_the_next_request_is_received_while_one_is_detected(served: Served) -> N
     assert served.detector.requests == [[255], [7]]
 
 
+class Turn:
+    """A lock that counts who has asked for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.asked = 0
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
 def test_what_waits_is_bounded_and_a_large_request_is_not_overtaken(
     monkeypatch: pytest.MonkeyPatch, leaks_allowed: None
 ) -> None:
     monkeypatch.setattr(server_module, "WAITING_BYTES", 1000)
-    served = Served()
+    served, turn = Served(), Turn()
+    monkeypatch.setattr(served.server._room, "_turn", turn)
     threads = [in_thread(served.client(), [frame(255, 10, 10)])[0]]
     wait_for("the first request", lambda: served.detector.requests)
     threads.append(in_thread(served.client(), [frame(9, 100, 100)])[0])  # larger than all the room
-    wait_for("the large one's turn", served.server._room._turn.locked)
+    wait_for("the large one's turn", lambda: turn.asked == 2 and turn.lock.locked())
     threads.append(in_thread(served.client(), [frame(1, 2, 2)])[0])
+    wait_for("the small one's wish", lambda: turn.asked == 3)
     assert served.detector.made == [(10, 10)]
     served.detector.go_on.set()
     for thread in threads:
@@ -176,12 +194,29 @@ def test_an_error_reaches_the_one_that_asked_and_the_connection_stays(served: Se
     client = served.client()
     with pytest.raises(ItemError, match=r"^ValueError: a bad frame$"):
         client.detect([frame(253)])
-    with pytest.raises(ItemError, match=r"no memory for 1 frames: MemoryError: no such memory"):
-        client.detect([np.zeros((10_001, 1, 3), np.uint8)])
     for wrong in (np.zeros((3, 3), np.uint8), np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 4), np.uint8)):
         with pytest.raises(ItemError, match=r"frame 0: expected an RGB picture"):
             client.detect([wrong])
     assert len(client.detect([frame(6)]).boxes) == 6
+
+
+def test_frames_are_received_into_any_memory_where_the_detectors_own_is_short(served: Served) -> None:
+    client = served.client()
+    for spared in (MemoryError("no such memory"), RuntimeError("CUDA error: out of memory")):
+        served.detector.spared = spared
+        assert len(client.detect([frame(6), frame(2)]).boxes) == 8
+    assert served.detector.made == []
+
+
+def test_frames_for_which_there_is_no_memory_at_all_are_refused(served: Served) -> None:
+    channel = Channel(served.connect(), "the server", LIMIT_S)
+    channel.send({"frames": [(1 << 40, 1 << 20)]})
+    answer = channel.receive("room")
+    assert answer is not None
+    assert answer["error"].startswith("no memory for 1 frames: MemoryError: ")
+    assert served.told == [("waits", 0, 1), ("over", 0, 1)]
+    channel.close()
+    assert len(served.client().detect([frame(6)]).boxes) == 6
 
 
 def test_a_worker_that_dies_within_a_request_is_no_trouble(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,12 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from support.builds import OPTIONS, PICTURES, TESTS, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.crash_points import NEW_SIZE, OLD_SIZE
-from support.packed import check_whole, fingerprints
+from support.hooks import before_each
+from support.packed import check_whole, fingerprints, read_samples
 from support.processes import wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
 
@@ -96,7 +98,11 @@ def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path
 
 
 def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    check_replacements(crash(tmp_path, 9, "overwrite"))
+    rounds = crash(tmp_path, 9, "overwrite")
+    check_replacements(rounds)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("parts/part-", "staging/shard-", "os.remove index/", "os.remove shard-", "os.link "):
+        assert phase in places
 
 
 @pytest.mark.slow
@@ -115,17 +121,6 @@ def test_a_crash_at_every_operation_costs_nothing_that_was_finished(tmp_path: Pa
     rounds = crash(tmp_path, step=1)
     check_crashes(rounds)
     assert any(found["crash"]["readable"] for found in rounds[:-1])
-
-
-@pytest.fixture
-def builds() -> Iterator[list[Any]]:
-    """Builds that a test started; what is left of them is ended."""
-    started: list[Any] = []
-    yield started
-    for build in started:
-        if build.poll() is None:
-            build.kill()
-        build.communicate()
 
 
 Moment = Callable[[Path], object]
@@ -239,23 +234,18 @@ def test_a_whole_group_killed_at_once(mixed: Path, reference: Path, tmp_path: Pa
     assert fingerprints(out) == fingerprints(reference)
 
 
+def dying_before(folder: Path, event: str, name: str) -> dict[str, str]:
+    """An environment in which a build dies before an operation on a file or folder whose name begins so."""
+    return environment(python_path=before_each(folder, "packer", event, f"'/{name}' in os.fsdecode(arguments[0])"))
+
+
 @pytest.mark.parametrize("format", ["npy", "tfrecord"])
 def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) -> None:
     """In formats whose shards are folders or several files too; the second call finishes what the first has begun to swap."""
     out = tmp_path / "out"
-    kill_on_link = (
-        "import os, signal, sys\n"
-        "def hook(event, arguments):\n"
-        "    if event == 'os.link' and 'next-shard-00001' in os.fsdecode(arguments[0]):\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if 'packer' in sys.orig_argv:\n"
-        "    sys.addaudithook(hook)\n"
-    )
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "sitecustomize.py").write_text(kill_on_link)
     run_packer("build", mixed, out, "--size", 16, "--limit", 60, "--shard-size", "20kB", "--format", format)
     assert len(list(out.glob("shard-*"))) > 2
-    env = environment(python_path=tmp_path / "hooks")
+    env = dying_before(tmp_path / "hooks", "os.link", "next-shard-00001")
     again = ("build", mixed, out, *OPTIONS, "--format", format, "--overwrite")
     run_packer(*again, env=env, expect=-signal.SIGKILL)
     told = run_packer("verify", out, "--deep", expect=1).stderr
@@ -267,6 +257,29 @@ def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) ->
     run_packer(*again)
     assert identity == sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("shard-*/*.npy"))
     run_packer("build", mixed, tmp_path / "whole", *OPTIONS, "--format", format)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_a_dataset_that_stopped_under_the_other_names_is_replaced_like_any(tmp_path: Path) -> None:
+    """Its working folder was deleted by hand, or not copied, so nothing finishes it."""
+    source, out = write_pictures(tmp_path / "source", NAMES), tmp_path / "out"
+    options = ("--shard-size", "4kB", "--engine", "inline", "--quiet")
+
+    def check_readable(size: int) -> None:
+        assert [sample["image"].shape[0] for sample in read_samples(out)] == [size] * len(NAMES)
+
+    run_packer("build", source, out, "--size", 8, *options)
+    for number, size in enumerate((10, 12), start=1):
+        env = dying_before(tmp_path / f"hooks-{number}", "os.link", "next-" * number + "shard-00000")
+        run_packer("build", source, out, "--size", size, *options, "--overwrite", env=env, expect=-signal.SIGKILL)
+        check_readable(size)
+        shutil.rmtree(out / ".build")
+    last = ("build", source, out, "--size", 16, *options, "--overwrite")
+    env = dying_before(tmp_path / "hooks", "os.rename", "manifest.json")
+    run_packer(*last, env=env, expect=-signal.SIGKILL)
+    check_readable(12)
+    run_packer(*last)
+    run_packer("build", source, tmp_path / "whole", "--size", 16, *options)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 

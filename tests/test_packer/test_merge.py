@@ -11,11 +11,12 @@ from packed_files import face_columns, read_all, write_faces
 from support.builds import write_pictures
 from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
+from support.hooks import before_each
 
 from packer.merge import merge
 from packer.verify import verify
 from readers import open_dataset
-from shardspec.errors import SchemaError, UsageError
+from shardspec.errors import DatasetError, SchemaError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
 from shardspec.schema import Schema
@@ -137,6 +138,15 @@ def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int |
     assert "expected a class of 0 to 2, found -1" in problems[0]
 
 
+def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "a", "npy", ("real",), [0, 1, -1])
+    write_labelled(tmp_path / "b", "npy", ("fake", "real"), [0, 1])
+    told = rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1, found 1, which"
+    with pytest.raises(DatasetError, match=told):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
+    assert not Layout(tmp_path / "out").manifest.exists()
+
+
 def test_datasets_of_one_class_each_packed_apart_are_merged_by_the_command(tmp_path: Path) -> None:
     for number, name in enumerate(("real", "fake")):
         write_pictures(tmp_path / name / "videos" / name, [f"{number}{n}.png" for n in range(3)])
@@ -172,17 +182,10 @@ def test_a_merge_that_unites_goes_on_after_a_kill(tmp_path: Path) -> None:
     """The workers that resume it number the classes as those before."""
     write_labelled(tmp_path / "a", "npy", ("real",), [0] * 5)
     write_labelled(tmp_path / "b", "npy", ("fake",), [0] * 5)
-    kill = (
-        "import os, signal, sys\n"
-        "def hook(event, arguments):\n"
-        "    if event == 'os.rename' and os.fsdecode(arguments[1]).endswith('shard-00003.lmdb'):\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "sys.addaudithook(hook)\n"
-    )
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "sitecustomize.py").write_text(kill)
+    condition = "os.fsdecode(arguments[1]).endswith('shard-00003.lmdb')"
+    env = environment(python_path=before_each(tmp_path / "hooks", "packer", "os.rename", condition))
     call = ("merge", tmp_path / "a", tmp_path / "b", tmp_path / "out", "--format", "lmdb", "--shard-size", "9000")
-    run_packer(*call, "--engine", "inline", env=environment(python_path=tmp_path / "hooks"), expect=-signal.SIGKILL)
+    run_packer(*call, "--engine", "inline", env=env, expect=-signal.SIGKILL)
     run_packer(*call)
     assert read_all(tmp_path / "out")["label"].tolist() == [1] * 5 + [0] * 5
     assert verify(tmp_path / "out", deep=True).problems == ()

@@ -4,13 +4,14 @@ import json
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.builds import OPTIONS, TESTS, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
+from support.hooks import DIE, at_start_of, before_each
 from support.packed import check_whole, fingerprints, read_samples
 from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, ODD_VALUES, read_log
@@ -159,9 +160,16 @@ def pictures_with(folder: Path, *bad: str) -> Path:
     return write_pictures(folder / "source", sorted([*NAMES, *bad]))
 
 
-def build_with(folder: Path, step: str, *more: object, expect: int = 0, source: Path | None = None) -> Any:
+def build_with(
+    folder: Path,
+    step: str,
+    *more: object,
+    expect: int = 0,
+    source: Path | None = None,
+    hooks: Sequence[Path] = (),
+) -> Any:
     """Run the command with a step of `support.steps` after decoding; the result as JSON."""
-    env = environment(python_path=TESTS, **{LOG: str(folder / "log")})
+    env = environment(python_path=[*hooks, TESTS], **{LOG: str(folder / "log")})
     values = (
         source or folder / "source",
         folder / "out",
@@ -186,6 +194,19 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     rejects = rejects_of(tmp_path / "out")
     assert rejects["33-bad.png"].startswith("worker: brought down a worker 3 times, by itself (signal 9")
     assert read_log(tmp_path / "log") == ["33-bad.png"] * 5  # twice in its task, three times alone
+    check_whole(tmp_path / "out")
+
+
+def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:
+    pictures_with(tmp_path, "33-bad.png")
+    killed = str(tmp_path / "killed")
+    condition = f"'.item-00000034' in str(arguments[0]) and 'partial' not in str(arguments[0]) and not os.path.exists({killed!r})"
+    hooks = before_each(
+        tmp_path / "hooks", "packer.worker", "os.remove", condition, f"open({killed!r}, 'x').close()\n{DIE}"
+    )
+    counts = build_with(tmp_path, "kill_itself", hooks=[hooks])
+    assert Path(killed).exists()
+    assert (counts["packed_items"], counts["rejected_items"]) == (36, 1)
     check_whole(tmp_path / "out")
 
 
@@ -291,17 +312,6 @@ def finish(build: Any) -> tuple[int, str]:
     return build.returncode, told
 
 
-@pytest.fixture
-def builds() -> Iterator[list[Any]]:
-    """Builds that a test started; what is left of them is ended."""
-    started: list[Any] = []
-    yield started
-    for build in started:
-        if build.poll() is None:
-            build.kill()
-        build.communicate()
-
-
 def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list[Any]) -> None:
     pictures_with(tmp_path)
     builds.append(running(tmp_path))
@@ -377,10 +387,7 @@ def test_a_build_that_was_stopped_for_a_while_blames_no_item(tmp_path: Path, bui
 
 
 def test_a_worker_that_cannot_start_ends_the_build_with_its_last_words(tmp_path: Path, mixed: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'packer.worker' in sys.orig_argv:\n    sys.exit('no graphics card today')\n"
-    )
-    env = environment(python_path=tmp_path)
+    env = environment(python_path=at_start_of(tmp_path, "packer.worker", "sys.exit('no graphics card today')"))
     done = run_packer("build", mixed, tmp_path / "out", *OPTIONS, env=env, expect=1)
     assert "worker processes do not start: exit status 1: " in done.stderr
     assert "no graphics card today" in done.stderr

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packed_files import face_columns, read_all, write_faces
+from support.command import environment, run_packer
 from support.datasets import face_schema, write_dataset
+from support.hooks import at_start_of
 
 from packer.cli import main
 from packer.verify import verify
@@ -88,6 +90,36 @@ def test_damage_that_cannot_be_told_apart_is_said(tmp_path: Path) -> None:
         "the shard holds rows 4 to 5 of the dataset; 2 cannot be read whole: row 4: field 'key': shard-00001/key.bin: expected"
         in problem
     )
+
+
+def test_what_lies_in_the_current_folder_does_not_stand_for_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_faces(tmp_path / "packed", 6, "npy", shard_rows=4)
+    _flip(tmp_path / "packed" / "shard-00001" / "image.npy", -1)
+    (tmp_path / "json.py").write_text("raise SystemExit('not the library')\n")
+    monkeypatch.chdir(tmp_path)
+    (problem,) = verify(tmp_path / "packed", deep=True).problems
+    assert "all of them can be read" in problem
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("print('a library greets'); print('[1]'); print('{}')", "all of them can be read, so which have changed"),
+        (
+            "sys.exit('no memory today')",
+            "could not be found out, since the process that read it ended with status 1 (SystemExit: no memory today)",
+        ),
+    ],
+)
+def test_what_is_said_of_a_damaged_shard_is_what_was_seen(tmp_path: Path, code: str, told: str) -> None:
+    write_faces(tmp_path / "packed", 6, "npy", shard_rows=4)
+    _flip(tmp_path / "packed" / "shard-00001" / "image.npy", -1)
+    env = environment(python_path=at_start_of(tmp_path / "hooks", "packer.damage", code))
+    problems = run_packer("verify", tmp_path / "packed", "--deep", env=env, expect=1).stderr
+    assert told in problems
+    assert "cannot be read whole" not in problems
 
 
 def _pack(root: Path, name: str, row: int, value: object) -> None:
