@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from packer.detect.gpu_name import gpu_name
 from packer.detect.runtime import resolve_runtime
 from packer.encode import load_to_baseline
-from packer.face_detector import screens
 from packer.recipe import Recipe
 from packer.sidecar import digest_file_or_folder
 from shardspec.errors import MissingDependencyError, UsageError
@@ -31,7 +30,7 @@ _OF_FORMAT: Mapping[str, tuple[str, ...]] = {
 def describe_runtime(recipe: Recipe) -> dict[str, str]:
     """Versions of the libraries that a recipe uses, by name, the ``detector`` where it looks for faces, and digests of the files it names.
 
-    Of the detector also whether it takes a coarse look first, which OpenVINO decides by the processor, and the name of its GPU.
+    Of the detector also the name of its GPU.
 
     Of a step ``module:function`` it is the file of that module, and not what the module imports.
 
@@ -48,7 +47,8 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
         runtime["detector"] = _detector(recipe)
         names.add(runtime["detector"])
         if recipe.boxes is None:
-            runtime |= _machine(runtime["detector"], recipe)
+            device = gpu_name(recipe.device)
+            runtime |= {} if device is None else {"detector device": device}
     if recipe.landmarks == "68" and "faces" in steps:
         names.add("dlib-bin")
     if recipe.progressive == "baseline":
@@ -91,18 +91,6 @@ def _detector(recipe: Recipe) -> str:
         raise MissingDependencyError(f'{error}, or pip install "facepack[faces]"') from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _machine(detector: str, recipe: Recipe) -> dict[str, str]:
-    """What of this machine decides the detector's numbers; the networks are not loaded for it."""
-    found = {}
-    if detector == "openvino":
-        look = import_target("packer.quiet_openvino:has_bfloat16", what="--detector", extra="faces")
-        found["detector screened"] = "in bfloat16" if screens(recipe) and look() else "no"
-    name = gpu_name(recipe.device)
-    if name is not None:
-        found["detector device"] = name
-    return found
 
 
 def _version(name: str) -> str:
