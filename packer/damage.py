@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from shardspec.registry import resolve
 from shardspec.schema import Schema
 
 LISTED = 20
-"""Samples of one shard that are listed; the rest are counted."""
+"""Samples, or runs of samples with the same damage, of one shard that are listed; the rest are counted."""
 
 LIMIT_S = 600.0
 """For reading one damaged shard, which may send a library into an endless loop."""
@@ -56,14 +57,22 @@ def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> st
     if not bad and len(lines) == shard.samples:
         return f"{place}; all of them can be read, so which have changed cannot be told"
     untried = shard.samples - len(lines)
-    texts = [
-        f"row {start + row}{f' (key {key!r})' if key is not None else ''}: {what}" for row, key, what in bad[:LISTED]
-    ]
-    if len(bad) > LISTED:
-        texts.append(f"and {len(bad) - LISTED} more")
+    runs = [list(run) for _, run in groupby(enumerate(bad), lambda line: (line[1][0] - line[0], line[1][2]))]
+    texts = [_told_of(start, [line for _, line in run]) for run in runs[:LISTED]]
+    if len(runs) > LISTED:
+        texts.append(f"and {sum(map(len, runs[LISTED:]))} more")
     if untried:
         texts.append(f"{untried} from row {start + len(lines)} on{f', since {ended}' if ended else ''}")
     return f"{place}; {len(bad) + untried} cannot be read whole: {'; '.join(texts)}"
+
+
+def _told_of(start: int, lines: list[Line]) -> str:
+    """One damaged row, or a run of rows with the same damage, in words."""
+    (first, first_key, what), (last, last_key, _) = lines[0], lines[-1]
+    if first == last:
+        return f"row {start + first}{f' (key {first_key!r})' if first_key is not None else ''}: {what}"
+    keys = f" (keys {first_key!r} to {last_key!r})" if first_key is not None and last_key is not None else ""
+    return f"rows {start + first} to {start + last}{keys}: {what}"
 
 
 def _examine_apart(layout: Layout, number: int) -> tuple[list[Line], str]:

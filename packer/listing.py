@@ -31,7 +31,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
         raise UsageError(
-            f"expected items to pack, found none ({listing.ignored} files are no pictures or videos by suffix)"
+            f"expected items to pack, found none among {listing.ignored} files, none of which is a picture or video by its suffix"
         )
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:

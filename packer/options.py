@@ -7,7 +7,9 @@ from shardspec.errors import UsageError
 
 
 def parse_share(text: str | float) -> float:
-    """A share from ``0.05`` or ``"5%"``."""
+    """A share from ``0.05`` or ``"5%"``. The text ``"1"`` could mean either end, and is refused."""
+    if text == "1":
+        raise UsageError("max_rejects: expected a share such as 5% or 0.05, found '1': write 1% or 100%")
     try:
         value = float(str(text).removesuffix("%")) / (100 if str(text).endswith("%") else 1)
     except ValueError:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from packer.verify import verify
 from shardspec.errors import VerifyError
+from shardspec.layout import BUILD_FOLDER
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,4 +35,8 @@ def run(options: argparse.Namespace) -> int:
     )
     if report.unlisted:
         print(f"not part of the dataset: {', '.join(report.unlisted)}")
+    if BUILD_FOLDER in report.unlisted:
+        print(
+            f"{BUILD_FOLDER} holds a build that has not finished: the same command goes on with it; to drop it, delete {BUILD_FOLDER}"
+        )
     return 0

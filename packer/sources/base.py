@@ -38,7 +38,7 @@ class Listing:
         """Raise `UsageError` if there is no item."""
         if not self.items:
             raise UsageError(
-                f"expected items to pack, found none ({self.ignored} files are no pictures or videos by suffix)"
+                f"expected items to pack, found none among {self.ignored} files, none of which is a picture or video by its suffix"
             )
 
 

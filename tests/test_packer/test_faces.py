@@ -19,7 +19,7 @@ from shardspec.layout import Layout
 from shardspec.points import REGIONS, get_layout
 
 SIZE = 96
-OPTIONS = ("--preset", "faces", "--size", SIZE, "--every", "2", "--max-rejects", "1", "--quiet")
+OPTIONS = ("--preset", "faces", "--size", SIZE, "--every", "2", "--max-rejects", "100%", "--quiet")
 SAMPLED = range(0, 20, 2)
 
 Samples = list[dict[str, Any]]

@@ -74,7 +74,7 @@ def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_can_be_told(tmp
         assert str(path) in problem
         if format == "parquet":  # a page has one checksum for all of its rows
             assert "rows 4 to 7 of the dataset" in problem
-            assert "cannot be read whole: row 4 " in problem
+            assert "cannot be read whole: rows 4 to 7 (keys " in problem, problem
         else:
             assert f"{keys}; 1 cannot be read whole: row 6 (key '00000000-000002'): " in problem, problem
 
@@ -87,7 +87,7 @@ def test_damage_that_cannot_be_told_apart_is_said(tmp_path: Path) -> None:
     (tmp_path / "shard-00001" / "key.bin").unlink()
     problem = verify(tmp_path, deep=True).problems[-1]
     assert (
-        "the shard holds rows 4 to 5 of the dataset; 2 cannot be read whole: row 4: field 'key': shard-00001/key.bin: expected"
+        "the shard holds rows 4 to 5 of the dataset; 2 cannot be read whole: rows 4 to 5: field 'key': shard-00001/key.bin: expected"
         in problem
     )
 
