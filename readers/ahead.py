@@ -4,7 +4,21 @@ import contextlib
 import threading
 from collections.abc import Callable
 
+from readers.stores import Residence
+
 _JOIN_S = 5.0
+_BATCHES = 4
+_SHARE = 8
+"""What is read ahead may take this part of the memory that the page cache may keep."""
+
+
+def default_depth(residence: Residence, samples: int, batch_size: int) -> int:
+    """Batches to read ahead of a dataset: none where the data stay in memory, else a few, as memory allows."""
+    if residence.in_memory:
+        return 0
+    batch_bytes = max(1, residence.bytes // max(1, samples) * batch_size)
+    room = _BATCHES if residence.memory is None else residence.memory // _SHARE // batch_bytes
+    return max(1, min(_BATCHES, room))
 
 
 class ReadAhead:

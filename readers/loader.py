@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from readers.ahead import ReadAhead
+from readers.ahead import ReadAhead, default_depth
 from readers.batches import BatchPicks, BatchWork
 from readers.choice import AnyShuffle, Choice, agree, announce, choose_apart, choose_shuffle
 from readers.collate import Batch
@@ -22,10 +22,6 @@ from readers.shards import explain_thread
 from readers.stages import Stage, StageTimes
 from readers.stores import find_residence
 from shardspec.errors import UsageError
-
-_AHEAD_BATCHES = 4
-_AHEAD_SHARE = 8
-"""What is read ahead may take this part of the memory that the page cache may keep."""
 
 
 class Loader:
@@ -155,7 +151,7 @@ class Loader:
     def read_ahead(self) -> int:
         """Batches that are read ahead."""
         if self._read_ahead is None:
-            self._read_ahead = self._default_read_ahead()
+            self._read_ahead = default_depth(find_residence(self.dataset.stores), len(self.dataset), self.batch_size)
         return self._read_ahead
 
     def decide_order(self, choice: Choice) -> None:
@@ -207,14 +203,6 @@ class Loader:
         if self._ranks is None:
             return agree(stores, has_blocks, self._progress.order, self.device)
         return choose_shuffle(stores, has_blocks) if self._ranks.world_size == 1 else choose_apart()
-
-    def _default_read_ahead(self) -> int:
-        residence = find_residence(self.dataset.stores)
-        if residence.in_memory:
-            return 0
-        batch_bytes = max(1, residence.bytes // max(1, len(self.dataset)) * self.batch_size)
-        room = _AHEAD_BATCHES if residence.memory is None else residence.memory // _AHEAD_SHARE // batch_bytes
-        return max(1, min(_AHEAD_BATCHES, room))
 
     def _cut(self) -> Cut:
         """The ranks as they are now: torch.distributed is often initialised after the Loader is made."""
