@@ -332,7 +332,9 @@ class TestRefusals:
     def test_a_source_without_items(self, tmp_path: Path) -> None:
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "notes.txt").write_text("x")
-        with pytest.raises(UsageError, match=r"expected items to pack, found none \(1 files are no pictures"):
+        with pytest.raises(
+            UsageError, match=r"expected items to pack, found none among 1 files, none of which is a picture"
+        ):
             packer.build(tmp_path / "source", tmp_path / "out", progress=False)
         assert not (tmp_path / "out").exists()
 

@@ -73,7 +73,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_kept_ones_are_counted_and_told(source: Path, tmp_path: Path) -> None:
-    done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "1")
+    done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
     assert "2 of 4 pictures are progressive JPEGs" in done.stdout
     assert "--progressive baseline" in done.stdout
     assert stored(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
@@ -150,7 +150,7 @@ class TestBaseline:
         assert after.count(b"JFIF\0") == 1
 
     def test_the_command_line_in_worker_processes(self, source: Path, tmp_path: Path) -> None:
-        call = ("--format", "npy", "--quiet", "--max-rejects", "1", "--progressive", "baseline")
+        call = ("--format", "npy", "--quiet", "--max-rejects", "100%", "--progressive", "baseline")
         done = run_packer("build", source, tmp_path / "out", *call, "--workers", "2")
         assert "2 of 4 pictures were progressive JPEGs: stored as baseline, without loss" in done.stdout
         pictures = stored(tmp_path / "out")

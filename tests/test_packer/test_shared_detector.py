@@ -22,7 +22,7 @@ from packer.plan import TASK_ITEMS
 from shardspec.errors import UsageError
 
 DETECTOR = b"packer.detector_process"
-FACES = ("--preset", "faces", "--size", "48", "--every", "3", "--max-rejects", "1", "--quiet")
+FACES = ("--preset", "faces", "--size", "48", "--every", "3", "--max-rejects", "100%", "--quiet")
 OPTIONS = (*FACES, "--detector", "torch")
 SHARED = (*FACES, "--shared-detector", "--workers", 2)
 """With the runtime that starts fastest."""
