@@ -50,7 +50,7 @@ class OpenVINORuntime:
         device: str = "cpu",
         threads: int = 1,
         precision: str = "float32",
-        screen: bool = True,
+        screen: bool = False,
     ) -> None:
         if device != "cpu":
             raise ValueError(

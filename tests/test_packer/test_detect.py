@@ -314,16 +314,6 @@ def test_a_coarse_look_before_changes_nothing(monkeypatch, shape):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
-def test_the_processors_own_coarse_look_changes_nothing():
-    plain, screened = (Detector(runtime="openvino", screen=screen) for screen in (False, True))
-    if screened.describe()["precision"] == "float32":
-        pytest.skip("needs a processor with bfloat16")
-    expected, found = (detector.detect([PORTRAIT]) for detector in (plain, screened))
-    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-3)
-    np.testing.assert_allclose(found.points, expected.points, atol=1e-3)
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
 @pytest.mark.parametrize("parity", [True, False])
 def test_a_build_looks_the_same_on_every_processor(monkeypatch, parity):
     monkeypatch.setattr("packer.detect.openvino_runtime.has_bfloat16", lambda: True)
