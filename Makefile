@@ -16,11 +16,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# The readers' tests in a process of their own: in one with those of the packer (OpenVINO, torch, OpenCV, forked workers) starting a
-# process crashed it in test_auto_order, twice in two runs, for a reason not yet found; each part alone passes.
 test: setup
-	$(BIN)/python -m pytest -q --ignore=tests/test_readers
-	$(BIN)/python -m pytest -q tests/test_readers
+	$(BIN)/python -m pytest -q
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow

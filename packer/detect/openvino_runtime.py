@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from packer.detect.cpu import CpuFrame
 from packer.detect.networks import CELLS, CROP_SIZES, Layer, Pool
-from packer.quiet_openvino import has_bfloat16, openvino, ops
+from packer.quiet_openvino import core, has_bfloat16, openvino, ops
 
 __all__ = ["OpenVINORuntime"]
 
@@ -50,7 +50,7 @@ class OpenVINORuntime:
         device: str = "cpu",
         threads: int = 1,
         precision: str = "float32",
-        screen: bool = False,
+        screen: bool = True,
     ) -> None:
         if device != "cpu":
             raise ValueError(
@@ -96,9 +96,8 @@ def _compile(networks: Mapping[str, tuple[Layer, ...]], precision: str, threads:
         "ENABLE_CPU_PINNING": False,  # pinned, two worker processes sit on one core
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
     }
-    core = openvino.Core()
     return {
-        name: core.compile_model(_model(name, layers), "CPU", config).create_infer_request()
+        name: core().compile_model(_model(name, layers), "CPU", config).create_infer_request()
         for name, layers in networks.items()
     }
 

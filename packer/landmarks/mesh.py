@@ -10,7 +10,7 @@ from packer.geometry.affine import apply, invert
 from packer.geometry.bilinear import bilinear
 from packer.landmarks.base import agrees
 from packer.landmarks.similarity import BOX_SIDE, upright_matrix
-from packer.quiet_openvino import openvino
+from packer.quiet_openvino import core, openvino
 from shardspec.errors import UsageError
 
 _MARGIN = 1.6  # side of the model's picture over MTCNN's box: a quarter more on each side, as MediaPipe cuts it, and a little more
@@ -46,9 +46,8 @@ class FaceMesh:
         path = Path(model)
         if not path.is_file():
             raise UsageError(f"--landmark-model: expected a .tflite file, found nothing at {path}")
-        core = openvino.Core()
         try:
-            network = core.read_model(path)
+            network = core().read_model(path)
         except RuntimeError as error:
             raise UsageError(f"--landmark-model: OpenVINO cannot read {path}: {str(error).strip()[-300:]}") from error
         self._size = _input_size(network, path)
@@ -60,7 +59,7 @@ class FaceMesh:
             "ENABLE_CPU_PINNING": False,  # pinned, two worker processes sit on one core
         }
         self._points, self._score, self.layout = _outputs(network, path)
-        self._request = core.compile_model(network, "CPU", config).create_infer_request()
+        self._request = core().compile_model(network, "CPU", config).create_infer_request()
         self._input = np.empty((1, self._size, self._size, 3), np.float32)
 
     def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:

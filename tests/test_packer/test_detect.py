@@ -314,11 +314,38 @@ def test_a_coarse_look_before_changes_nothing(monkeypatch, shape):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
+def test_the_processors_own_coarse_look_changes_nothing():
+    plain, screened = (Detector(runtime="openvino", screen=screen) for screen in (False, True))
+    if screened.describe()["precision"] == "float32":
+        pytest.skip("needs a processor with bfloat16")
+    expected, found = (detector.detect([PORTRAIT]) for detector in (plain, screened))
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-3)
+    np.testing.assert_allclose(found.points, expected.points, atol=1e-3)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
 @pytest.mark.parametrize("parity", [True, False])
 def test_a_build_looks_the_same_on_every_processor(monkeypatch, parity):
     monkeypatch.setattr("packer.detect.openvino_runtime.has_bfloat16", lambda: True)
     detector = make_detector(Recipe(preset="faces", detector="openvino", parity=parity))
     assert detector.describe()["precision"] == "float32"
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
+def test_detectors_freed_in_the_order_of_their_making_leave_signals_alone():
+    """OpenVINO's cores each set a signal stack; see ``packer.quiet_openvino.core``."""
+    script = """
+import signal
+from packer.detect import Detector
+
+first, second = (Detector(runtime="openvino") for _ in range(2))
+del first
+del second
+signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))
+signal.raise_signal(signal.SIGUSR1)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
 def test_a_gpu_is_told_by_its_name_and_not_taken(monkeypatch):
