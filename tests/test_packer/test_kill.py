@@ -127,11 +127,16 @@ Moment = Callable[[Path], object]
 
 
 def parts_of(out: Path) -> list[Path]:
-    """Finished parts."""
+    """Finished parts; none while there is no folder of parts, which a build may remove at any time."""
+    folder = out / ".build" / "parts"
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
     return [
-        path
-        for path in (out / ".build" / "parts").glob("part-*")
-        if path.suffix != ".partial" and ".item-" not in path.name
+        folder / name
+        for name in names
+        if name.startswith("part-") and not name.endswith(".partial") and ".item-" not in name
     ]
 
 
