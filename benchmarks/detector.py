@@ -15,6 +15,7 @@ import multiprocessing
 import platform
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -185,12 +186,10 @@ def main() -> int:
         "shape": list(frames[0].shape),
     }
     print(json.dumps(machine))
-    path = Path(f"/dev/shm/detector-{time.time_ns()}.npy")
-    np.save(path, np.stack(frames))
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "frames.npy"
+        np.save(path, np.stack(frames))
         rates = process_rates(str(path), len(frames), options.min_face, rounds=7)
-    finally:
-        path.unlink()
     found = {
         "benchmark": "detector",
         "machine": machine,
