@@ -25,6 +25,7 @@ from packer.detect import Detector
 from packer.geometry import affine, crop
 from packer.landmarks.dlib68 import Dlib68
 from packer.landmarks.hull import _HALF, _MIRROR, features
+from packer.landmarks.mesh import _MARGIN as MESH_MARGIN
 from packer.landmarks.mesh import FaceMesh
 from packer.landmarks.similarity import BOX_SIDE, MEAN_FIVE, five_points, place_mean_face, unit
 from shardspec.points import LAYOUTS, flip_permutation
@@ -92,7 +93,7 @@ def faces(paths: list[Path], every: int, mesh_file: Path) -> list[Face]:
 
 def mesh_scale(points: FloatArray, size: int) -> float:
     """Crop pixels per pixel of the mesh's own picture."""
-    return 1.6 * BOX_SIDE * unit(place_mean_face(points)) / size
+    return MESH_MARGIN * BOX_SIDE * unit(place_mean_face(points)) / size
 
 
 def to_mean(points5: FloatArray, points: FloatArray) -> FloatArray:

@@ -54,6 +54,22 @@ def estimate_outline(points5: ArrayLike) -> FloatArray:
     -------
     ndarray, (27, 2), float64
     """
+    placed = place_mean_face(points5)
+    return upright_outline(points5) @ placed[:, :2].T + placed[:, 2]
+
+
+def upright_outline(points5: ArrayLike) -> FloatArray:
+    """The outline of `estimate_outline` in the mean frame, so upright and of one size whatever the face's.
+
+    Parameters
+    ----------
+    points5 : array_like, (5, 2)
+        In crop pixels.
+
+    Returns
+    -------
+    ndarray, (27, 2), float64
+    """
     known = check_points(points5, "5")
     placed = place_mean_face(known)
     symmetric, tilted = (
@@ -65,7 +81,7 @@ def estimate_outline(points5: ArrayLike) -> FloatArray:
     # the other half is this one mirrored, with what is tilted the other way; the chin is its own mirror image
     outline[_MIRROR[_HALF]] = (half - skew) * (-1, 1)
     outline[_HALF] = half + skew
-    return outline @ placed[:, :2].T + placed[:, 2]
+    return outline
 
 
 def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, FloatArray]:

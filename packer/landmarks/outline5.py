@@ -1,9 +1,10 @@
 """The numbers of `packer.landmarks.hull.estimate_outline`: how five points move the outline of 68.
 
-Fitted by `benchmarks/hull_template.py` (which prints this table): ridge regression from MTCNN's five points to the jaw and the
+Fitted by `benchmarks/hull_template.py` (which prints such a table): ridge regression from MTCNN's five points to the jaw and the
 eyebrows of MediaPipe's face mesh (Apache-2.0), on 121 faces of six photographs and a video with ten copies of each mesh
 turned by up to 0.6 rad to the side and 0.35 rad up or down, every source with the same weight, and mirrored, so that the
-result is symmetric. dlib's predictor, whose training data excludes commercial use, has no part in them.
+result is symmetric. The meshes were found in a picture 1.6 boxes wide about the five points, not as `packer.landmarks.mesh` finds
+them, whose picture depends on these numbers. dlib's predictor, whose training data excludes commercial use, has no part in them.
 
 Judged with the face's own source left out of the fit, intersection over union of the convex hulls:
 

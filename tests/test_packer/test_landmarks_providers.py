@@ -14,6 +14,7 @@ from packer.geometry.affine import apply, invert
 from packer.geometry.crop import crop_matrix, cut
 from packer.landmarks import KINDS, dlib68, make_provider
 from packer.landmarks.base import agrees
+from packer.landmarks.hull import hull
 from packer.landmarks.similarity import MEAN_FIVE, five_points, place_mean_face, unit
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.points import flip_permutation, get_layout
@@ -136,9 +137,24 @@ def test_points_of_the_mesh_come_back_to_the_crop(tmp_path):
     five = MEAN_FIVE * 40 + (100, 120)
     points, valid = provider(np.zeros((224, 224, 3), np.uint8), five)
     assert not valid  # they are no face
-    side = 1.6 * 2.95 * 40
+    side = 1.35 * 2.95 * 40
     expected = np.array([[-side, -side], [side, -side], [0, 0], [-side, side], [side, side]]) / 2 + five.mean(axis=0)
     np.testing.assert_allclose(points[:5], expected, atol=0.01)
+
+
+@pytest.mark.parametrize("aside", [-0.4, 0.4])
+def test_the_mesh_looks_at_a_turned_head_and_not_at_what_it_faces(tmp_path, aside):
+    """The five points of a turned head lie at its front edge; the model's picture is about the head."""
+    provider = make_provider("mesh", write_mesh(tmp_path / "mesh.xml"))
+    five = (MEAN_FIVE + np.array([[0, 0], [0, 0], [aside, 0], [aside / 2, 0], [aside / 2, 0]])) * 40 + (100, 120)
+    quarter = five[:, ::-1] * (-1, 1) + (224, 0)  # and the same head lying on its side
+    for points5, across in ((five, 0), (quarter, 1)):
+        points, _ = provider(np.zeros((224, 224, 3), np.uint8), points5)
+        away = (points[2] - points5.mean(axis=0)) * -np.sign(aside)
+        assert away[across] > 0.3 * 40
+        assert abs(away[1 - across]) < 0.2 * 40
+        outline = hull(points5, "5")[:, across]
+        assert points[2, across] == pytest.approx((outline.min() + outline.max()) / 2, abs=0.1 * 40)
 
 
 def test_a_mesh_of_478_points_is_known_by_its_output(tmp_path):
