@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from packer.fields import RESERVED
+from packer.folder import refuse_files
 from packer.packed_samples import PackedSamples
 from packer.progress import Progress
 from packer.resources import usable_cores
@@ -85,7 +86,8 @@ def export(
     table_class = resolve("table", table, TABLES)
     if target.is_relative_to(Path(source).resolve()):
         raise UsageError(f"{target}: expected a folder outside of {source}, found one inside")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    refuse_files(target)
+    if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target}: expected a new or empty folder, found something there: choose another folder")
     staging = target.with_name(f".{target.name}.exporting")
     try:

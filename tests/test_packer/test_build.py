@@ -21,7 +21,7 @@ from packer.decode.picture import decode_picture
 from packer.geometry.resize import resize_shorter
 from packer.item import Item
 from packer.sources.base import Listing
-from shardspec.errors import BuildError, UsageError
+from shardspec.errors import UsageError
 from shardspec.layout import Layout
 
 
@@ -358,8 +358,11 @@ class TestRefusals:
 
     def test_an_output_that_is_a_file(self, mixed: Path, tmp_path: Path) -> None:
         (tmp_path / "out").write_text("mine")
-        with pytest.raises(BuildError, match="out"):
-            packer.build(mixed, tmp_path / "out", limit=1, progress=False)
+        for out, found in (("out", "a file"), ("out/deep/er", f"a file at {tmp_path}/out, above it")):
+            with pytest.raises(
+                UsageError, match=f"{tmp_path}/{out}: expected a new or empty folder, found {found}: choose"
+            ):
+                packer.build(mixed, tmp_path / out, limit=1, progress=False)
         assert (tmp_path / "out").read_text() == "mine"
 
     def test_an_output_with_other_files(self, mixed: Path, tmp_path: Path) -> None:

@@ -216,6 +216,15 @@ def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
     assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
 
 
+def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, reference: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    told = f"{tmp_path}/out: expected a new or empty folder, found a file: choose another folder"
+    for more in ((), ("--dry-run",)):
+        assert told in run_packer("build", source, tmp_path / "out", *more, expect=2).stderr
+    assert told in run_packer("export", reference, tmp_path / "out", expect=2).stderr
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     import subprocess
     import sys
