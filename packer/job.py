@@ -42,18 +42,20 @@ class BuildResult(JobResult):
     """What a build made."""
 
     def describe(self) -> str:
-        """The dataset in one line, and what became of the items."""
+        """See `JobResult`; and what samples that came as progressive JPEGs mean for reading."""
+        return f"{super().describe()}{self._describe_progressive()}"
+
+    def _contents(self) -> str:
+        """With what became of the items."""
         counts = self.counts
         lost = [f"{counts.rejected_items} rejected"]
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.frames_without_sample:
             lost.append(f"{counts.frames_without_sample} frames without a sample")
-        line = f"{super().describe()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
-        return f"{line}{self._describe_progressive()}"
+        return f"{super()._contents()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
 
     def _describe_progressive(self) -> str:
-        """What the samples that came as progressive JPEGs mean for reading."""
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
         if not count:
             return ""
@@ -129,7 +131,7 @@ class Job:
                 lambda made: self._describe_made(made, plan, lines),
             )
             if finished is not None:
-                result = BuildResult(self._session.layout.root, finished, resumed=True)
+                result = BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
             else:
                 result = BuildResult(self._session.layout.root, self._make(plan), self._session.resumed)
         self._check_rejects(result)
@@ -242,5 +244,6 @@ class Job:
         if share > self._options.max_rejects:
             raise TooManyRejectsError(
                 f"{result.path}: packed, but {counts.rejected_items} of {counts.items} items ({share:.1%}) were rejected, "
-                f"more than {self._options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects"
+                f"more than {self._options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
+                result,
             )

@@ -40,19 +40,26 @@ class JobResult:
     manifest : Manifest
     resumed : bool
         Whether some of the work had been done by an earlier call.
+    found_finished : bool
+        Whether all of it had, so that this one did nothing.
     """
 
     path: Path
     manifest: Manifest
     resumed: bool
+    found_finished: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}: {self._contents()}>"
 
     def describe(self) -> str:
-        """The dataset in one line."""
+        """The dataset in one line, and whether there was anything left to do."""
+        done = "finished already, nothing was done: " if self.found_finished else ""
+        return f"{self.path}: {done}{self._contents()}"
+
+    def _contents(self) -> str:
         shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
-        return (
-            f"{self.path}: {self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards "
-            f"({size / 1e6:.1f} MB)"
-        )
+        return f"{self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards ({size / 1e6:.1f} MB)"
 
 
 class JobPlan(Protocol):

@@ -7,17 +7,16 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packer.api import build, open_source
-from packer.commands.arguments import add_option
+from packer.commands.arguments import add_option, print_result
 from packer.estimate import Estimate, estimate
-from packer.job import BuildResult
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.recipe import Recipe
 from shardspec.errors import TooManyRejectsError, UsageError
-from shardspec.layout import Layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,21 +48,12 @@ def run(options: argparse.Namespace) -> int:
         return _dry_run(options, chosen)
     too_many: TooManyRejectsError | None = None
     try:
-        build(options.source, options.out, progress=not options.quiet, **chosen)
+        result = build(options.source, options.out, progress=not options.quiet, **chosen)
     except TooManyRejectsError as error:
-        if not Layout(Path(options.out)).manifest.exists():
+        if error.result is None:
             raise
-        too_many = error
-    manifest = Layout(Path(options.out)).load()
-    counts = manifest.generations[-1].counts
-    if options.json:
-        print(
-            json.dumps(
-                {"out": options.out, "digest": manifest.digest, **counts.to_json(), "shards": len(manifest.shards)}
-            )
-        )
-    else:
-        print(BuildResult(Path(options.out), manifest, resumed=False).describe())
+        result, too_many = error.result, error
+    print_result(options, replace(result, path=Path(options.out)), **result.counts.to_json())
     if too_many is not None:
         raise too_many
     return 0

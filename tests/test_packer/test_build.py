@@ -312,12 +312,15 @@ class TestPython:
     def test_the_result_tells_what_was_made_and_a_second_call_finds_it(self, mixed: Path, tmp_path: Path) -> None:
         options: dict[str, Any] = {"size": 32, "limit": 4, "engine": "inline", "progress": False}
         first = packer.build(mixed, tmp_path / "out", **options)
-        assert (first.path, first.resumed) == (tmp_path / "out", False)
+        assert (first.path, first.resumed, first.found_finished) == (tmp_path / "out", False, False)
         assert (first.counts.items, first.counts.packed_items) == (4, 4)
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
         second = packer.build(mixed, tmp_path / "out", **options)
-        assert second.resumed
+        assert (second.resumed, second.found_finished) == (True, True)
         assert second.manifest == first.manifest
+        size = sum(shard.bytes for shard in first.manifest.shards) / 1e6
+        made = f"4 samples in 1 lmdb shards ({size:.1f} MB) from 4 of 4 items, 0 rejected"
+        assert repr(second) == f"<BuildResult {tmp_path}/out: {made}>"
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
     def test_a_recipe_object_stands_for_its_options(self, mixed: Path, tmp_path: Path) -> None:

@@ -68,10 +68,14 @@ def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
     assert re.search(r"^packing: 3/3 items, .* samples/s, 0 rejects$", done.stderr, re.MULTILINE)
     assert re.search(r"^writing: 1/1 shards$", done.stderr, re.MULTILINE)
     assert "\x1b" not in done.stderr
+    again = run_packer("build", source, tmp_path / "out")
+    assert again.stdout == done.stdout.replace("out: ", "out: finished already, nothing was done: ")
+    assert again.stderr == ""
     again = run_packer("build", source, tmp_path / "out", "--quiet", "--json")
     assert again.stderr == ""
     document = json.loads(again.stdout)
     assert document["digest"] == Layout(tmp_path / "out").load().digest
+    assert document["found_finished"]
     assert {name: document[name] for name in ("samples", "items", "packed_items", "rejected_items", "shards")} == {
         "samples": 3, "items": 3, "packed_items": 3, "rejected_items": 0, "shards": 1,
     }  # fmt: skip
@@ -241,6 +245,8 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
     assert json.loads(done.stdout)["rejected_items"] == 1
     assert "packed, but 1 of 4 items (25.0%) were rejected, more than 5.0%" in done.stderr
     check_whole(tmp_path / "out")
+    again = run_packer("build", source, tmp_path / "out", expect=3)
+    assert "finished already, nothing was done: 3 samples" in again.stdout
     run_packer("build", source, tmp_path / "out", "--max-rejects", "25%")
 
 
