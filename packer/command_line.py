@@ -1,6 +1,7 @@
 """The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
 
-Exit status: 0 done; 1 a job failed; 2 a wrong call; 3 finished with more rejects than allowed; 130 ended by Ctrl-C.
+Exit status: 0 done; 1 a job failed; 2 a wrong call, such as a folder that is not there; 3 finished with more rejects than
+allowed; 130 ended by Ctrl-C.
 """
 
 import io

@@ -38,7 +38,9 @@ class DatasetError(ShardspecError):
 
 
 class NotADatasetError(DatasetError):
-    """There is no manifest: no dataset, or a build that has not been committed."""
+    """There is no manifest: no folder, no dataset, or a build that has not been committed. So the call cannot be meant."""
+
+    exit_code = 2
 
 
 class ManifestError(DatasetError, ValueError):

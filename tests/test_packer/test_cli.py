@@ -14,6 +14,7 @@ from support.hooks import before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
+from packer.cli import main
 from packer.command_line import COMMANDS
 from packer.recipe import Recipe
 from shardspec.layout import Layout
@@ -220,6 +221,31 @@ def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
     assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("inspect", []),
+        ("verify", []),
+        ("preview", ["-o", "sheet.png"]),
+        ("convert", ["out", "--format", "npy"]),
+        ("merge", ["other", "out"]),
+        ("split", ["out", "--by", "source"]),
+        ("export", ["out"]),
+        ("bench", ["packed"]),
+    ],
+)
+def test_a_dataset_that_is_not_there_is_a_wrong_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, more: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([name, "nowhere", *more]) == 2
+    dataset = "packed" if name == "bench" else "nowhere"
+    assert capsys.readouterr().err == (
+        f"packer {name}: {dataset}: expected a packed dataset with a manifest.json, found no such folder\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, reference: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     told = f"{tmp_path}/out: expected a new or empty folder, found a file: choose another folder"
@@ -300,5 +326,5 @@ def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None
     done = run_packer("build", source, tmp_path / "out", "--overwrite", expect=2)
     assert "found 'mine', which no build made: choose another folder" in done.stderr
     assert (tmp_path / "out" / "mine").read_text() == "x"
-    done = run_packer("inspect", tmp_path / "out", expect=1)
+    done = run_packer("inspect", tmp_path / "out", expect=2)
     assert "expected a packed dataset with a manifest.json, found a folder without one" in done.stderr

@@ -344,7 +344,7 @@ def test_an_interrupt_ends_workers_and_says_how_to_resume(
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
     out = tmp_path / "with space" / "out"
     assert not (out / "manifest.json").exists()
-    assert "expected a packed dataset, found an unfinished build" in run_packer("inspect", out, expect=1).stderr
+    assert "expected a packed dataset, found an unfinished build" in run_packer("inspect", out, expect=2).stderr
 
 
 @pytest.mark.parametrize("step", ["slow", "hang", "hang_hard", "start_child"])
