@@ -46,7 +46,8 @@ def locked(workspace: Workspace) -> Iterator[None]:
             yield
         finally:
             # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
-            if made and not workspace.plan.exists() and not workspace.assembly.exists():
+            kept = (workspace.plan, workspace.assembly, workspace.reasons)
+            if made and not any(path.exists() for path in kept):
                 workspace.remove()
             lock.release()
 

@@ -224,8 +224,10 @@ class Job:
             reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
             shown = "; ".join(f"{line['item']!r}, {line['step']}: {line['reason']}" for line in reasons)
             # Nothing is worth a resume: the call that mends this has another plan, which what is here would only refuse.
-            self._workspace.remove()
-            raise TooManyRejectsError(f"none of {counts.items} items gave a sample, so nothing was packed: {shown}")
+            space.give_up(space.final / REJECTS_NAME)
+            raise TooManyRejectsError(
+                f"none of {counts.items} items gave a sample, so nothing was packed: {shown} (all reasons: {space.reasons})"
+            )
         config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
