@@ -15,8 +15,11 @@ from packer.api import build, open_source
 from packer.commands.arguments import add_option, print_result
 from packer.estimate import Estimate, estimate
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
-from packer.recipe import Recipe
+from packer.recipe import Recipe, refuse_unknown
 from shardspec.errors import TooManyRejectsError, UsageError
+
+_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
+"""Options of the build, in a recipe file too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +45,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = _read_config(options.config) if options.config else {}
     if options.config:
         _let_import(Path(options.config).absolute().parent)
-    known = {spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind)}
-    chosen |= {name: value for name, value in vars(options).items() if name in known}
+    chosen |= {name: value for name, value in vars(options).items() if name in _NAMES}
     if options.dry_run:
         return _dry_run(options, chosen)
     too_many: TooManyRejectsError | None = None
@@ -82,4 +84,9 @@ def _read_config(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: expected a recipe file, found: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected TOML, {error}") from error
-    return {key.replace("-", "_"): value for key, value in document.items()}
+    chosen = {key.replace("-", "_"): value for key, value in document.items()}
+    try:
+        refuse_unknown(chosen, _NAMES)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return chosen

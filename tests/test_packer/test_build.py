@@ -157,11 +157,18 @@ class TestContents:
             assert np.array_equal(sample["image"], picture)
 
     @pytest.mark.parametrize(
-        ("resize", "shape"), [("shorter", (16, 21, 3)), ("exact", (16, 16, 3)), ("none", (18, 24, 3))]
+        ("options", "shape"),
+        [
+            ({"size": 16, "resize": "shorter"}, (16, 21, 3)),
+            ({"size": 16, "resize": "exact"}, (16, 16, 3)),
+            ({"resize": "none"}, (18, 24, 3)),
+        ],
     )
-    def test_pictures_are_resized_as_asked(self, tmp_path: Path, resize: str, shape: tuple[int, ...]) -> None:
+    def test_pictures_are_resized_as_asked(
+        self, tmp_path: Path, options: dict[str, Any], shape: tuple[int, ...]
+    ) -> None:
         source = write_pictures(tmp_path / "source", ["a.png"])
-        (sample,) = build(source, tmp_path / "out", size=16, resize=resize)
+        (sample,) = build(source, tmp_path / "out", **options)
         assert sample["image"].shape == shape
 
     @pytest.mark.parametrize("codec", CODECS)
@@ -244,8 +251,9 @@ class TestSteps:
         source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
         env = environment(python_path=TESTS)
         for engine in ("processes", "inline"):
-            steps = ("--steps", "decode,support.steps:read_input", "--item-timeout", "60", "--engine", engine)
-            done = run_packer("build", source, tmp_path / engine, *steps, "--json", "--quiet", env=env)
+            steps = ("--steps", "decode,support.steps:read_input", "--engine", engine)
+            limit = ("--item-timeout", "60") if engine == "processes" else ()
+            done = run_packer("build", source, tmp_path / engine, *steps, *limit, "--json", "--quiet", env=env)
             assert '"samples": 2' in done.stdout
 
     def test_a_step_in_the_current_folder_is_found(self, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) 
     out = tmp_path / "out"
     build(source, out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    assert build(source, out, workers=4).resumed
+    assert build(source, out, engine="processes", workers=4).resumed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     with pytest.raises(UsageError, match=r"packed dataset \(made by another plan: option size: was 16, now 17\)"):
         build(source, out, size=17)
