@@ -13,7 +13,7 @@ from packer.encode import image_codec
 from packer.engines.base import Event
 from packer.folder import locked
 from packer.index import write_index
-from packer.item import Item
+from packer.item import Item, item_name
 from packer.job_session import JobResult, JobSession
 from packer.listing import list_items
 from packer.options import BuildOptions
@@ -177,16 +177,23 @@ class Job:
                     rejected = not event.samples
                     progress.advance(1, event.samples, int(rejected))
                     if rejected and self._options.on_error == "fail":
-                        name = self._name_of(plan, event)
-                        raise BuildError(f"item {name} gave no sample, and --on-error is fail: {event.message}")
+                        assert event.unit is not None
+                        assert event.item is not None
+                        name = item_name(self._workspace.items, plan.tasks[event.unit.number], event.item)
+                        raise BuildError(f"item {name!r} gave no sample, and --on-error is fail: {event.message}")
                 elif event.kind == "done" and event.unit is not None:
                     self._session.note_done(event)
                 else:
                     progress.advance(0)
 
-            units = [Unit("task", number) for number in missing]
+            before = f" ({done} of them before)" if done else ""
             self._session.run_units(
-                lambda: self._inline_work(plan), plan.tasks, units, on_event, shared_detector=self._shares_detector()
+                lambda: self._inline_work(plan),
+                plan.tasks,
+                [Unit("task", number) for number in missing],
+                on_event,
+                shared_detector=self._shares_detector(),
+                announced=f"packing: {plan.items} items{before} into {self._recipe.format} shards",
             )
 
     def _shares_detector(self) -> bool:
@@ -199,11 +206,6 @@ class Job:
             found = "none in these steps" if can else f"an operating system without them ({os.name})"
             raise UsageError(f"shared_detector: expected a detector, and Unix sockets, found {found}")
         return asked
-
-    def _name_of(self, plan: Plan, event: Event) -> str:
-        """The name of the item, for a build that ends with its first reject."""
-        task = plan.tasks[event.unit.number] if event.unit is not None else plan.tasks[0]
-        return next((repr(item.name) for item in self._inline_work(plan).items(task) if item.index == event.item), "")
 
     def _plan_assembly(self, plan: Plan) -> None:
         """Settle the schema, write reports and index, cut the shards. The assembly plan is written last."""
