@@ -33,7 +33,11 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each command is the module ``packer.commands.<name>``, imported when it is chosen."""
 
-RESUMABLE = ("build", "convert", "merge", "split")
+AGAIN: Mapping[str, str] = {
+    **dict.fromkeys(("build", "convert", "merge", "split"), "to resume"),
+    "export": "to start over, since nothing of it is left",
+}
+"""What the same command does after an interruption; the others leave nothing."""
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
@@ -60,8 +64,8 @@ def _run(options: Namespace, arguments: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         status: int = import_module(f"packer.commands.{name}").run(options)
     except KeyboardInterrupt:
-        resume = f": run the same command again to resume (packer {shlex.join(arguments)})" if name in RESUMABLE else ""
-        print(f"packer: interrupted{resume}", file=sys.stderr)
+        again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if name in AGAIN else ""
+        print(f"packer: interrupted{again}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except ShardspecError as error:
         if options.debug:
