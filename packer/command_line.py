@@ -1,6 +1,7 @@
 """The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
 
-Exit status: 0 done; 1 a job failed; 2 a wrong call; 3 finished with more rejects than allowed; 130 ended by Ctrl-C.
+Exit status: 0 done; 1 a job failed; 2 a wrong call, such as a folder that is not there; 3 finished with more rejects than
+allowed; 130 ended by Ctrl-C.
 """
 
 import io
@@ -32,7 +33,11 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each command is the module ``packer.commands.<name>``, imported when it is chosen."""
 
-RESUMABLE = ("build", "convert", "merge", "split")
+AGAIN: Mapping[str, str] = {
+    **dict.fromkeys(("build", "convert", "merge", "split"), "to resume"),
+    "export": "to start over, since nothing of it is left",
+}
+"""What the same command does after an interruption; the others leave nothing."""
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
@@ -59,8 +64,8 @@ def _run(options: Namespace, arguments: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         status: int = import_module(f"packer.commands.{name}").run(options)
     except KeyboardInterrupt:
-        resume = f": run the same command again to resume (packer {shlex.join(arguments)})" if name in RESUMABLE else ""
-        print(f"packer: interrupted{resume}", file=sys.stderr)
+        again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if name in AGAIN else ""
+        print(f"packer: interrupted{again}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except ShardspecError as error:
         if options.debug:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer.folder import refuse_files
 from packer.item import Item
 from packer.listing import list_items
 from packer.options import BuildOptions
@@ -88,6 +89,7 @@ class Estimate:
 
 def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -> Estimate:
     """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`."""
+    refuse_files(out)
     listing = list_items(source, recipe)
     listing.check_items()
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)

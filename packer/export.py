@@ -14,18 +14,23 @@ from typing import Any
 import numpy as np
 
 from packer.fields import RESERVED
+from packer.folder import refuse_files
 from packer.packed_samples import PackedSamples
 from packer.progress import Progress
 from packer.resources import usable_cores
 from packer.tables import TABLES, Table
 from shardspec.codecs import codec_for
 from shardspec.errors import BuildError, ShardspecError, UsageError
+from shardspec.layout import Layout
 from shardspec.registry import resolve
 from shardspec.schema import Field, NamedConfig, Schema
 
 PATH_COLUMN = "path"
 UNLABELLED = "pictures"
 """Folder of the pictures of a dataset without labels."""
+
+RECORD_NAME = "export.json"
+"""Says what was exported, so that the same call finds that it is done."""
 
 PREFIX = "packed_"
 """Before the names of columns that ``packer build`` would write itself."""
@@ -45,12 +50,20 @@ class ExportResult:
     path : Path
     table : Path
     samples, pictures : int
+    found_finished : bool
+        Whether all of it was there already, so that this call did nothing.
     """
 
     path: Path
     table: Path
     samples: int
     pictures: int
+    found_finished: bool = False
+
+    def describe(self) -> str:
+        """The folder in one line."""
+        done = "finished already, nothing was done: " if self.found_finished else ""
+        return f"{self.path}: {done}{self.samples} samples, {self.pictures} pictures, {self.table.name}"
 
 
 def export(
@@ -62,31 +75,34 @@ def export(
     the class's name as ``label``, numbers and text as they are, arrays as JSON and blobs as base64. A field that a build writes
     itself, such as ``key`` or ``landmarks``, is called ``packed_key`` there, so that it comes in beside the new build's own.
 
-    Everything is written into a folder beside `out`, which is renamed at the end; an export that was cut off starts anew.
+    Everything is written into a folder beside `out`, which is renamed at the end; an export that was cut off starts anew. A file
+    ``export.json`` says which dataset it was, and the same call again does nothing.
 
     Parameters
     ----------
     source : path
         A packed dataset.
     out : path
-        A new or empty folder.
+        A new or empty folder, or that of the same export.
     table : {"csv", "jsonl", "parquet"}
         CSV reads as integers a text column that holds nothing else, and an empty text as missing; the other two are exact.
 
     Raises
     ------
     UsageError
-        The folder is not empty.
+        The folder is not empty, and holds something else.
     DatasetError, BuildError
         The dataset is damaged; the files cannot be written.
     """
     target = Path(out).absolute()
-    samples = PackedSamples(Path(source))
+    record = {"digest": Layout(Path(source)).load().digest, "table": table}
     table_class = resolve("table", table, TABLES)
     if target.is_relative_to(Path(source).resolve()):
         raise UsageError(f"{target}: expected a folder outside of {source}, found one inside")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target}: expected a new or empty folder, found something there: choose another folder")
+    refuse_files(target)
+    if target.exists() and any(target.iterdir()):
+        return _find_finished(target, record)
+    samples = PackedSamples(Path(source))
     staging = target.with_name(f".{target.name}.exporting")
     try:
         shutil.rmtree(staging, ignore_errors=True)
@@ -97,16 +113,36 @@ def export(
             pictures = _write(samples, staging, columns, rows, progress)
         finally:
             rows.close()
+        counts = {"samples": len(samples), "pictures": pictures}
+        (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
         os.replace(staging, target)
-    except ShardspecError:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
     except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
+        if isinstance(error, ShardspecError):  # some of them are OSErrors too
+            raise
         raise BuildError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from error
     finally:
+        shutil.rmtree(staging, ignore_errors=True)  # gone already, unless it was cut off
         samples.rows.close()
     return ExportResult(target, target / f"table.{table}", len(samples), pictures)
+
+
+def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
+    """The export that lies in a folder, if its record says so."""
+    try:
+        found = json.loads((target / RECORD_NAME).read_bytes())
+        same = {name: found[name] for name in record}
+        counts = int(found["samples"]), int(found["pictures"])
+    except (OSError, ValueError, KeyError, TypeError):
+        what = "something else there"
+    else:
+        if same == record:
+            return ExportResult(target, target / f"table.{record['table']}", *counts, found_finished=True)
+        what = (
+            "an export of another dataset"
+            if same["digest"] != record["digest"]
+            else f"one with --table {same['table']}"
+        )
+    raise UsageError(f"{target}: expected a new or empty folder, found {what}: choose another folder")
 
 
 def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, progress: bool) -> int:

@@ -23,11 +23,14 @@ def locked(workspace: Workspace) -> Iterator[None]:
 
     Raises
     ------
+    UsageError
+        There is a file in its place, or it would lie inside a packed dataset.
     BuildLockedError
         Another process holds it.
     BuildError
         The folder cannot be written.
     """
+    refuse_files(workspace.out)
     _refuse_inside_dataset(workspace.out)
     made = not workspace.root.exists()
     with workspace.writing():
@@ -43,9 +46,23 @@ def locked(workspace: Workspace) -> Iterator[None]:
             yield
         finally:
             # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
-            if made and not workspace.plan.exists() and not workspace.assembly.exists():
+            kept = (workspace.plan, workspace.assembly, workspace.reasons)
+            if made and not any(path.exists() for path in kept):
                 workspace.remove()
             lock.release()
+
+
+def refuse_files(out: Path) -> None:
+    """See that a folder can be there, or be made: neither it nor anything above it is a file.
+
+    Raises
+    ------
+    UsageError
+    """
+    for path in (out, *out.parents):
+        if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises where a folder is closed
+            where = "" if path == out else f" at {path}, above it"
+            raise UsageError(f"{out}: expected a new or empty folder, found a file{where}: choose another folder")
 
 
 def _refuse_inside_dataset(out: Path) -> None:

@@ -1,7 +1,7 @@
 """One raw input, and what was seen in it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +75,19 @@ class Item:
         if self.path is None:
             raise ValueError(f"item {self.name!r} has no path")
         return Path(self.path)
+
+
+def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
+    """Items `start` to `stop` (exclusive) of a plan's items file, in which the first one's line begins at `offset`."""
+    with path.open(encoding="ascii") as file:
+        file.seek(offset)
+        for _ in range(start, stop):
+            yield Item.from_line(file.readline())
+
+
+def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
+    """The name of an item of a task, which is ``(start, stop, offset)`` as in `read_items`."""
+    return next(item.name for item in read_items(path, *task) if item.index == index)
 
 
 @dataclass

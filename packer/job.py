@@ -13,7 +13,7 @@ from packer.encode import image_codec
 from packer.engines.base import Event
 from packer.folder import locked
 from packer.index import write_index
-from packer.item import Item
+from packer.item import Item, item_name
 from packer.job_session import JobResult, JobSession
 from packer.listing import list_items
 from packer.options import BuildOptions
@@ -42,18 +42,20 @@ class BuildResult(JobResult):
     """What a build made."""
 
     def describe(self) -> str:
-        """The dataset in one line, and what became of the items."""
+        """See `JobResult`; and what samples that came as progressive JPEGs mean for reading."""
+        return f"{super().describe()}{self._describe_progressive()}"
+
+    def _contents(self) -> str:
+        """With what became of the items."""
         counts = self.counts
         lost = [f"{counts.rejected_items} rejected"]
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.frames_without_sample:
             lost.append(f"{counts.frames_without_sample} frames without a sample")
-        line = f"{super().describe()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
-        return f"{line}{self._describe_progressive()}"
+        return f"{super()._contents()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
 
     def _describe_progressive(self) -> str:
-        """What the samples that came as progressive JPEGs mean for reading."""
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
         if not count:
             return ""
@@ -129,7 +131,7 @@ class Job:
                 lambda made: self._describe_made(made, plan, lines),
             )
             if finished is not None:
-                result = BuildResult(self._session.layout.root, finished, resumed=True)
+                result = BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
             else:
                 result = BuildResult(self._session.layout.root, self._make(plan), self._session.resumed)
         self._check_rejects(result)
@@ -175,16 +177,23 @@ class Job:
                     rejected = not event.samples
                     progress.advance(1, event.samples, int(rejected))
                     if rejected and self._options.on_error == "fail":
-                        name = self._name_of(plan, event)
-                        raise BuildError(f"item {name} gave no sample, and --on-error is fail: {event.message}")
+                        assert event.unit is not None
+                        assert event.item is not None
+                        name = item_name(self._workspace.items, plan.tasks[event.unit.number], event.item)
+                        raise BuildError(f"item {name!r} gave no sample, and --on-error is fail: {event.message}")
                 elif event.kind == "done" and event.unit is not None:
                     self._session.note_done(event)
                 else:
                     progress.advance(0)
 
-            units = [Unit("task", number) for number in missing]
+            before = f" ({done} of them before)" if done else ""
             self._session.run_units(
-                lambda: self._inline_work(plan), plan.tasks, units, on_event, shared_detector=self._shares_detector()
+                lambda: self._inline_work(plan),
+                plan.tasks,
+                [Unit("task", number) for number in missing],
+                on_event,
+                shared_detector=self._shares_detector(),
+                announced=f"packing: {plan.items} items{before} into {self._recipe.format} shards",
             )
 
     def _shares_detector(self) -> bool:
@@ -197,11 +206,6 @@ class Job:
             found = "none in these steps" if can else f"an operating system without them ({os.name})"
             raise UsageError(f"shared_detector: expected a detector, and Unix sockets, found {found}")
         return asked
-
-    def _name_of(self, plan: Plan, event: Event) -> str:
-        """The name of the item, for a build that ends with its first reject."""
-        task = plan.tasks[event.unit.number] if event.unit is not None else plan.tasks[0]
-        return next((repr(item.name) for item in self._inline_work(plan).items(task) if item.index == event.item), "")
 
     def _plan_assembly(self, plan: Plan) -> None:
         """Settle the schema, write reports and index, cut the shards. The assembly plan is written last."""
@@ -222,8 +226,10 @@ class Job:
             reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
             shown = "; ".join(f"{line['item']!r}, {line['step']}: {line['reason']}" for line in reasons)
             # Nothing is worth a resume: the call that mends this has another plan, which what is here would only refuse.
-            self._workspace.remove()
-            raise TooManyRejectsError(f"none of {counts.items} items gave a sample, so nothing was packed: {shown}")
+            space.give_up(space.final / REJECTS_NAME)
+            raise TooManyRejectsError(
+                f"none of {counts.items} items gave a sample, so nothing was packed: {shown} (all reasons: {space.reasons})"
+            )
         config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
@@ -242,5 +248,6 @@ class Job:
         if share > self._options.max_rejects:
             raise TooManyRejectsError(
                 f"{result.path}: packed, but {counts.rejected_items} of {counts.items} items ({share:.1%}) were rejected, "
-                f"more than {self._options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects"
+                f"more than {self._options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
+                result,
             )

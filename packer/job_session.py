@@ -15,8 +15,10 @@ from packer.engines.base import Engine, Event
 from packer.engines.inline import InlineEngine
 from packer.engines.processes import ProcessesEngine
 from packer.folder import begun_on, committed, make_room
+from packer.lost_worker import describe_lost
 from packer.options import BuildOptions
 from packer.plan import Task
+from packer.progress import say
 from packer.replacement import finish_replacement
 from packer.resources import count_workers
 from packer.schedule import Schedule
@@ -40,19 +42,26 @@ class JobResult:
     manifest : Manifest
     resumed : bool
         Whether some of the work had been done by an earlier call.
+    found_finished : bool
+        Whether all of it had, so that this one did nothing.
     """
 
     path: Path
     manifest: Manifest
     resumed: bool
+    found_finished: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}: {self._contents()}>"
 
     def describe(self) -> str:
-        """The dataset in one line."""
+        """The dataset in one line, and whether there was anything left to do."""
+        done = "finished already, nothing was done: " if self.found_finished else ""
+        return f"{self.path}: {done}{self._contents()}"
+
+    def _contents(self) -> str:
         shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
-        return (
-            f"{self.path}: {self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards "
-            f"({size / 1e6:.1f} MB)"
-        )
+        return f"{self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards ({size / 1e6:.1f} MB)"
 
 
 class JobPlan(Protocol):
@@ -172,8 +181,9 @@ class JobSession:
         on_event: Callable[[Event], None],
         *,
         shared_detector: bool = False,
+        announced: str = "",
     ) -> None:
-        """Run units to their end.
+        """Run units to their end. A worker that is lost is told in a line.
 
         Parameters
         ----------
@@ -181,20 +191,36 @@ class JobSession:
             What does them in this process (inline engine); worker processes make their own from the workspace.
         shared_detector : bool
             Whether one process detects for all workers.
+        announced : str
+            What is told before they are begun, with the number of workers behind it.
         """
         if not units:
             return
         engine: Engine
         if self._options.engine == "inline":
-            engine = InlineEngine(work())
+            engine, done_by = InlineEngine(work()), "in this process"
         else:
             workers = count_workers(self._options.workers, self._preset, len(units))
             timeout = self._options.item_timeout
             engine = ProcessesEngine(self.workspace, workers, timeout, shared_detector=shared_detector)
+            done_by = f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
+
+        def told(event: Event) -> None:
+            if lost := describe_lost(event, self.workspace, tasks):
+                self.say(lost)
+            on_event(event)
+
         try:
-            Schedule(engine, self.workspace, tasks, on_event).run(units)
+            if announced:
+                self.say(f"{announced} {done_by}")
+            Schedule(engine, self.workspace, tasks, told).run(units)
         finally:
             engine.close()
+
+    def say(self, line: str) -> None:
+        """Print a line on standard error, where progress is shown."""
+        if self.shown:
+            say(line)
 
     def write_shards(self, work: Callable[[], UnitWork]) -> tuple[Shard, ...]:
         """Write every shard of the assembly plan that is not written yet, and delete parts that none needs any more."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.item import Item, ItemFile
-from packer.recipe import Recipe
+from packer.packed_items import PACKED_ROW
+from packer.recipe import SAMPLING, Recipe
 from packer.sidecar import open_sidecar
 from packer.sources.base import Listing, Source, describe_path, name_inside
 from packer.suffixes import is_video
@@ -26,13 +27,14 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     Raises
     ------
     UsageError
-        There are no items; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+        There are no items; frames are chosen of samples that are packed already; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
         raise UsageError(
             f"expected items to pack, found none among {listing.ignored} files, none of which is a picture or video by its suffix"
         )
+    _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column))
@@ -80,6 +82,16 @@ def _with_file(item: Item, option: str, column: str, path: str, root: Path) -> I
         return replace(item, reject=item.reject or f"column {column!r}, {path!r}: {reason}")
     file = ItemFile(name, str(location), other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
+
+
+def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
+    """The samples of a packed dataset are frames already, of which the steps see every one."""
+    if all(PACKED_ROW in item.columns for item in items):
+        for name in SAMPLING:
+            if getattr(recipe, name) != getattr(Recipe, name):
+                raise UsageError(
+                    f"{name}: read only of videos, found a packed dataset, whose samples are taken as they are"
+                )
 
 
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:

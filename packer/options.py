@@ -63,6 +63,9 @@ class BuildOptions:
             raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
         if self.shared_detector and self.engine == "inline":
             raise UsageError("shared_detector: expected the processes engine, found inline, which detects by itself")
+        for name in ("workers", "item_timeout"):
+            if self.engine == "inline" and getattr(self, name) != getattr(BuildOptions, name):
+                raise UsageError(f"{name}: read only by the processes engine, found engine inline")
         if self.on_error not in ("skip", "fail"):
             raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
         if (

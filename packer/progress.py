@@ -10,6 +10,14 @@ from tqdm import tqdm
 _LINE_INTERVAL_S = 5.0
 
 
+def say(line: str) -> None:
+    """Print a line on standard error, above the bar if there is one."""
+    if sys.stderr.isatty():
+        tqdm.write(line, file=sys.stderr)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
 class Progress:
     """Shows one stage. Use as a context manager.
 
@@ -65,4 +73,4 @@ class Progress:
         passed, done = self._printed_s - self._started_s, self._done - self._resumed
         left = f", {passed / done * (self._total - self._done):.0f} s left" if done and self._done < self._total else ""
         details = f", {self._details()}" if self._unit == "items" else ""
-        print(f"{self._stage}: {self._done}/{self._total} {self._unit}{details}{left}", file=sys.stderr, flush=True)
+        say(f"{self._stage}: {self._done}/{self._total} {self._unit}{details}{left}")

@@ -3,11 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from packer.byte_sizes import parse_bytes
+from packer.unread_options import unread_options
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
@@ -19,21 +20,14 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 }
 """The built-in steps of each preset, in order."""
 
+SAMPLING = ("every", "fps", "frames", "keyframes")
+"""Options that choose a video's frames; at most one of them is given."""
+
 DEFAULT_FACE_SIZE = 224
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 MAX_SIZE = 8192
 """Largest side that pictures are resized to, in pixels: 200 MB each."""
-
-_READ_BY: Mapping[str, tuple[str, ...]] = {
-    "faces": (
-        *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
-        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also", "also_resample"),
-    ),
-    "faces|resize": ("size",),
-    "resize": ("resize",),
-}
-"""Options that only some built-in steps read; given without any of them, they are a wrong call."""
 
 
 def field_name(column: str) -> str:
@@ -190,34 +184,19 @@ class Recipe:
         problems = Problems()
         for spec in fields(self):
             _check_option(spec.name, getattr(self, spec.name), spec.metadata, problems)
-        chosen = [n for n in ("every", "fps", "frames") if getattr(self, n) is not None] + (
-            ["keyframes"] if self.keyframes else []
-        )
+        options = vars(self)
+        given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
+        chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
-            problems.add("", f"expected at most one of every, fps, frames, keyframes, found {' and '.join(chosen)}")
+            problems.add("", f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
-        self._check_used(used, problems)
+        for name, problem in unread_options(options, given, used):
+            problems.add(name, problem)
         problems.raise_as(UsageError, "recipe")
         if self.size is None and "faces" in used:
             object.__setattr__(self, "size", DEFAULT_FACE_SIZE)
-
-    def _check_used(self, used: Sequence[str], problems: Problems) -> None:
-        """An option that nothing would read was meant for another call."""
-        for step, names in _READ_BY.items():
-            if not set(step.split("|")) & set(used):
-                for name in names:
-                    if getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                        remedy = ": choose --preset faces" if "faces" in step else ""
-                        wanted = " or ".join(map(repr, step.split("|")))
-                        problems.add(name, f"read only by the step {wanted}, found the steps {', '.join(used)}{remedy}")
-        if self.quality != DEFAULT_QUALITY and self.encode not in ("jpeg", "webp"):
-            problems.add("quality", f"read only by jpeg and webp, found encode {self.encode}")
-        if self.subsampling != DEFAULT_SUBSAMPLING and self.encode != "jpeg":
-            problems.add("subsampling", f"read only by jpeg, found encode {self.encode}")
-        if self.progressive != "keep" and self.encode != "jpeg":
-            problems.add("progressive", f"read only by jpeg, found encode {self.encode}")
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
@@ -245,17 +224,25 @@ class Recipe:
             A key is unknown, or a value is wrong.
         """
         known = {spec.name: spec for spec in fields(cls)}
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            like = did_you_mean(unknown[0], known)
-            raise UsageError(
-                f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}"
-            )
+        refuse_unknown(options, known)
         values: dict[str, Any] = {
             name: parse_bytes(value, name) if known[name].metadata.get("bytes") else value
             for name, value in options.items()
         }
         return cls(**values)
+
+
+def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
+    """See that every name is that of an option.
+
+    Raises
+    ------
+    UsageError
+    """
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        like = did_you_mean(unknown[0], known)
+        raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}")
 
 
 def _check_option(name: str, value: Any, meta: Mapping[str, Any], problems: Problems) -> None:

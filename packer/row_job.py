@@ -38,7 +38,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
     with locked(space):
         finished = session.enter(plan, (), plan.describe_difference, plan.describe_made)
         if finished is not None:
-            return JobResult(out, finished, resumed=True)
+            return JobResult(out, finished, resumed=True, found_finished=True)
 
         def work() -> RowWork:
             return RowWork(space, plan.rows)

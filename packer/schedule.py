@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from packer.engines.base import Engine, Event
 from packer.plan import Task
@@ -64,15 +65,15 @@ class Schedule:
                 self._running += 1
                 self._engine.start(unit, self._verdicts_of(unit), fresh)
             event = self._engine.wait()
-            self._handle(event)
-            self._on_event(event)
+            self._on_event(replace(event, follows=self._handle(event)))
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> str:
+        """Draw the consequences of an event; those of a worker's end in words."""
         unit = event.unit
         if event.kind == "failed":
             raise BuildError(event.message)
         if unit is None:
-            return
+            return ""
         if event.kind == "done":
             self._running -= 1
             if unit.do == "item":
@@ -81,29 +82,33 @@ class Schedule:
             self._running -= 1
             self._reject(event.item if event.item is not None else unit.item, event.message)
             self._waiting.appendleft((unit, False))
+            return "the item is rejected"
         elif event.kind == "died":
             self._running -= 1
-            self._after_death(unit, event.item is not None, event.message)
+            return self._after_death(unit, event.item is not None, event.message)
         elif event.kind == "again":
             self._running -= 1
             self._waiting.appendleft((unit, unit.do == "item"))
+        return ""
 
-    def _after_death(self, unit: Unit, in_item: bool, how: str) -> None:
+    def _after_death(self, unit: Unit, in_item: bool, how: str) -> str:
         if not in_item:
-            self._after_idle_death(unit, how)
-            return
+            return self._after_idle_death(unit, how)
         self._deaths[unit] += 1
         deaths = self._deaths[unit]
         if unit.do == "task" and deaths >= TASK_DEATHS:
             self._narrow(unit.number)
-        elif unit.do == "item":
-            if deaths >= ITEM_DEATHS:
-                self._reject(unit.item, f"brought down a worker {deaths} times, by itself ({how})")
+            return "its task is run again, item by item"
+        if unit.do == "item":
             self._waiting.appendleft((unit, True))
-        else:
-            self._waiting.appendleft((unit, False))
+            if deaths < ITEM_DEATHS:
+                return f"the item is tried again by itself (time {deaths + 1} of {ITEM_DEATHS})"
+            self._reject(unit.item, f"brought down a worker {deaths} times, by itself ({how})")
+            return "the item is rejected"
+        self._waiting.appendleft((unit, False))
+        return "its task is run again"
 
-    def _after_idle_death(self, unit: Unit, how: str) -> None:
+    def _after_idle_death(self, unit: Unit, how: str) -> str:
         """No item was under way, so none is to blame."""
         self._idle_deaths[unit] += 1
         if self._idle_deaths[unit] >= UNIT_DEATHS:
@@ -111,6 +116,7 @@ class Schedule:
                 f"workers die while they do {unit.do} {unit.number} ({how}): run the same command again to resume"
             )
         self._waiting.appendleft((unit, unit.do == "item"))
+        return "it is done again"
 
     def _narrow(self, task: int) -> None:
         """Run a task item by item."""

@@ -7,7 +7,7 @@ from typing import Any
 from packer.assemble import PlannedShards
 from packer.detect.detections import FaceDetector
 from packer.encode import Encoder
-from packer.item import Item, ItemReport
+from packer.item import Item, ItemReport, read_items
 from packer.packed_items import PACKED_KEY
 from packer.part import Part, PartWriter
 from packer.pipeline import Pipeline, Step, StepError
@@ -97,11 +97,8 @@ class Work:
 
     def items(self, task: Task) -> Iterator[Item]:
         """The items of a task, from the plan's file."""
-        with self.workspace.items.open(encoding="ascii") as file:
-            file.seek(task.offset)
-            for _ in range(task.start, task.stop):
-                item = Item.from_line(file.readline())
-                yield self._live.get(item.index, item)
+        for item in read_items(self.workspace.items, *task):
+            yield self._live.get(item.index, item)
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
         """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""

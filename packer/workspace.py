@@ -91,6 +91,11 @@ class Workspace:
         return self.root / "final"
 
     @property
+    def reasons(self) -> Path:
+        """Why no item gave a sample, one JSON line each: all that is left of a build that was given up for that."""
+        return self.root / "rejects.jsonl"
+
+    @property
     def logs(self) -> Path:
         """What workers write to their standard error."""
         return self.root / "logs"
@@ -140,6 +145,20 @@ class Workspace:
         """Remove what killed workers left half-written."""
         for path in (*self.root.rglob("*.partial"), *self.left_of_commit()):
             path.unlink(missing_ok=True)
+
+    def give_up(self, reasons: Path) -> None:
+        """Remove everything but a file with the reasons. Without a plan nothing is resumed, so any call may begin anew.
+
+        Parameters
+        ----------
+        reasons : Path
+            A file in the workspace; it becomes `self.reasons`.
+        """
+        reasons.replace(self.reasons)
+        self.plan.unlink()
+        for path in self.root.iterdir():
+            if path not in (self.lock, self.reasons):
+                remove_tree(path)
 
     def left_of_commit(self) -> list[Path]:
         """Manifests that killed calls had begun to write."""

@@ -4,6 +4,8 @@ Every message says what was expected, what was found, where, and what to do. The
 with the class's ``exit_code``.
 """
 
+from typing import Any
+
 
 class ShardspecError(Exception):
     """Root of every error that this project raises on purpose."""
@@ -36,7 +38,9 @@ class DatasetError(ShardspecError):
 
 
 class NotADatasetError(DatasetError):
-    """There is no manifest: no dataset, or a build that has not been committed."""
+    """There is no manifest: no folder, no dataset, or a build that has not been committed. So the call cannot be meant."""
+
+    exit_code = 2
 
 
 class ManifestError(DatasetError, ValueError):
@@ -78,9 +82,19 @@ class ResumeMismatchError(BuildError):
 
 
 class TooManyRejectsError(BuildError):
-    """The share of rejected items is above the limit. The dataset was committed, the rejects are listed in it."""
+    """The share of rejected items is above the limit. The dataset was committed, the rejects are listed in it.
+
+    Attributes
+    ----------
+    result : Any
+        What the build returns otherwise; None where no item gave a sample, so that there is no dataset.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class VerifyError(DatasetError):

@@ -36,11 +36,12 @@ def row_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"shard_size": size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
 
 
-def print_result(options: argparse.Namespace, result: JobResult) -> None:
-    """Print what a job made."""
-    facts = {"out": str(result.path), "digest": result.manifest.digest, "samples": result.manifest.samples}
-    shards = len(result.manifest.shards)
-    print(json.dumps({**facts, "shards": shards}) if options.json else result.describe())
+def print_result(options: argparse.Namespace, result: JobResult, **more: Any) -> None:
+    """Print what a job made; `more` are further facts for JSON."""
+    manifest = result.manifest
+    facts = {"out": str(result.path), "digest": manifest.digest, "samples": manifest.samples, **more}
+    facts |= {"shards": len(manifest.shards), "found_finished": result.found_finished}
+    print(json.dumps(facts) if options.json else result.describe())
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:

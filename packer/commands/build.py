@@ -7,17 +7,19 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packer.api import build, open_source
-from packer.commands.arguments import add_option
+from packer.commands.arguments import add_option, print_result
 from packer.estimate import Estimate, estimate
-from packer.job import BuildResult
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
-from packer.recipe import Recipe
+from packer.recipe import Recipe, refuse_unknown
 from shardspec.errors import TooManyRejectsError, UsageError
-from shardspec.layout import Layout
+
+_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
+"""Options of the build, in a recipe file too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,27 +45,17 @@ def run(options: argparse.Namespace) -> int:
     chosen = _read_config(options.config) if options.config else {}
     if options.config:
         _let_import(Path(options.config).absolute().parent)
-    known = {spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind)}
-    chosen |= {name: value for name, value in vars(options).items() if name in known}
+    chosen |= {name: value for name, value in vars(options).items() if name in _NAMES}
     if options.dry_run:
         return _dry_run(options, chosen)
     too_many: TooManyRejectsError | None = None
     try:
-        build(options.source, options.out, progress=not options.quiet, **chosen)
+        result = build(options.source, options.out, progress=not options.quiet, **chosen)
     except TooManyRejectsError as error:
-        if not Layout(Path(options.out)).manifest.exists():
+        if error.result is None:
             raise
-        too_many = error
-    manifest = Layout(Path(options.out)).load()
-    counts = manifest.generations[-1].counts
-    if options.json:
-        print(
-            json.dumps(
-                {"out": options.out, "digest": manifest.digest, **counts.to_json(), "shards": len(manifest.shards)}
-            )
-        )
-    else:
-        print(BuildResult(Path(options.out), manifest, resumed=False).describe())
+        result, too_many = error.result, error
+    print_result(options, replace(result, path=Path(options.out)), **result.counts.to_json())
     if too_many is not None:
         raise too_many
     return 0
@@ -92,4 +84,9 @@ def _read_config(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: expected a recipe file, found: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected TOML, {error}") from error
-    return {key.replace("-", "_"): value for key, value in document.items()}
+    chosen = {key.replace("-", "_"): value for key, value in document.items()}
+    try:
+        refuse_unknown(chosen, _NAMES)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return chosen

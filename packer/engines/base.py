@@ -26,6 +26,8 @@ class Event:
         Of a unit that is done.
     message : str
         What is known of a failure or a death, or why an item gave no sample.
+    follows : str
+        Of a worker's death, or its end over an item that took too long: what becomes of the unit. The schedule says it.
     """
 
     kind: EventKind
@@ -34,6 +36,7 @@ class Event:
     samples: int = 0
     result: dict[str, Any] = field(default_factory=dict)
     message: str = ""
+    follows: str = ""
 
 
 class Engine(Protocol):

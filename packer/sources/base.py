@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.item import Item
+from packer.recipe import Recipe
 from shardspec.errors import UsageError
 
 
@@ -48,6 +49,17 @@ class Source(Protocol):
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """All items, in a fixed order, with their labels in a column ``label`` as `label_from` says."""
         ...
+
+
+def refuse_path_column(path_column: str, found: str) -> None:
+    """For sources without columns: an option that nothing would read was meant for another call.
+
+    Raises
+    ------
+    UsageError
+    """
+    if path_column != Recipe.path_column:
+        raise UsageError(f"path_column: read only of a table, found {found}")
 
 
 def name_inside(root: Path, path: str | Path) -> str:

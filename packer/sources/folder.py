@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.item import Item
-from packer.sources.base import Listing, describe_path
+from packer.sources.base import Listing, describe_path, refuse_path_column
 from packer.suffixes import is_picture, is_video
 from shardspec.errors import BuildError, UsageError
 
@@ -26,6 +26,7 @@ class FolderSource:
         """The items, with a label by first folder level if `label_from` is ``"folder"``."""
         if label_from not in ("auto", "none", "folder"):
             raise UsageError(f"label_from: expected 'folder' or 'none' for a folder, found {label_from!r}")
+        refuse_path_column(path_column, "a folder")
         self._ignored = 0
         names = sorted(self._names(), key=lambda name: os.fsencode(name))
         items = [describe_path(i, name, self.root / name, self.root, {}) for i, name in enumerate(names)]

@@ -11,7 +11,7 @@ from packer.groups import read_groups
 from packer.packed_items import describe_row
 from packer.packed_rows import PackedRows
 from packer.resources import usable_cores
-from packer.sources.base import Listing
+from packer.sources.base import Listing, refuse_path_column
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
@@ -55,10 +55,11 @@ class PackedSource:
         Raises
         ------
         UsageError
-            There is no such field.
+            There is no such field; a column of paths is named.
         DatasetError
             A shard is not what the manifest says.
         """
+        refuse_path_column(path_column, "a packed dataset")
         layout = Layout(self.root)
         manifest = layout.load()
         _check_digests(layout, manifest)

@@ -21,7 +21,7 @@ from packer.decode.picture import decode_picture
 from packer.geometry.resize import resize_shorter
 from packer.item import Item
 from packer.sources.base import Listing
-from shardspec.errors import BuildError, UsageError
+from shardspec.errors import UsageError
 from shardspec.layout import Layout
 
 
@@ -157,11 +157,18 @@ class TestContents:
             assert np.array_equal(sample["image"], picture)
 
     @pytest.mark.parametrize(
-        ("resize", "shape"), [("shorter", (16, 21, 3)), ("exact", (16, 16, 3)), ("none", (18, 24, 3))]
+        ("options", "shape"),
+        [
+            ({"size": 16, "resize": "shorter"}, (16, 21, 3)),
+            ({"size": 16, "resize": "exact"}, (16, 16, 3)),
+            ({"resize": "none"}, (18, 24, 3)),
+        ],
     )
-    def test_pictures_are_resized_as_asked(self, tmp_path: Path, resize: str, shape: tuple[int, ...]) -> None:
+    def test_pictures_are_resized_as_asked(
+        self, tmp_path: Path, options: dict[str, Any], shape: tuple[int, ...]
+    ) -> None:
         source = write_pictures(tmp_path / "source", ["a.png"])
-        (sample,) = build(source, tmp_path / "out", size=16, resize=resize)
+        (sample,) = build(source, tmp_path / "out", **options)
         assert sample["image"].shape == shape
 
     @pytest.mark.parametrize("codec", CODECS)
@@ -244,8 +251,9 @@ class TestSteps:
         source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
         env = environment(python_path=TESTS)
         for engine in ("processes", "inline"):
-            steps = ("--steps", "decode,support.steps:read_input", "--item-timeout", "60", "--engine", engine)
-            done = run_packer("build", source, tmp_path / engine, *steps, "--json", "--quiet", env=env)
+            steps = ("--steps", "decode,support.steps:read_input", "--engine", engine)
+            limit = ("--item-timeout", "60") if engine == "processes" else ()
+            done = run_packer("build", source, tmp_path / engine, *steps, *limit, "--json", "--quiet", env=env)
             assert '"samples": 2' in done.stdout
 
     def test_a_step_in_the_current_folder_is_found(self, tmp_path: Path) -> None:
@@ -312,12 +320,15 @@ class TestPython:
     def test_the_result_tells_what_was_made_and_a_second_call_finds_it(self, mixed: Path, tmp_path: Path) -> None:
         options: dict[str, Any] = {"size": 32, "limit": 4, "engine": "inline", "progress": False}
         first = packer.build(mixed, tmp_path / "out", **options)
-        assert (first.path, first.resumed) == (tmp_path / "out", False)
+        assert (first.path, first.resumed, first.found_finished) == (tmp_path / "out", False, False)
         assert (first.counts.items, first.counts.packed_items) == (4, 4)
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
         second = packer.build(mixed, tmp_path / "out", **options)
-        assert second.resumed
+        assert (second.resumed, second.found_finished) == (True, True)
         assert second.manifest == first.manifest
+        size = sum(shard.bytes for shard in first.manifest.shards) / 1e6
+        made = f"4 samples in 1 lmdb shards ({size:.1f} MB) from 4 of 4 items, 0 rejected"
+        assert repr(second) == f"<BuildResult {tmp_path}/out: {made}>"
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
     def test_a_recipe_object_stands_for_its_options(self, mixed: Path, tmp_path: Path) -> None:
@@ -358,8 +369,11 @@ class TestRefusals:
 
     def test_an_output_that_is_a_file(self, mixed: Path, tmp_path: Path) -> None:
         (tmp_path / "out").write_text("mine")
-        with pytest.raises(BuildError, match="out"):
-            packer.build(mixed, tmp_path / "out", limit=1, progress=False)
+        for out, found in (("out", "a file"), ("out/deep/er", f"a file at {tmp_path}/out, above it")):
+            with pytest.raises(
+                UsageError, match=f"{tmp_path}/{out}: expected a new or empty folder, found {found}: choose"
+            ):
+                packer.build(mixed, tmp_path / out, limit=1, progress=False)
         assert (tmp_path / "out").read_text() == "mine"
 
     def test_an_output_with_other_files(self, mixed: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.hooks import before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
+from packer.cli import main
 from packer.command_line import COMMANDS
 from packer.recipe import Recipe
 from shardspec.layout import Layout
@@ -65,13 +66,18 @@ def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
     assert re.fullmatch(
         rf"{tmp_path}/out: 3 samples in 1 lmdb shards \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
     )
+    assert re.match(r"packing: 3 items into lmdb shards by 1 worker process\n", done.stderr)
     assert re.search(r"^packing: 3/3 items, .* samples/s, 0 rejects$", done.stderr, re.MULTILINE)
     assert re.search(r"^writing: 1/1 shards$", done.stderr, re.MULTILINE)
     assert "\x1b" not in done.stderr
+    again = run_packer("build", source, tmp_path / "out")
+    assert again.stdout == done.stdout.replace("out: ", "out: finished already, nothing was done: ")
+    assert again.stderr == ""
     again = run_packer("build", source, tmp_path / "out", "--quiet", "--json")
     assert again.stderr == ""
     document = json.loads(again.stdout)
     assert document["digest"] == Layout(tmp_path / "out").load().digest
+    assert document["found_finished"]
     assert {name: document[name] for name in ("samples", "items", "packed_items", "rejected_items", "shards")} == {
         "samples": 3, "items": 3, "packed_items": 3, "rejected_items": 0, "shards": 1,
     }  # fmt: skip
@@ -141,7 +147,9 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("sise = 3", "unknown option 'sise': expected one of preset, format"),
+        ("sise = 3", "recipe.toml: unknown option 'sise': expected one of preset, format"),
+        ("worker = 3", "recipe.toml: unknown option 'worker': "),
+        ("worker = 3", "; did you mean 'workers'?"),
         ("sise = 3", "; did you mean 'size'?"),
         ("encode = 'jpg'", "encode: expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'?"),
         ("size = 'big'", "size: expected int, found 'big'"),
@@ -180,6 +188,8 @@ def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str,
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
         (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
+        (["--path-column", "file"], "path_column: read only of a table, found a folder"),
+        (["--resize", "exact"], "resize: read only with size, found no size"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
     ],
@@ -216,6 +226,40 @@ def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
     assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("inspect", []),
+        ("verify", []),
+        ("preview", ["-o", "sheet.png"]),
+        ("convert", ["out", "--format", "npy"]),
+        ("merge", ["other", "out"]),
+        ("split", ["out", "--by", "source"]),
+        ("export", ["out"]),
+        ("bench", ["packed"]),
+    ],
+)
+def test_a_dataset_that_is_not_there_is_a_wrong_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, more: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([name, "nowhere", *more]) == 2
+    dataset = "packed" if name == "bench" else "nowhere"
+    assert capsys.readouterr().err == (
+        f"packer {name}: {dataset}: expected a packed dataset with a manifest.json, found no such folder\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, reference: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    told = f"{tmp_path}/out: expected a new or empty folder, found a file: choose another folder"
+    for more in ((), ("--dry-run",)):
+        assert told in run_packer("build", source, tmp_path / "out", *more, expect=2).stderr
+    assert told in run_packer("export", reference, tmp_path / "out", expect=2).stderr
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     import subprocess
     import sys
@@ -232,6 +276,8 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
     assert json.loads(done.stdout)["rejected_items"] == 1
     assert "packed, but 1 of 4 items (25.0%) were rejected, more than 5.0%" in done.stderr
     check_whole(tmp_path / "out")
+    again = run_packer("build", source, tmp_path / "out", expect=3)
+    assert "finished already, nothing was done: 3 samples" in again.stdout
     run_packer("build", source, tmp_path / "out", "--max-rejects", "25%")
 
 
@@ -285,5 +331,5 @@ def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None
     done = run_packer("build", source, tmp_path / "out", "--overwrite", expect=2)
     assert "found 'mine', which no build made: choose another folder" in done.stderr
     assert (tmp_path / "out" / "mine").read_text() == "x"
-    done = run_packer("inspect", tmp_path / "out", expect=1)
+    done = run_packer("inspect", tmp_path / "out", expect=2)
     assert "expected a packed dataset with a manifest.json, found a folder without one" in done.stderr

@@ -241,6 +241,9 @@ def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "digest": Layout(tmp_path / "out").load().digest,
         "samples": 6,
         "shards": 1,
+        "found_finished": False,
     }
-    assert main(["convert", str(tmp_path / "nowhere"), str(tmp_path / "x"), "--format", "npy"]) == 1
+    assert main([*arguments, "--quiet", "--shard-size", "1MB"]) == 0
+    assert f"{tmp_path}/out: finished already, nothing was done: 6 samples in 1 npy" in capsys.readouterr().out
+    assert main(["convert", str(tmp_path / "nowhere"), str(tmp_path / "x"), "--format", "npy"]) == 2
     assert not (tmp_path / "x").exists()

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from packed_files import face_columns, read_all, write_faces
 from PIL import Image
+from support.command import environment, run_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
+from support.hooks import before_each
 
 from packer import build
 from packer.cli import main
@@ -145,6 +147,39 @@ def test_nothing_of_the_users_is_overwritten_and_nothing_is_left_half_done(tmp_p
     export(tmp_path / "in", tmp_path / "out", progress=False)
     assert len(rows_of(tmp_path / "out")) == 12
     assert not (tmp_path / ".out.exporting").exists()
+
+
+def test_an_interrupted_export_leaves_nothing_and_says_how_to_go_on(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", codec="jpeg")
+    deed = "os.kill(os.getpid(), signal.SIGINT)"
+    condition = "str(arguments[0]).endswith('/00000001-000000.jpg')"
+    env = environment(python_path=before_each(tmp_path / "hooks", "packer", "open", condition, deed))
+    call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")
+    told = run_packer(*call, env=env, expect=130).stderr
+    assert told.startswith(
+        "packer: interrupted: run the same command again to start over, since nothing of it is left ("
+    )
+    assert f"(packer export {tmp_path}/in {tmp_path}/out --quiet)" in told
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "hooks"}
+    run_packer(*call)
+    assert len(rows_of(tmp_path / "out")) == 12
+
+
+def test_a_finished_export_is_found_and_another_is_refused(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in")
+    write_faces(tmp_path / "other", seed=1)
+    call = ("export", tmp_path / "in", tmp_path / "out")
+    made = run_packer(*call).stdout
+    assert made == f"{tmp_path}/out: 12 samples, 12 pictures, table.csv\n"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert run_packer(*call).stdout == made.replace("out: ", "out: finished already, nothing was done: ")
+    for arguments, found in (
+        (("export", tmp_path / "other", tmp_path / "out"), "an export of another dataset"),
+        ((*call, "--table", "jsonl"), "one with --table csv"),
+    ):
+        told = run_packer(*arguments, expect=2).stderr
+        assert f"{tmp_path}/out: expected a new or empty folder, found {found}: choose another folder" in told
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
 def test_the_command_exports_a_dataset_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,6 +153,21 @@ def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: 
     assert "--overwrite" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"every": 2}, "every: read only of videos, found a packed dataset"),
+        ({"keyframes": True}, "keyframes: read only of videos, found a packed dataset"),
+        ({"path_column": "file"}, "path_column: read only of a table, found a packed dataset"),
+    ],
+)
+def test_options_for_raw_items_are_refused(tmp_path: Path, option: dict[str, Any], told: str) -> None:
+    write_faces(tmp_path / "in", 3)
+    with pytest.raises(UsageError, match=told):
+        build(tmp_path / "in", tmp_path / "out", **option, **QUIET)
+    assert not (tmp_path / "out").exists()
+
+
 def test_labels_can_be_kept_dropped_or_taken_from_another_field(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", 6, groups=2)
     columns = face_columns(6, groups=2)

@@ -99,7 +99,7 @@ def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
 
 
 def test_baseline_is_for_jpeg() -> None:
-    with pytest.raises(UsageError, match="progressive: read only by jpeg, found encode png"):
+    with pytest.raises(UsageError, match="progressive: read only with encode jpeg, found encode png"):
         Recipe(progressive="baseline", encode="png")
 
 

@@ -36,9 +36,10 @@ def recipes(draw: st.DrawFn) -> Recipe:
         options["margin"] = draw(st.floats(0, 2))
     if "faces" in used or "resize" in used:
         options["size"] = draw(st.none() | st.integers(1, 1000))
+    if "decode" in used:
+        options["every"] = draw(st.none() | st.integers(1, 100))
     return Recipe(
         format=draw(st.sampled_from(["lmdb", "npy"])),
-        every=draw(st.none() | st.integers(1, 100)),
         shard_size=draw(st.integers(1, 2**40)),
         shuffle=draw(st.none() | st.integers(0, 2**64)),
         **options,
@@ -65,13 +66,37 @@ def test_a_recipe_is_frozen() -> None:
         ),
         ({"landmarks": "68"}, "landmarks: read only by the step 'faces'"),
         ({"steps": "decode", "size": 64}, "size: read only by the step 'faces' or 'resize', found the steps decode"),
-        ({"encode": "png", "quality": 30}, "quality: read only by jpeg and webp, found encode png"),
-        ({"encode": "webp", "subsampling": "444"}, "subsampling: read only by jpeg, found encode webp"),
+        ({"encode": "png", "quality": 30}, "quality: read only with encode jpeg or webp, found encode png"),
+        ({"encode": "webp", "subsampling": "444"}, "subsampling: read only with encode jpeg, found encode webp"),
+        ({"encode": "raw", "progressive": "baseline"}, "progressive: read only with encode jpeg, found encode raw"),
+        ({"resize": "exact"}, "resize: read only with size, found no size"),
+        ({"resize": "none", "size": 64}, "size: read only with resize shorter or exact, found resize none"),
+        ({"steps": "m:f", "every": 3}, "every: read only by the step 'decode', found the steps m:f"),
+        ({"steps": "resize", "keyframes": True}, "keyframes: read only by the step 'decode', found the steps resize"),
+        (
+            {"preset": "faces", "landmark_model": "a.tflite"},
+            "landmark_model: read only with landmarks mesh, found landmarks 5",
+        ),
+        ({"preset": "faces", "boxes_scale": 2.0}, "boxes_scale: read only with boxes, found no boxes"),
+        ({"preset": "faces", "also_resample": "nearest"}, "also_resample: read only with also, found no also"),
+        *(
+            (
+                {"preset": "faces", "boxes": "b.json", name: value},
+                f"{name}: read only without boxes, found boxes b.json",
+            )
+            for name, value in (("detector", "torch"), ("device", "cuda"), ("parity", True))
+        ),
     ],
 )
 def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=re.escape(told)):
         Recipe.from_options(options)
+
+
+def test_an_option_that_something_reads_is_taken() -> None:
+    assert Recipe(resize="none").size is None
+    assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="none", size=64).size == 64  # type: ignore[arg-type]
+    assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:
@@ -192,6 +217,8 @@ def test_what_is_no_share_is_refused(text: str | float) -> None:
         {"item_timeout": True},
         {"on_error": "ignore"},
         {"overwrite": "no"},
+        {"workers": 2, "engine": "inline"},
+        {"item_timeout": 5, "engine": "inline"},
         {"max_rejects": "lots"},
     ],
 )

@@ -188,7 +188,7 @@ def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) 
     out = tmp_path / "out"
     build(source, out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    assert build(source, out, workers=4).resumed
+    assert build(source, out, engine="processes", workers=4).resumed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     with pytest.raises(UsageError, match=r"packed dataset \(made by another plan: option size: was 16, now 17\)"):
         build(source, out, size=17)
@@ -254,9 +254,31 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
             match=r"none of 1 items gave a sample, so nothing was packed: 'b\.png', decode: expected a picture",
         ):
             build(tmp_path / "source", tmp_path / "out", max_rejects=1)
-        assert not (tmp_path / "out" / ".build").exists()
+        (why,) = read_jsonl(tmp_path / "out" / ".build" / "rejects.jsonl")
+        assert (why["item"], why["step"]) == ("b.png", "decode")
+        assert {path.name for path in (tmp_path / "out").rglob("*")} == {".build", "lock", "rejects.jsonl"}
     write_pictures(tmp_path / "source", ["a.png"])
     build(tmp_path / "source", tmp_path / "out", max_rejects=1)
+    check_whole(tmp_path / "out")
+    assert not (tmp_path / "out" / ".build").exists()
+
+
+def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    before = fingerprints(out)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for number in range(5):
+        (bad / f"{number}.png").write_bytes(b"")
+    done = run_packer("build", bad, out, "--overwrite", expect=3)
+    assert done.stdout == ""
+    assert "none of 5 items gave a sample, so nothing was packed: '0.png', decode: " in done.stderr
+    assert f"(all reasons: {out}/.build/rejects.jsonl)" in done.stderr
+    assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
+    run_packer("verify", out)
+    assert build(source, out).found_finished
+    assert fingerprints(out) == before
 
 
 def test_leftovers_of_a_kill_behind_the_commit_are_cleared(source: Path, tmp_path: Path) -> None:

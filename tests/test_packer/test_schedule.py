@@ -197,6 +197,32 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     check_whole(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("step", "lost", "follows"),
+    [
+        (
+            "kill_itself",
+            "died at 'b-bad.png' (signal 9): ",
+            [
+                "its task is run again",
+                "its task is run again, item by item",
+                "the item is tried again by itself (time 2 of 3)",
+                "the item is tried again by itself (time 3 of 3)",
+                "the item is rejected",
+            ],
+        ),
+        ("hang", "was ended at 'b-bad.png' (took longer than 2 s): ", ["the item is rejected"]),
+    ],
+)
+def test_each_worker_that_is_lost_is_told_in_a_line(tmp_path: Path, step: str, lost: str, follows: list[str]) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
+    steps = ("--steps", f"decode,support.steps:{step}", "--item-timeout", 2, "--max-rejects", "50%")
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    done = run_packer("build", source, tmp_path / "out", *steps, env=env)
+    told = [line for line in done.stderr.splitlines() if line.startswith("packer: ")]
+    assert told == [f"packer: a worker process {lost}{what}" for what in follows]
+
+
 def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:
     pictures_with(tmp_path, "33-bad.png")
     killed = str(tmp_path / "killed")
@@ -344,7 +370,7 @@ def test_an_interrupt_ends_workers_and_says_how_to_resume(
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
     out = tmp_path / "with space" / "out"
     assert not (out / "manifest.json").exists()
-    assert "expected a packed dataset, found an unfinished build" in run_packer("inspect", out, expect=1).stderr
+    assert "expected a packed dataset, found an unfinished build" in run_packer("inspect", out, expect=2).stderr
 
 
 @pytest.mark.parametrize("step", ["slow", "hang", "hang_hard", "start_child"])
