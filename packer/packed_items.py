@@ -68,6 +68,7 @@ class PackedItems:
         schema = self._samples.schema
         if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
             return None
+        sample["image"].setflags(write=False)  # a step that wrote into it would leave the kept bytes as they were
         return sample["image"], bytes(columns["image"][0]), self._codec.name
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packed_files import face_columns, read_all, write_faces
-from steps_over_packed import mean_level, mirror_twice
+from steps_over_packed import blacken, mean_level, mirror_twice
 from support.command import environment, run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
 
@@ -17,7 +17,7 @@ from packer.geometry.scaling import scale_geometry
 from packer.packed_samples import PackedSamples
 from packer.verify import verify
 from shardspec.codecs import codec_for
-from shardspec.errors import ShardCorruptError, UsageError
+from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 from shardspec.schema import Schema
@@ -129,6 +129,20 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
     ]
     rejects = [json.loads(line) for line in Layout(tmp_path / "some").rejects.read_text().splitlines()]
     assert [line["item"] for line in rejects] == columns["key"][1::2]
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png", None])
+def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec: str | None) -> None:
+    """Kept bytes would still show the old picture: such a step is refused there, and has its way where none are kept."""
+    write_faces(tmp_path / "raw", codec=codec)
+    build(tmp_path / "raw", tmp_path / "in", encode=codec or "raw", **QUIET)  # as the recipe would store it
+    how = {"steps": ["decode", blacken], "encode": codec or "raw", "max_rejects": 1, **QUIET}
+    if codec is None:
+        assert build(tmp_path / "in", tmp_path / "out", **how).counts.samples == 12
+        assert not any(sample["image"].any() for sample in samples_of(tmp_path / "out"))
+    else:
+        with pytest.raises(TooManyRejectsError, match=r"none of 12 items gave a sample.*read-only"):
+            build(tmp_path / "in", tmp_path / "out", **how)
 
 
 def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: Path) -> None:
