@@ -10,6 +10,7 @@ from packed_files import face_columns, read_all, write_faces
 from steps_over_packed import blacken, mean_level, mirror_twice
 from support.command import environment, run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
+from support.media import scene
 
 from packer import build
 from packer.geometry.resize import resize_exact
@@ -143,6 +144,22 @@ def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec
     else:
         with pytest.raises(TooManyRejectsError, match=r"none of 12 items gave a sample.*read-only"):
             build(tmp_path / "in", tmp_path / "out", **how)
+
+
+@pytest.mark.parametrize("encode", ["png", "raw"])
+def test_a_mask_stays_without_loss(tmp_path: Path, encode: str) -> None:
+    """Whatever becomes of the pictures that it belongs to; a further picture with loss goes the way of the others."""
+    rng = np.random.default_rng(0)
+    rows = [{"image": scene(n, (24, 18)), "mask_image": rng.integers(0, 256, (18, 24, 3), np.uint8)} for n in range(3)]
+    build(rows, tmp_path / "in", encode=encode, **QUIET)
+    made = build(tmp_path / "in", tmp_path / "out", encode="jpeg", **QUIET).manifest
+    assert (made.schema["image"].codec.name, made.schema["mask_image"].codec.name) == ("jpeg", "png")
+    found = [sample["mask_image"] for sample in samples_of(tmp_path / "out")]
+    assert all(np.array_equal(mask, row["mask_image"]) for mask, row in zip(found, rows, strict=True))
+    again = build(tmp_path / "out", tmp_path / "again", encode="jpeg", **QUIET).manifest
+    assert again.digest == made.digest
+    lossy = build(rows, tmp_path / "lossy", encode="jpeg", **QUIET).manifest
+    assert lossy.schema["mask_image"].codec.name == "jpeg"
 
 
 def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: Path) -> None:
