@@ -89,7 +89,6 @@ class Estimate:
 def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -> Estimate:
     """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`."""
     listing = list_items(source, recipe)
-    listing.check_items()
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
     items = listing.items[: recipe.limit]
     pictures = [item for item in items if not is_video(item.name)]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.item import Item
-from shardspec.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,6 @@ class Listing:
     classes: dict[str, list[str]] = field(default_factory=dict)
     root: Path | None = None
     fields: dict[str, str] = field(default_factory=dict)
-
-    def check_items(self) -> None:
-        """Raise `UsageError` if there is no item."""
-        if not self.items:
-            raise UsageError(
-                f"expected items to pack, found none among {self.ignored} files, none of which is a picture or video by its suffix"
-            )
 
 
 class Source(Protocol):
