@@ -123,6 +123,12 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
         assert np.array_equal(samples[2 * row]["image"], columns["image"][row])
         assert np.array_equal(samples[2 * row + 1]["image"], columns["image"][row][::-1])
     assert verify(tmp_path / "twice", deep=True).problems == ()
+    again = build(tmp_path / "twice", tmp_path / "again", steps=["decode", mirror_twice], encode="png", **QUIET)
+    assert verify(tmp_path / "again", deep=True).problems == ()
+    key = columns["key"][0]
+    ends = ["", "-000002", "-000001", "-000001-000001"]  # of a key whose own -000001 there is, the next free one
+    assert [sample["key"] for sample in samples_of(tmp_path / "again")[:4]] == [f"{key}{end}" for end in ends]
+    assert again.counts.samples == 48
     some = build(tmp_path / "in", tmp_path / "some", steps=["decode", mean_level], max_rejects=1, **QUIET)
     assert (some.counts.packed_items, some.counts.rejected_items) == (6, 6)
     assert [s["level"] for s in samples_of(tmp_path / "some")] == [
