@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.durable import write_durably
+from packer.durable import fsync_file, fsync_tree, write_durably
 from packer.rows import RowSource, open_rows
 from packer.shards import finished_shard, write_shard
 from packer.workspace import Workspace
@@ -64,7 +64,10 @@ class AssemblyPlan:
         return np.array(self.order[start:stop])
 
     def save(self) -> None:
-        """Write the plan; from here on a resume goes straight to the shards."""
+        """Write the plan, and flush what it goes with: order, reports, index. From here on a resume goes straight to the shards."""
+        fsync_tree(self.workspace.final)
+        if self.workspace.order.exists():
+            fsync_file(self.workspace.order)
         sizes = [vars(size) for size in self.sizes]
         document = {"rows": dict(self.rows), "format": self.format, "cuts": list(self.cuts), "sizes": sizes}
         write_durably(self.workspace.assembly, json.dumps(document).encode())

@@ -11,6 +11,7 @@ from typing import Any
 from packer.api import open_source
 from packer.bench_report import BenchReport, Packing, Side
 from packer.item import Item
+from packer.listing import list_items
 from packer.measured import MeasuredProcess, gather
 from packer.plan import is_storable, make_plan
 from packer.recipe import Recipe
@@ -70,7 +71,7 @@ def bench(
         raise UsageError(f"seconds: expected more than 0, found {seconds}")
     manifest = Layout(packed).load()
     recipe = _recipe_of(packed, manifest)
-    listing = open_source(source, packed.absolute()).list_items(recipe.label_from, recipe.path_column)
+    listing = list_items(open_source(source, packed.absolute()), recipe)
     items = _shuffled(listing, recipe)
     count = count_workers(workers, recipe.preset, len(items))
     shares = [[item.to_line() for item in items[number::count]] for number in range(min(count, len(items)))]

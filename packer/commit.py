@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packer.durable import fsync_folder, fsync_tree, link_tree, write_durably
+from packer.durable import fsync_folder, link_tree, write_durably
 from packer.replacement import finish_replacement
 from packer.workspace import Workspace
 from shardspec.entries import FileEntry, Generation
@@ -15,11 +15,10 @@ from shardspec.schema import Schema
 def commit(
     workspace: Workspace, format: str, schema: Schema, generations: Sequence[Generation], wall_clock: Mapping[str, Any]
 ) -> Manifest:
-    """Move the finished files into place and write the manifest, last.
+    """Move the finished files, which are flushed since the shards were planned, into place and write the manifest, last.
 
     After a crash at any moment it may be repeated, but for a replacement whose successor stands: `finish_replacement` goes on with that.
     """
-    fsync_tree(workspace.final)
     manifest = Manifest(format, schema, tuple(generations), _files(Layout(workspace.final)), wall_clock)
     if workspace.replaced.exists():
         write_durably(workspace.successor, manifest.dumps())

@@ -32,14 +32,19 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def fsync_file(path: Path) -> None:
+    """Flush a file's bytes to the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def fsync_tree(folder: Path) -> None:
     """Flush every file and folder below `folder` to the disk."""
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
             fsync_folder(path)
         else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            fsync_file(path)
     fsync_folder(folder)
 
 
@@ -56,8 +61,7 @@ def link_tree(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
+        fsync_file(target)
 
 
 def remove_tree(path: Path) -> None:

@@ -49,6 +49,9 @@ def image_codec(recipe: Recipe) -> NamedConfig:
 LOSSLESS_CODEC = NamedConfig("png")
 """Of pictures that must not change, whatever the recipe says of others: those of ``also``."""
 
+LOSSLESS = "_lossless"
+"""Key of a sample that carries the names of further pictures that must not change."""
+
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
     """What codes a progressive JPEG as baseline.
@@ -75,7 +78,8 @@ class Encoder:
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
-        self._lossless = recipe.also_field if recipe.encode in ("jpeg", "webp") else None
+        self._lossy = recipe.encode in ("jpeg", "webp")
+        self._also = recipe.also_field
         self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
         self._codec: Codec | None = None if recipe.encode == "raw" else codec_for(field)
@@ -91,6 +95,7 @@ class Encoder:
             A field's name or a value's type cannot be stored.
         """
         kept = sample.get(KEPT)
+        lossless = {self._also, *sample.get(LOSSLESS, ())} if self._lossy else set()
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
             if not isinstance(name, str):
@@ -102,7 +107,7 @@ class Encoder:
             if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
                 out[name] = self._keep(kept[1], value)
             else:
-                out[name] = self._value(name, value)
+                out[name] = self._value(name, value, lossless=name in lossless)
         return out
 
     def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:
@@ -112,7 +117,7 @@ class Encoder:
             data = self._to_baseline(data, image)
         return EncodedValue(data, image.shape, ColumnSpec("image", "|u1", 3), progressive)
 
-    def _value(self, name: str, value: Any) -> EncodedValue:
+    def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
         if isinstance(value, str):
             data = self._text.encode(value)
             return EncodedValue(data, (len(data),), ColumnSpec("text", "|u1", 1))
@@ -123,7 +128,7 @@ class Encoder:
             return EncodedValue(data, (len(data),), ColumnSpec("json", "|u1", 1))
         array = _as_array(name, value)
         if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
-            if name == self._lossless:
+            if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             encoded = fixed_bytes(array) if self._codec is None else self._codec.encode(array)
             return EncodedValue(encoded, array.shape, ColumnSpec("image", "|u1", 3))

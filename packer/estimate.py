@@ -91,7 +91,6 @@ def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -
     """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`."""
     refuse_files(out)
     listing = list_items(source, recipe)
-    listing.check_items()
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
     items = listing.items[: recipe.limit]
     pictures = [item for item in items if not is_video(item.name)]

@@ -47,6 +47,11 @@ class ItemSearch(Protocol):
         ...
 
 
+def takes_decoded(recipe: Recipe) -> bool:
+    """Whether faces are looked for in the frames as they are decoded: those that came through other steps may be changed, or fewer."""
+    return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
+
+
 class FaceSearch:
     """Made once per worker: loads the detector, or opens the boxes.
 
@@ -64,10 +69,8 @@ class FaceSearch:
             self._sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
         else:
             self._detector = make_detector(recipe) if detector is None else detector
-        # Frames that came through other steps are no longer those of the file.
-        as_decoded = [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
         self._memory = _Memory() if recipe.boxes_from is not None else None
-        self._remembers_own = as_decoded and self._memory is not None
+        self._remembers_own = takes_decoded(recipe) and self._memory is not None
 
     @contextmanager
     def of_item(self, item: Item, sampled: tuple[int, ...] | None, report: ItemReport) -> Iterator[ItemSearch]:

@@ -156,7 +156,7 @@ class JobSession:
             if same and (manifest is None or overwrite):
                 space.sweep()
                 self._sessions += sum(line.get("did") == "session" for line in read_lines(space.journal))
-                append_line(space.journal, {"did": "session"})
+                self._write_plan(plan, items)  # once more: the same files may lie elsewhere by now
                 return None
             if manifest is None and not overwrite:
                 alike = old["kind"] == plan.kind
@@ -168,10 +168,14 @@ class JobSession:
             if same:
                 why += "; the one of this plan that is to replace it is unfinished, and goes on with --overwrite"
         make_room(self.layout, space, manifest, overwrite, why)
-        write_durably(space.items, "".join(items).encode("ascii"))
-        write_durably(space.plan, json.dumps(plan.to_json()).encode())
-        append_line(space.journal, {"did": "session"})
+        self._write_plan(plan, items)
         return None
+
+    def _write_plan(self, plan: JobPlan, items: Iterable[str]) -> None:
+        """What workers go by, the plan last; from here on the call is a session of the job."""
+        write_durably(self.workspace.items, "".join(items).encode("ascii"))
+        write_durably(self.workspace.plan, json.dumps(plan.to_json()).encode())
+        append_line(self.workspace.journal, {"did": "session"})
 
     def run_units(
         self,

@@ -26,8 +26,8 @@ def main() -> None:
     os.dup2(2, 1)  # what steps print
     request = json.loads(sys.stdin.readline())
     try:
+        pipeline = Pipeline(Recipe.from_options(request["recipe"]))
         with one_thread():
-            pipeline = Pipeline(Recipe.from_options(request["recipe"]))
             items = _warm_up(pipeline, [Item.from_line(line) for line in request["items"]], request["seconds"])
             answers.write(json.dumps({"items": len(items)}) + "\n")
             for _ in sys.stdin:

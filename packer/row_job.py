@@ -1,13 +1,11 @@
 """A job over packed datasets: their shards are checked, their rows cut anew and written, encoded as they are."""
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from packer.assemble import AssemblyPlan, Piece, plan_assembly
-from packer.durable import write_durably
 from packer.engines.base import Event
 from packer.folder import locked
 from packer.index import write_index
@@ -58,7 +56,6 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
 def _take_up(space: Workspace, plan: RowPlan) -> None:
     """After an interruption, long ago maybe: the inputs may lie elsewhere, and are checked again before they are read."""
     shutil.rmtree(space.scans, ignore_errors=True)
-    write_durably(space.plan, json.dumps(plan.to_json()).encode())
     if space.assembly.exists():
         replace(AssemblyPlan.load(space), rows=plan.rows).save()
 

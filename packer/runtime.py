@@ -18,6 +18,11 @@ _OF_STEP: Mapping[str, tuple[str, ...]] = {
     "faces": ("facenet-pytorch", "opencv-python-headless"),
     "resize": ("opencv-python-headless",),
 }
+_OF_LANDMARKS: Mapping[str, tuple[str, ...]] = {
+    "5": (),
+    "68": ("dlib-bin", "face-recognition-models"),
+    "mesh": ("openvino",),
+}
 _OF_FORMAT: Mapping[str, tuple[str, ...]] = {
     "hdf5": ("h5py",),
     "lmdb": ("lmdb",),
@@ -49,8 +54,8 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
         if recipe.boxes is None:
             device = gpu_name(recipe.device)
             runtime |= {} if device is None else {"detector device": device}
-    if recipe.landmarks == "68" and "faces" in steps:
-        names.add("dlib-bin")
+    if "faces" in steps:
+        names.update(_OF_LANDMARKS[recipe.landmarks])
     if recipe.progressive == "baseline":
         load_to_baseline()
         names.add("jpeglib")

@@ -5,8 +5,9 @@ Boxes come as the sampled frames of an item ask for them, by the item's name, it
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -104,12 +105,29 @@ def digest_file_or_folder(path: str) -> str:
             with place.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256()
-        for name in sorted(found.relative_to(place).as_posix() for found in place.rglob("*.json")):
+        for name in sorted(_json_files(place)):
             content = hashlib.sha256((place / name).read_bytes()).hexdigest()
             digest.update(json.dumps([name, content]).encode("ascii"))
         return digest.hexdigest()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _json_files(root: Path) -> Iterator[str]:
+    """Names of the ``.json`` files below a folder, in folders behind links too, but in no folder twice."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    entered = set()
+    for folder, below, files in os.walk(root, onerror=fail, followlinks=True):
+        below.sort()  # by which of two links a folder is entered
+        real = os.path.realpath(folder)
+        if real in entered:
+            below.clear()
+            continue
+        entered.add(real)
+        yield from ((Path(folder) / name).relative_to(root).as_posix() for name in files if name.endswith(".json"))
 
 
 class JsonFolder:
@@ -146,7 +164,8 @@ class JsonFolder:
         return parse_frames(document, path.name, self._scale)
 
     def _find(self, name: str) -> Path | None:
-        return next((path for path in self._candidates(name) if path.is_file()), None)
+        found = (path for path in self._candidates(name) if os.path.isfile(path))  # noqa: PTH113 -- is_file raises over a long name
+        return next(found, None)
 
     def _candidates(self, name: str) -> list[Path]:
         item = PurePosixPath(name.lstrip("/"))
@@ -223,9 +242,12 @@ def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
     if value is None or value == []:
         return np.zeros((0, 4))
     try:
-        boxes = np.array(value, np.float64)
-    except (TypeError, ValueError):
+        boxes = np.array(value)
+    except ValueError:  # rows of different lengths
         return None
+    if boxes.dtype.kind not in "iuf":
+        return None
+    boxes = boxes.astype(np.float64)
     return boxes if boxes.ndim == 2 and boxes.shape[1] == 4 and are_boxes(boxes).all() else None
 
 

@@ -8,7 +8,7 @@ from packer.assemble import PlannedShards
 from packer.detect.detections import FaceDetector
 from packer.encode import Encoder
 from packer.item import Item, ItemReport, read_items
-from packer.packed_items import PACKED_KEY
+from packer.packed_items import PACKED_KEY, sample_key
 from packer.part import Part, PartWriter
 from packer.pipeline import Pipeline, Step, StepError
 from packer.plan import Plan, Task
@@ -160,8 +160,6 @@ class Work:
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
-    """A sample's key: its item and its ordinal there; a packed row's own, followed by the ordinal where it gave several."""
+    """A sample's key: its item and its ordinal there, or what follows from the packed row's own."""
     packed = sample.get(PACKED_KEY)
-    if packed is None:
-        return f"{item.index:08d}-{number:06d}"
-    return f"{packed}-{number:06d}" if number else str(packed)
+    return f"{item.index:08d}-{number:06d}" if packed is None else sample_key(item, packed, number)

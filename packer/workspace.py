@@ -1,6 +1,7 @@
 """The working folder of a build: where the plan, the parts and the journal lie until the commit."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -176,9 +177,12 @@ class Workspace:
 
 
 def append_line(path: Path, document: Any) -> None:
-    """Append one JSON line."""
-    with path.open("a", encoding="ascii") as file:
-        file.write(json.dumps(document, separators=(",", ":")) + "\n")
+    """Append one JSON line; one that a crash has cut is ended first, so that it costs no other."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        ended = file.read(1) in (b"", b"\n")
+        file.write((b"" if ended else b"\n") + json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n")
 
 
 def read_lines(path: Path) -> Iterator[Any]:

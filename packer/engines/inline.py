@@ -34,6 +34,8 @@ class InlineEngine:
                     self._events.append(Event("item", unit, item, samples, message=reason))
 
             try:
+                if unit.has_items:
+                    self._work.prepare()  # only libraries that are loaded can be told to use one thread
                 with one_thread():
                     result = self._work.run(unit, verdicts, progress)
             except ShardspecError as error:

@@ -35,13 +35,6 @@ class Listing:
     root: Path | None = None
     fields: dict[str, str] = field(default_factory=dict)
 
-    def check_items(self) -> None:
-        """Raise `UsageError` if there is no item."""
-        if not self.items:
-            raise UsageError(
-                f"expected items to pack, found none among {self.ignored} files, none of which is a picture or video by its suffix"
-            )
-
 
 class Source(Protocol):
     """Lists its items. Sources of Python objects may put arrays into an item's columns; those need the inline engine."""

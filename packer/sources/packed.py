@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from packer.groups import read_groups
-from packer.packed_items import describe_row
+from packer.packed_items import describe_row, taken_ordinals
 from packer.packed_rows import PackedRows
 from packer.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
@@ -72,9 +72,19 @@ class PackedSource:
                 classes |= {} if names is None else {"label": names}
         digest = manifest.digest[:_DIGEST_DIGITS]
         row_bytes = sum(shard.bytes for shard in manifest.shards) // max(1, manifest.samples)
+        names = self._names(manifest)
+        taken = taken_ordinals(names)
         items = [
-            describe_row(row, name, self.root, digest, row_bytes, {} if labels is None else {"label": labels[row]})
-            for row, name in enumerate(self._names(manifest))
+            describe_row(
+                row,
+                name,
+                self.root,
+                digest,
+                taken.get(name, 0),
+                row_bytes,
+                {} if labels is None else {"label": labels[row]},
+            )
+            for row, name in enumerate(names)
         ]
         return Listing(items, classes=classes)
 

@@ -18,6 +18,7 @@ from shardspec.errors import UsageError
 from shardspec.suggest import did_you_mean
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
+_INT64 = np.iinfo(np.int64)
 _SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: ""}
 
 
@@ -164,6 +165,11 @@ def _check_kinds(column: str, kinds: set[type], values: list[Any]) -> None:
     if odd:
         raise UsageError(
             f"column {column!r}: expected numbers, texts, lists, objects, bytes or arrays, found {', '.join(odd)}"
+        )
+    large = [value for value in values if type(value) is int and not _INT64.min <= value <= _INT64.max]
+    if large and float not in kinds:
+        raise UsageError(
+            f"column {column!r}: expected integers of 64 bits with their sign, found {large[0]}: make it a column of texts"
         )
     for value in values:
         if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value

@@ -12,7 +12,7 @@ from packer.companion import Companion
 from packer.detect.detections import FaceDetector
 from packer.detect.tracks import Tracker
 from packer.face_crop import FaceCutter
-from packer.face_search import FaceSearch, Frame, ItemSearch
+from packer.face_search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.frame_faces import NO_TRACK, FrameFaces
 from packer.item import ItemReport
 from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
@@ -73,7 +73,8 @@ class FaceFinder:
         item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
         report.faces = 0
         with self._search.of_item(item, sampled, report) as search, self._second(first) as second:
-            tracker = Tracker() if is_video(item.name) else None
+            known = sampled if takes_decoded(self._recipe) else None
+            tracker = _VideoTracks(known) if is_video(item.name) else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)
 
     def _crops(
@@ -81,7 +82,7 @@ class FaceFinder:
         frames: Iterator[Sample],
         search: ItemSearch,
         second: "_Second | None",
-        tracker: Tracker | None,
+        tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> Iterator[Sample]:
         faceless: list[Sample] = []
@@ -106,18 +107,18 @@ class FaceFinder:
         sample: Sample,
         found: FrameFaces | str,
         second: "_Second | None",
-        tracker: Tracker | None,
+        tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> list[Sample]:
         """The samples of one frame. Without any, the report says why; a face that cannot be cut costs no other."""
         frame = sample["frame"]
         if isinstance(found, str):
             if tracker is not None:
-                tracker.update(np.empty((0, 4)))
+                tracker.update(frame, np.empty((0, 4), np.float32))
             report.skip(frame, found)
             return []
         report.faces = (report.faces or 0) + len(found)
-        wanted = self._wanted(found, tracker)
+        wanted = self._wanted(frame, found, tracker)
         if not wanted:
             report.skip(frame, self._describe_none(found))
         crops, failures = [], []
@@ -135,7 +136,7 @@ class FaceFinder:
             report.add_damage(f"frame {frame}: {failures[0]}")
         return crops
 
-    def _wanted(self, found: FrameFaces, tracker: Tracker | None) -> list[_Face]:
+    def _wanted(self, frame: int, found: FrameFaces, tracker: "_VideoTracks | None") -> list[_Face]:
         """The faces of one frame that are large and certain enough, after the choice among them."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
         good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
@@ -143,7 +144,7 @@ class FaceFinder:
         if found.tracks is not None:
             tracks = found.tracks[keep]
         else:
-            tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(found.boxes[keep])
+            tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(frame, found.boxes[keep])
         faces = [
             _Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
             for i, track in zip(keep.tolist(), tracks.tolist(), strict=True)
@@ -174,6 +175,29 @@ class FaceFinder:
         finally:
             if companion is not None:
                 companion.close()
+
+
+class _VideoTracks:
+    """The tracks of one video. Sampled frames that never come, since they are damaged, count as frames without a face.
+
+    Parameters
+    ----------
+    sampled : tuple of int or None
+        The indices of all sampled frames, rising; None where they are not known: then frames that do not come are not missed.
+    """
+
+    def __init__(self, sampled: tuple[int, ...] | None) -> None:
+        self._tracker = Tracker()
+        self._places = None if sampled is None else {index: place for place, index in enumerate(sampled)}
+        self._next = 0
+
+    def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """Number the boxes of a frame; frames come in their order."""
+        if self._places is not None:
+            for _ in range(self._places[frame] - self._next):
+                self._tracker.update(np.empty((0, 4)))
+            self._next = self._places[frame] + 1
+        return self._tracker.update(boxes)
 
 
 class _Second:
@@ -227,11 +251,17 @@ _WEIGHTS: dict[str, Callable[[list[Sample]], float]] = {
 
 
 def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]) -> Iterator[Sample]:
-    """The samples of the track that weighs most, the first of equals. Holds one video's crops."""
+    """The samples of the track that weighs most, the first of equals; of an item without tracks, all. Holds one video's crops."""
     tracks: dict[int, list[Sample]] = {}
-    singles: list[Sample] = []
     for sample in samples:
-        (singles if sample["track"] == NO_TRACK else tracks.setdefault(sample["track"], [])).append(sample)
-    yield from singles
-    if tracks:
-        yield from max(tracks.values(), key=weigh)
+        tracks.setdefault(sample["track"], []).append(sample)
+    untracked = tracks.pop(NO_TRACK, [])
+    if not tracks:
+        yield from untracked
+        return
+    chosen = max(tracks.values(), key=weigh)
+    kept = {sample["frame"] for sample in chosen}
+    others = chain(untracked, *(samples for samples in tracks.values() if samples is not chosen))
+    for frame in sorted({sample["frame"] for sample in others} - kept):
+        chosen[0][REPORT].skip(frame, "no face of the track that is kept")
+    yield from chosen

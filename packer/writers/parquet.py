@@ -60,8 +60,10 @@ class ParquetShardWriter:
         }
         self._arrow = pa.schema([pa.field(f.name, _type(f)) for f in self._stored], metadata)
         self._path = folder / f"{name}.parquet"
+        # The library would encode a text as UTF-8, which a name need not be.
+        self._file = pa.OSFile(os.fsencode(self._path), "wb")
         self._writer = pq.ParquetWriter(
-            self._path,
+            self._file,
             self._arrow,
             version="2.6",
             compression="none",
@@ -93,6 +95,7 @@ class ParquetShardWriter:
         for block in self._blocks.rest():
             self._write(block)
         self._writer.close()
+        self._file.close()
         _check_footer(self._path)
         check_rows(self._name, self._size, self._rows)
 

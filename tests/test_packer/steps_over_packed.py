@@ -11,6 +11,13 @@ def mirror_twice(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {**sample, "image": sample["image"][::-1]}
 
 
+def blacken(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Write into the picture itself."""
+    for sample in samples:
+        sample["image"][:] = 0
+        yield sample
+
+
 def mean_level(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The mean of the picture as a field; pictures of an odd frame number give nothing."""
     for sample in samples:

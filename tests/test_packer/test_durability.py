@@ -1,0 +1,48 @@
+"""What a power cut leaves: only what was flushed counts, and a line may be cut anywhere."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import write_pictures
+from support.packed import check_whole
+
+import packer
+from packer.workspace import append_line, read_lines
+
+
+def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the plan of the shards stands, a resume takes order, reports and index as they lie."""
+    flushed: set[int] = set()
+    left: dict[str, bool] = {}
+    fsync, replace = os.fsync, os.replace
+
+    def note_flush(descriptor: int) -> None:
+        flushed.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def note_plan(source: Any, target: Any) -> None:
+        if Path(target).name == "assembly.json":
+            space = Path(target).parent
+            for path in (space / "order.npy", *(space / "final").rglob("*")):
+                left[path.name] = path.stat().st_ino in flushed
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(os, "replace", note_plan)
+    write_pictures(tmp_path / "in", ["a.png", "b.png"])
+    packer.build(tmp_path / "in", tmp_path / "out", shuffle=1, engine="inline", progress=False)
+    assert left == dict.fromkeys(("order.npy", "items.jsonl", "rejects.jsonl", "index", "frame.npy", "time.npy"), True)
+    check_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("before", [b"", b'{"a":1}\n', b'{"a":1}\n{"b":', b'{"a":1}\n{"b":2}'])
+def test_a_line_behind_a_cut_one_is_read(tmp_path: Path, before: bytes) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(before)
+    found = list(read_lines(path))
+    append_line(path, {"c": 3})
+    append_line(path, {"d": 4})
+    assert list(read_lines(path))[-2:] == [{"c": 3}, {"d": 4}]
+    assert list(read_lines(path))[: len(found)] == found
