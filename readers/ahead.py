@@ -1,6 +1,7 @@
 """Reading ahead: the system is asked for the bytes of batches that no thread has begun yet."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 
@@ -12,12 +13,11 @@ _SHARE = 8
 """What is read ahead may take this part of the memory that the page cache may keep."""
 
 
-def default_depth(residence: Residence, samples: int, batch_size: int) -> int:
+def default_depth(residence: Residence, batch_bytes: float) -> int:
     """Batches to read ahead of a dataset: none where the data stay in memory, else a few, as memory allows."""
     if residence.in_memory:
         return 0
-    batch_bytes = max(1, residence.bytes // max(1, samples) * batch_size)
-    room = _BATCHES if residence.memory is None else residence.memory // _SHARE // batch_bytes
+    room = _BATCHES if residence.memory is None else int(residence.memory / _SHARE / max(1.0, batch_bytes))
     return max(1, min(_BATCHES, room))
 
 
@@ -41,6 +41,7 @@ class ReadAhead:
         self._jobs = jobs
         self._depth = depth
         self._begun = 0
+        self._pid = os.getpid()
         self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="readers-loader-ahead", daemon=True)
@@ -54,6 +55,8 @@ class ReadAhead:
 
     def stop(self) -> None:
         """End the thread. If it hangs in a read it is left behind."""
+        if os.getpid() != self._pid:  # no thread survives a fork, but the lock that one held stays locked
+            return
         with self._changed:
             self._stopped = True
             self._changed.notify()

@@ -13,6 +13,7 @@ from readers.order import Cut, EpochOrder, Picks
 from readers.permutation import mix_array, mix_words
 from readers.ring import Buffers
 from readers.samples import SampleDataset
+from readers.values import BatchLayout
 
 _POSITIONS = 4096
 """Positions of the order that are computed at once."""
@@ -61,13 +62,14 @@ class BatchWork:
     def __init__(
         self,
         dataset: SampleDataset,
+        layout: BatchLayout,
         picks: BatchPicks,
         buffers: Buffers,
         seeds_wanted: bool,
         ahead: ReadAhead | None,
     ) -> None:
         self._dataset = dataset
-        self._layout = dataset.layout
+        self._layout = layout
         self._picks = picks
         self._buffers = buffers
         self._seeds_wanted = seeds_wanted

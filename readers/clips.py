@@ -13,7 +13,7 @@ from readers.order import Picks
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
 from readers.stores import Store
-from readers.values import LIST, BatchLayout, ValueLayout, allocate_values
+from readers.values import BatchLayout, ValueLayout, allocate_values
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 
@@ -73,6 +73,11 @@ class ClipDataset(SampleDataset):
         return len(self._firsts)
 
     @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.base.classes
+
+    @property
     def rows(self) -> IntArray:
         """The rows of every clip in the base dataset: int64, (N, length). Made on demand."""
         return self._rows_of(np.arange(len(self)))
@@ -91,7 +96,7 @@ class ClipDataset(SampleDataset):
 
     def _stacked(self, value: ValueLayout) -> ValueLayout:
         if value.shape is None:
-            return LIST
+            return ValueLayout(None, None, value.picture)
         return replace(value, shape=(self.length, *value.shape))
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -122,6 +127,11 @@ class ClipDataset(SampleDataset):
     def stores(self) -> tuple[Store, ...]:
         """Those of the base dataset."""
         return self.base.stores
+
+    @property
+    def sample_bytes(self) -> float:
+        """Those of `length` samples."""
+        return self.length * self.base.sample_bytes
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of clips that will be read soon."""

@@ -1,6 +1,7 @@
 """From numpy values to the tensors of a batch: dicts of stacked tensors, pictures as (B, 3, H, W) in channels_last memory."""
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,27 @@ Batch = dict[str, Any]
 class SampleList(list[dict[str, Any]]):
     """Samples that were read as one batch, which `collate` then need not stack again.
 
-    Attributes
+    Parameters
     ----------
+    samples : sequence of dict
     columns : dict
         The batch that the samples are rows of, made by `allocate_batch`.
     """
 
     def __init__(self, samples: Sequence[dict[str, Any]], columns: Mapping[str, Any]) -> None:
         super().__init__(samples)
-        self.columns = columns
+        self._columns = columns
+        self._read = [(sample, tuple(sample.values())) for sample in samples]
+
+    @property
+    def columns(self) -> Mapping[str, Any] | None:
+        """The batch, None if the samples are not its rows any more: a caller may have changed them on the way to `collate`."""
+        names = list(self._columns)
+        same = len(self) == len(self._read) and all(
+            sample is read and list(sample) == names and all(map(is_, sample.values(), values))
+            for sample, (read, values) in zip(self, self._read, strict=True)
+        )
+        return self._columns if same else None
 
 
 def collate_columns(columns: Mapping[str, Any], layout: BatchLayout) -> Batch:
@@ -37,8 +50,9 @@ def collate_columns(columns: Mapping[str, Any], layout: BatchLayout) -> Batch:
 
 def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -> Batch:
     """Samples as one batch. In a worker process the tensors are made in shared memory, as torch's own collate does."""
-    if isinstance(samples, SampleList):
-        return collate_columns(samples.columns, layout)
+    columns = samples.columns if isinstance(samples, SampleList) else None
+    if columns is not None:
+        return collate_columns(columns, layout)
     if not samples:
         raise SchemaError("expected one sample or more to collate, found none")
     return {name: _collate_field(name, [s[name] for s in samples], layout.get(name)) for name in samples[0]}
@@ -68,6 +82,8 @@ def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
 
     `picture` says whether an array that ends with (H, W, 3) is one; a tensor is taken to be (3, H, W) already.
     """
+    if isinstance(value, list):
+        return ValueLayout(None, None, picture)
     if isinstance(value, torch.Tensor):
         return ValueLayout(tuple(value.shape), value.numpy().dtype)
     if isinstance(value, np.ndarray | np.generic | bool | int | float):
@@ -84,7 +100,9 @@ def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
 
 
 def _tensor_of_value(value: Any, picture: bool) -> Any:
-    """One value of a field of varying shape; text and objects stay as they are."""
+    """One value of a field of varying shape, or a clip's list of them; text and objects stay as they are."""
+    if isinstance(value, list):
+        return [_tensor_of_value(item, picture) for item in value]
     if not isinstance(value, np.ndarray):
         return value
     tensor = torch.from_numpy(value)

@@ -1,11 +1,12 @@
 """Batches on their way to the device: copies on a side stream, then transforms of whole batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from readers.collate import Batch
+from readers.stages import Stage, not_an_end
 
 BatchTransform = Callable[..., Batch]
 """Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
@@ -28,9 +29,8 @@ class DeviceStage:
 
     Parameters
     ----------
-    batches : iterator of SeededBatch
-    ready : callable
-        Whether the next of them is there.
+    batches : Stage
+        Of a batch each, and its seeds.
     device : torch.device or None
         None leaves batches where they are.
     transform : callable, optional
@@ -38,13 +38,11 @@ class DeviceStage:
 
     def __init__(
         self,
-        batches: Iterator[SeededBatch],
-        ready: Callable[[], bool],
+        batches: Stage[SeededBatch],
         device: torch.device | None,
         transform: BatchTransform | None,
     ) -> None:
         self._batches = batches
-        self._ready = ready
         self._device = device
         self._transform = transform
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
@@ -62,7 +60,7 @@ class DeviceStage:
         batch, seeds = current
         for value in batch.values():
             _record(value, torch.cuda.current_stream(self._device))
-        self._ahead = self._copy() if self._ready() else None
+        self._ahead = self._copy() if self._batches.ready() else None
         return self._transformed(batch, seeds)
 
     def _copy(self) -> SeededBatch | None:
@@ -77,23 +75,28 @@ class DeviceStage:
     def _to_device(self, batch: Batch) -> Batch:
         if self._device is None:
             return batch
-        return {name: _move(value, self._device) for name, value in batch.items()}
+        # Elsewhere a copy that has not ended may read memory that is used again: only CUDA's host allocator waits for it.
+        return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
 
     def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
         if self._transform is None:
             return batch
-        with torch.no_grad():
-            return self._transform(batch) if seeds is None else self._transform(batch, seeds)
+        try:
+            with torch.no_grad():
+                return self._transform(batch) if seeds is None else self._transform(batch, seeds)
+        except StopIteration as error:
+            raise not_an_end(error) from error
 
 
 def _new_stream(device: torch.device) -> "torch.cuda.Stream":
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call] # torch's
 
 
-def _move(value: Any, device: torch.device) -> Any:
+def _move(value: Any, device: torch.device, ahead: bool) -> Any:
+    """The tensors of a value on a device; with `ahead` they may get there later."""
     if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
-    return [_move(item, device) for item in value] if isinstance(value, list) else value
+        return value.to(device, non_blocking=ahead)
+    return [_move(item, device, ahead) for item in value] if isinstance(value, list) else value
 
 
 def _record(value: Any, stream: "torch.cuda.Stream") -> None:

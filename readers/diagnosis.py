@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,6 +15,7 @@ from readers.loader import Loader, available_processors
 from readers.order import Picks
 from readers.samples import SampleDataset
 from readers.values import allocate_values
+from shardspec.errors import UsageError
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
@@ -62,7 +64,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     """Measure a loader and a training step, apart and together.
 
     Takes three times as long as the batches take in training. The step really runs, also on cached batches: give it a copy of
-    the model if it trains. The loader's place in its epochs is as before afterwards.
+    the model if it trains. The loader's place in its epochs stays as it is: what is read are epochs after the present one.
 
     Parameters
     ----------
@@ -71,24 +73,30 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         Called with a batch, does what the training loop does with it.
     batches : int
         To measure over; fewer where the epoch is shorter. The first few of each measurement warm up.
+
+    Raises
+    ------
+    UsageError
+        The epoch has no batches.
     """
-    state = loader.state_dict()
+    loader = copy(loader)
+    loader.set_epoch(loader.state_dict()["epoch"] + 1)
+    if len(loader) == 0:
+        raise UsageError("diagnose: expected an epoch of one batch or more, found none")
     together, waiting = _measure(loader, step, batches)
     alone, _ = _measure(loader, lambda batch: None, batches)
     cached = list(islice(loader, _CACHED_BATCHES))
     step_rate = _measure_step(cached, step, batches)
     batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
-    taken = loader.order  # which the restored state may leave undecided again
-    order = f"order {taken!r}, {loader.order_reason}; {batches_ahead}"
-    loader.load_state_dict(state)
+    order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
     read_s, transform_s, processor = _measure_reading(loader.dataset)
-    verdict = _verdict(loader, taken, together, waiting, alone, step_rate, read_s, transform_s, processor)
+    verdict = _verdict(loader, together, waiting, alone, step_rate, read_s, transform_s, processor)
     return Diagnosis(together, waiting, alone, step_rate, read_s, transform_s, processor, verdict, order)
 
 
 def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float]:
     """Samples per second of a loop, and the fraction of its time spent waiting for batches."""
-    warm = min(loader.prefetch, batches // 4)
+    warm = min(loader.prefetch, min(batches, len(loader)) // 4)
     samples, waited, begin = 0, 0.0, time.perf_counter()
     iterator = iter(loader)
     for number in range(batches):
@@ -140,7 +148,6 @@ def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
 
 def _verdict(
     loader: Loader,
-    order: str | bool,
     together: float,
     waiting: float,
     alone: float,
@@ -165,7 +172,7 @@ def _verdict(
             "or use a DataLoader with worker processes if they are Python code."
         )
     if processor < _CPU_BOUND:
-        shuffle = "" if order == "blocks" else "shuffle='blocks', "
+        shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
         return (
             f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: {shuffle}"
             f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})."

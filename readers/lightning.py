@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+from weakref import WeakSet
 
 import numpy.typing as npt
 import torch
@@ -26,6 +27,14 @@ Source = SampleDataset | str | PathLike[str]
 LoaderKind = Literal["threads", "processes"]
 
 LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
+
+
+class _Reading(NamedTuple):
+    """How datasets that are given as paths are opened (`readers.PackedDataset`)."""
+
+    fields: Sequence[str] | None
+    verify: Verify | bool
+    checksums: bool
 
 
 class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
@@ -118,18 +127,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 "use loader='threads', or the model's on_after_batch_transfer"
             )
 
-        def opened(source: Source, then: AnyTransform | None, plans: Mapping[str, DecodePlan] | None) -> SampleDataset:
-            if not isinstance(source, SampleDataset):
-                return open_dataset(source, fields, then, verify, checksums, plans)
-            if fields is not None or plans:
-                raise UsageError(
-                    "fields, decode: expected none with a dataset that is open already: give them to open_dataset, or a path here"
-                )
-            return source.with_transform(then)
-
-        self.train = opened(train, transform, decode).with_transform(sample_transform)
-        self.val = None if val is None else opened(val, eval_transform, eval_decode)
-        self.test = None if test is None else opened(test, eval_transform, eval_decode)
+        how = _Reading(fields, verify, checksums)
+        self.train = _open(train, how, transform, decode).with_transform(sample_transform)
+        self.val = None if val is None else _open(val, how, eval_transform, eval_decode)
+        self.test = None if test is None else _open(test, how, eval_transform, eval_decode)
         self.batch_size = batch_size
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.loader = loader
@@ -139,7 +140,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._workers, self._prefetch, self._read_ahead = workers, prefetch, read_ahead
         self._pin_memory, self._timeout_s = pin_memory, timeout_s
         self._batches: TrainBatches | None = None
-        self._eval: list[EvalBatches] = []
+        # Lightning asks for more of them with `reload_dataloaders_every_n_epochs`, and drops those that it had.
+        self._eval: WeakSet[EvalBatches] = WeakSet()
         self._state: dict[str, Any] | None = None
         self._choice: Choice | None = None
 
@@ -190,7 +192,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             return []
         order = {"shuffle": False}
         batches = EvalBatches(*self._make(dataset, self.eval_batch_size, False, self._transforms[1], order))
-        self._eval.append(batches)
+        self._eval.add(batches)
         return batches
 
     def _make(
@@ -263,3 +265,16 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         moved = len(batches) - batches.left() - current.processed
         for name in ("ready", "started", "processed", "completed"):
             setattr(current, name, getattr(current, name) + moved)
+
+
+def _open(
+    source: Source, how: _Reading, transform: AnyTransform | None, decode: Mapping[str, DecodePlan] | None
+) -> SampleDataset:
+    """A dataset with a transform, opened where it is given as a path."""
+    if not isinstance(source, SampleDataset):
+        return open_dataset(source, how.fields, transform, how.verify, how.checksums, decode)
+    if how.fields is not None or decode:
+        raise UsageError(
+            "fields, decode: expected none with a dataset that is open already: give them to open_dataset, or a path here"
+        )
+    return source.with_transform(transform)

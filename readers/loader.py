@@ -3,6 +3,7 @@
 import os
 import weakref
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import numpy.typing as npt
@@ -10,11 +11,12 @@ import torch
 
 from readers.ahead import ReadAhead, default_depth
 from readers.batches import BatchPicks, BatchWork
-from readers.choice import AnyShuffle, Choice, agree, announce, choose_apart, choose_shuffle
+from readers.choice import AnyShuffle, Choice, agree, choose_apart, choose_shuffle
 from readers.collate import Batch
 from readers.device import BatchTransform, DeviceStage, SeededBatch, wants_seeds
 from readers.order import WINDOW_BLOCKS, Cut
-from readers.progress import Progress
+from readers.progress import Iteration, Progress
+from readers.resumable import Resumable
 from readers.ring import Buffers, PinnedBuffers, Ring
 from readers.samples import SampleDataset
 from readers.seeding import SampleTransform, SeededTransform
@@ -24,7 +26,7 @@ from readers.stores import find_residence
 from shardspec.errors import UsageError
 
 
-class Loader:
+class Loader(Resumable):
     """Batches of a dataset, read and decoded by threads straight into the batches' memory.
 
     Iterating gives dicts of torch tensors: pictures as uint8 (B, 3, H, W) in channels_last memory, other fields as (B, ...),
@@ -105,6 +107,11 @@ class Loader:
             raise UsageError(f"read_ahead: expected 0 batches or more, found {read_ahead}")
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
+        if not isinstance(dataset, SampleDataset):
+            raise UsageError(
+                f"dataset: expected one of readers, found {type(dataset).__name__}: open_dataset(path), "
+                "its subset(rows) or split(fractions), or torch's own DataLoader"
+            )
         self.dataset = dataset.with_transform(sample_transform)
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -114,12 +121,11 @@ class Loader:
         self.pin_memory = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
         order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
-        self._progress = Progress(order, Cut(drop=drop_last), auto=shuffle == "auto")
+        self._progress = Progress(order, self._cut(), auto=shuffle == "auto")
         self._read_ahead = read_ahead
-        self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(batch_size, self.prefetch + 2)
+        rows = min(batch_size, max(1, len(order)))
+        self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
-        self._taken = 0
-        self._ended = False  # the epoch, and with `drop_last` before all of its samples were taken
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(len(self._progress.order)))
@@ -128,66 +134,24 @@ class Loader:
         self._progress.cut = self._cut()
         if self._progress.undecided:
             self.decide_order(self._choose())
-        epoch, consumed = self._progress.begin()
-        self._taken, self._ended = 0, False
-        length = self._progress.cut.length(len(self._progress.order), consumed)
-        if self.drop_last:
-            length -= length % self.batch_size
-        iterator = LoaderIterator(self, epoch, consumed, length, self._buffers, self.read_ahead)
+        iteration = self._progress.begin(least=self.batch_size if self.drop_last else 1)
+        iterator = LoaderIterator(self, iteration)
         self._iterator = weakref.ref(iterator)
         return iterator
 
-    @property
-    def order(self) -> str | bool:
-        """``"full"``, ``"blocks"``, False or ``"weighted"``; ``"auto"`` until the first epoch has begun."""
-        return self._progress.shuffle
-
-    @property
-    def order_reason(self) -> str:
-        """Why that order."""
-        return self._progress.reason
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, or a pickle, has the place in the epochs and goes its own way from there.
+        progress = copy(self._progress)
+        progress.running = copy(progress.running)
+        return {**vars(self), "_progress": progress, "_iterator": None}
 
     @property
     def read_ahead(self) -> int:
         """Batches that are read ahead."""
         if self._read_ahead is None:
-            self._read_ahead = default_depth(find_residence(self.dataset.stores), len(self.dataset), self.batch_size)
+            batch_bytes = self.dataset.sample_bytes * self.batch_size
+            self._read_ahead = default_depth(find_residence(self.dataset.stores), batch_bytes)
         return self._read_ahead
-
-    def decide_order(self, choice: Choice) -> None:
-        """Take an order that all ranks have agreed on, in place of ``"auto"``."""
-        self._progress.decide(choice)
-        if self._cut().rank == 0:
-            announce(choice)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`."""
-        self._progress.set_epoch(epoch)
-        self._taken, self._ended = 0, False
-
-    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The state from which `load_state_dict` goes on, at any number of ranks and threads and any batch size.
-
-        Parameters
-        ----------
-        consumed : int, optional
-            Samples of this epoch that all ranks together have consumed; by default those of the batches handed out.
-        """
-        if consumed is None:
-            taken = self._progress.consumed + self._taken * self._progress.cut.world_size
-            consumed = len(self._progress.order) if self._ended else taken
-        return self._progress.state_dict(consumed)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state: the next iteration gives the rest of its epoch.
-
-        Raises
-        ------
-        UsageError
-            The state is of another order.
-        """
-        self._progress.load_state_dict(state)
-        self._taken, self._ended = 0, False
 
     @property
     def times(self) -> StageTimes | None:
@@ -216,41 +180,42 @@ class Loader:
 class LoaderIterator(Iterator[Batch]):
     """One epoch of a `Loader`. Ends its threads when it is exhausted, closed or no longer referred to."""
 
-    def __init__(self, loader: Loader, epoch: int, consumed: int, length: int, buffers: Buffers, depth: int) -> None:
-        self._loader = loader
+    def __init__(self, loader: Loader, iteration: Iteration) -> None:
+        dataset, order, cut, size = loader.dataset, loader._progress.order, loader._progress.cut, loader.batch_size
+        self._batch_size = size
+        self._iteration = iteration
+        length = cut.length(len(order), iteration.consumed)
+        if loader.drop_last:
+            length -= length % size
+        jobs = -(-length // size)
         self._left = length
-        loader.dataset.layout  # noqa: B018 # tries the transform, which may fail, before there is a thread to end
-        jobs = -(-length // loader.batch_size)
-        order, cut, size = loader._progress.order, loader._progress.cut, loader.batch_size
+        # Tries the transform, which may fail, before there is a thread to end.
+        layout = dataset.layout if jobs else {}
+
+        def batch_picks() -> BatchPicks:
+            return BatchPicks(order.epoch(iteration.epoch), cut, iteration.consumed, length, size)
+
         ahead = None
-        if depth:
-            picks = BatchPicks(order.epoch(epoch), cut, consumed, length, size)
-            ahead = ReadAhead(_Asker(loader.dataset, picks), jobs, depth)
-        work = BatchWork(
-            loader.dataset,
-            BatchPicks(order.epoch(epoch), cut, consumed, length, size),
-            buffers,
-            wants_seeds(loader.batch_transform),
-            ahead,
-        )
+        if loader.read_ahead:
+            ahead = ReadAhead(_Asker(dataset, batch_picks()), jobs, loader.read_ahead)
+        work = BatchWork(dataset, layout, batch_picks(), loader._buffers, wants_seeds(loader.batch_transform), ahead)
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
         )
         # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
-        batches = _take(self._stage, jobs)
-        self._batches = DeviceStage(batches, self._stage.ready, loader.device, loader.batch_transform)
+        self._batches = DeviceStage(self._stage, loader.device, loader.batch_transform)
 
     def __next__(self) -> Batch:
         try:
             batch = next(self._batches)
         except BaseException as error:
-            self._loader._ended = isinstance(error, StopIteration)
+            self._iteration.ended = isinstance(error, StopIteration)
             self.close()
             raise
-        loader = self._loader
-        loader._taken += min(loader.batch_size, self._left)
-        self._left -= min(loader.batch_size, self._left)
+        samples = min(self._batch_size, self._left)
+        self._iteration.taken += samples
+        self._left -= samples
         return batch
 
     @property
@@ -278,11 +243,6 @@ def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
     stage.stop()
     if ahead is not None:
         ahead.stop()
-
-
-def _take(stage: Stage[SeededBatch], jobs: int) -> Iterator[SeededBatch]:
-    for _ in range(jobs):
-        yield stage.take()
 
 
 def available_processors() -> int:

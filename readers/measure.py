@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 import readers
-from shardspec.errors import ShardspecError
+from shardspec.errors import ShardspecError, UsageError
 
 _WARM_UP_FACTOR = 10
 
@@ -27,6 +27,8 @@ def main() -> None:
         loader = readers.Loader(
             readers.open_dataset(request["path"]), request["batch_size"], workers=request["workers"]
         )
+        if not len(loader.dataset):
+            raise UsageError(f"{request['path']}: expected one sample or more, found an empty dataset")
         _warm_up(loader, request["seconds"] * _WARM_UP_FACTOR)
         answers.write(json.dumps({"samples": len(loader.dataset)}) + "\n")
         for _ in sys.stdin:

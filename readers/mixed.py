@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from readers.order import Picks
 from readers.permutation import Permutation, mix_array, mix_words
@@ -54,6 +56,8 @@ class MixedDataset(SampleDataset):
         shares = [float(len(dataset)) for dataset in datasets] if weights is None else [float(w) for w in weights]
         if len(shares) != len(datasets) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
             raise UsageError(f"weights: expected {len(datasets)} numbers, none below 0 and not all 0, found {shares}")
+        if length is not None and length < 1:
+            raise UsageError(f"length: expected 1 sample or more, found {length}")
         total = sum(len(dataset) for dataset in datasets) if length is None else length
         ends = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
         self._ends: IntArray = ends
@@ -96,6 +100,12 @@ class MixedDataset(SampleDataset):
         """Those of all datasets: later epochs read what this one leaves out."""
         return tuple(store for dataset in self.datasets for store in dataset.stores)
 
+    @property
+    def sample_bytes(self) -> float:
+        """Those of the datasets, by their shares."""
+        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
+        return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / len(self)
+
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""
         for number, part, _ in self._in_datasets(picks):
@@ -118,6 +128,13 @@ class MixedDataset(SampleDataset):
         """Which dataset a row comes from, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         return f"sample: row {row} of a mixture, from dataset number {number}"
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """There is none."""
+        raise UsageError(
+            f"column {name!r}: expected one dataset, found a mixture, whose rows are other samples in every epoch: "
+            "take the columns, subsets and splits of its datasets, and mix those"
+        )
 
     def _in_datasets(self, picks: Picks) -> Iterator[tuple[int, Picks, IntArray]]:
         """For each dataset that is met: its number, the picks there, and their places in the batch."""

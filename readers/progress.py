@@ -1,5 +1,6 @@
-"""How far an order has been consumed: what the sampler and the Loader both save, restore and count."""
+"""How far an order has been consumed: what is saved, restored and counted."""
 
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -7,6 +8,27 @@ from readers.choice import Choice
 from readers.order import Cut, Order
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
+
+
+@dataclass
+class Iteration:
+    """One iteration over an epoch, or over the rest of one.
+
+    Attributes
+    ----------
+    epoch : int
+    consumed : int
+        Samples of the epoch that all ranks together had consumed before.
+    taken : int
+        Samples that this rank has handed out since.
+    ended : bool
+        Whether nothing is left, even where samples that fill no batch, or do not divide by the ranks, were left out.
+    """
+
+    epoch: int
+    consumed: int
+    taken: int = 0
+    ended: bool = False
 
 
 class Progress:
@@ -26,6 +48,8 @@ class Progress:
     undecided : bool
     reason : str
         Why the order is what it is.
+    running : Iteration or None
+        The one that was begun last; None where an epoch was set or a state loaded since.
     """
 
     def __init__(self, order: Order, cut: Cut, auto: bool = False) -> None:
@@ -33,9 +57,9 @@ class Progress:
         self.cut = cut
         self.undecided = self._auto = auto and order.weights is None
         self.reason = "as asked for"
-        self.epoch = 0
-        self.consumed = 0
-        self._begun = False
+        self.running: Iteration | None = None
+        self._epoch = 0
+        self._consumed = 0  # when the epoch's iteration begins
         self._chosen = False  # by set_epoch
 
     def decide(self, choice: Choice) -> None:
@@ -49,35 +73,52 @@ class Progress:
         name = _order_state(self.order, self.undecided)["shuffle"]
         return name if isinstance(name, bool) else str(name)
 
-    def begin(self) -> tuple[int, int]:
-        """Start an iteration: its epoch, and how much of it was consumed before."""
-        if self._begun or (self.consumed >= len(self.order) and not self._chosen):
-            if self._begun or self.consumed:
-                self.epoch += 1
-            self.consumed = 0
-        self._begun, self._chosen = True, False
-        return self.epoch, self.consumed
+    def begin(self, least: int = 1) -> Iteration:
+        """Start an iteration.
+
+        Parameters
+        ----------
+        least : int
+            Samples that this rank must have left of a restored epoch; with fewer it is finished, and the next one begins.
+        """
+        left = self.cut.length(len(self.order), self._consumed)
+        finished = self._consumed > 0 and left < least and not self._chosen
+        if self.running is not None or finished:
+            self._epoch += 1
+            self._consumed = 0
+        self._chosen = False
+        self.running = Iteration(self._epoch, self._consumed)
+        return self.running
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
-        if self._begun or epoch != self.epoch:
-            self.consumed = 0
-        self.epoch = check_epoch(epoch)
-        self._begun, self._chosen = False, True
+        if self.running is not None or epoch != self._epoch:
+            self._consumed = 0
+        self._epoch = check_epoch(epoch)
+        self.running, self._chosen = None, True
 
     def length(self) -> int:
         """Samples that this rank takes of a whole epoch."""
         return self.cut.length(len(self.order))
 
-    def state_dict(self, consumed: int) -> dict[str, Any]:
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state after all ranks together have consumed so many samples of the present epoch.
+
+        Parameters
+        ----------
+        consumed : int, optional
+            By default what the running iteration has handed out, on all ranks alike.
 
         Raises
         ------
         UsageError
             There are not so many; a few more than the order has may be repeated ones, that make the ranks' lengths equal.
         """
-        total = len(self.order)
+        total, running = len(self.order), self.running
+        if consumed is None:
+            consumed = self._consumed
+            if running is not None:
+                consumed = total if running.ended else running.consumed + running.taken * self.cut.world_size
         if not 0 <= index(consumed) < total + self.cut.world_size:
             raise UsageError(
                 f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: count from the epoch's beginning, "
@@ -85,7 +126,7 @@ class Progress:
             )
         return {
             **_order_state(self.order, self.undecided),
-            "epoch": self.epoch,
+            "epoch": self._epoch,
             "consumed": min(index(consumed), total),
         }
 
@@ -117,8 +158,8 @@ class Progress:
         if not 0 <= consumed <= len(self.order):
             raise UsageError(f"state: expected 0 to {len(self.order)} samples consumed, found {consumed}")
         self.order, self.undecided, self.reason = order, undecided, reason
-        self.epoch, self.consumed = epoch, consumed
-        self._begun = self._chosen = False
+        self._epoch, self._consumed = epoch, consumed
+        self.running, self._chosen = None, False
 
 
 def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:

@@ -59,6 +59,9 @@ class Ring:
         self._keep = keep
         self._free: dict[str, deque[npt.NDArray[Any]]] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._rows, self._keep)  # without the memory
+
     def take(self, layout: BatchLayout, rows: int) -> Columns:
         """Room for a batch of `rows` rows, no more than the ring's."""
         out: Columns = {}

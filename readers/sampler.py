@@ -4,21 +4,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from readers.choice import Choice, announce
+from readers.choice import Choice
 from readers.order import Cut, Order
-from readers.progress import Progress
+from readers.progress import Iteration, Progress
+from readers.resumable import Resumable
 from readers.seeding import SampledIndex
 
 _CHUNK = 4096
 
 
-class OrderSampler(Sampler[int]):
+class OrderSampler(Resumable, Sampler[int]):
     """Yields this rank's part of every epoch, as indices that carry the seed and the epoch to the dataset.
 
     The length is the same on every rank, and that of a whole epoch also where a state was loaded and the next iteration yields
-    the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers. Iterating again takes the next epoch; `set_epoch` chooses one.
+    the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers. Iterating again takes the next
+    epoch; `set_epoch` chooses one.
 
     Parameters
     ----------
@@ -36,8 +39,6 @@ class OrderSampler(Sampler[int]):
         self._progress = Progress(order, Cut(rank, world_size, drop_last), auto=choice is not None)
         if choice is not None:
             self.decide_order(choice)
-        self._begun: tuple[int, int] | None = None  # the last iterator's epoch, and what was consumed of it before
-        self._yielded = 0
 
     def __len__(self) -> int:
         return self._progress.length()
@@ -45,76 +46,24 @@ class OrderSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element. One that nobody took
         # from uses up no epoch, since torchdata makes several for each that it reads.
-        if self._begun is None or self._yielded:
-            self._begun = self._progress.begin()
-        self._yielded = 0
-        return self._iterate(*self._begun)
+        running = self._progress.running
+        if running is None or running.taken or running.ended:
+            running = self._progress.begin()
+        return self._iterate(running)
 
-    def _iterate(self, epoch: int, consumed: int) -> Iterator[int]:
-        progress = self._progress
-        length = progress.cut.length(len(progress.order), consumed)
-        sequence = progress.order.epoch(epoch)
+    def _iterate(self, iteration: Iteration) -> Iterator[int]:
+        epoch, consumed, cut = iteration.epoch, iteration.consumed, self._progress.cut
+        sequence = self._progress.order.epoch(epoch)
+        length = cut.length(len(sequence), consumed)
         for start in range(0, length, _CHUNK):
-            picks = sequence.at(progress.cut.positions(start, min(start + _CHUNK, length), consumed))
+            picks = sequence.at(cut.positions(start, min(start + _CHUNK, length), consumed))
             for row, seed in zip(picks.rows.tolist(), picks.seeds.tolist(), strict=True):
-                self._yielded += 1
+                iteration.taken += 1
                 yield SampledIndex(row, seed, epoch)
-
-    @property
-    def order(self) -> str | bool:
-        """``"full"``, ``"blocks"``, False or ``"weighted"``."""
-        return self._progress.shuffle
-
-    @property
-    def order_reason(self) -> str:
-        """Why that order."""
-        return self._progress.reason
-
-    def decide_order(self, choice: Choice) -> None:
-        """Take an order that all ranks have agreed on, before the first epoch."""
-        if self._progress.order.weights is None:
-            self._progress.decide(choice)
-            if self._progress.cut.rank == 0:
-                announce(choice)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`."""
-        self._progress.set_epoch(epoch)
-        self._begun, self._yielded = None, 0
-
-    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The state from which `load_state_dict` goes on, at any number of ranks and workers.
-
-        Parameters
-        ----------
-        consumed : int, optional
-            Samples of this epoch that the training loops of all ranks together have consumed. A DataLoader's workers run
-            ahead of the loop, so only the loop knows: steps × batch size × ranks, the last batch by what it holds. Without it,
-            what this sampler has handed out counts, times the ranks (right for StatefulDataLoader, which keeps the state of
-            every batch).
-
-        Raises
-        ------
-        UsageError
-            The epoch has not so many.
-        """
-        if consumed is None:
-            consumed = self._progress.consumed + self._yielded * self._progress.cut.world_size
-        return self._progress.state_dict(consumed)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state: the next iteration yields the rest of its epoch.
-
-        Raises
-        ------
-        UsageError
-            The state is of another order.
-        """
-        self._progress.load_state_dict(state)
-        self._begun, self._yielded = None, 0
+        iteration.ended = True
 
 
-def class_balanced_weights(labels: "np.ndarray[Any, np.dtype[Any]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+def class_balanced_weights(labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Weights that draw every class equally often: one over the number of samples of each sample's class.
 
     Parameters

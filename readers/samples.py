@@ -62,6 +62,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Where the samples lie, and how many bytes an epoch reads there; empty where that is not known."""
         return ()
 
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes that a sample takes in the stores, in the mean."""
+        return sum(store.bytes for store in self.stores) / max(1, len(self))
+
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon. Does nothing where they do not lie in files."""
 

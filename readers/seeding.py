@@ -37,7 +37,11 @@ class SeededTransform(Protocol):
 
 
 class SampleTransform(Protocol):
-    """A transform of one sample: a dict of numpy values in, a dict out. Random draws of its own are not repeatable."""
+    """A transform of one sample: a dict of numpy values in, a dict out.
+
+    Random draws of its own are not repeatable: the copies of the threads get generators newly seeded by the system, in place of
+    those that the object holds (numpy's, torch's, Python's).
+    """
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """The transformed sample."""

@@ -3,9 +3,9 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from shardspec.errors import DatasetError, ReadTimeoutError
 
@@ -36,8 +36,10 @@ class StageTimes:
     jobs: int = 0
 
 
-class Stage(Generic[T]):
-    """Runs ``work(number)`` for 0 … jobs-1 in threads, at most `ahead` jobs before the consumer.
+class Stage(Iterator[T]):
+    """Runs ``work(number)`` for 0 … jobs-1 in threads, at most `ahead` jobs before the consumer, who iterates over the results.
+
+    For one consumer. Of no use in the child of a fork, where there are no threads.
 
     Parameters
     ----------
@@ -64,7 +66,8 @@ class Stage(Generic[T]):
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._explain = explain
-        self._lock = threading.Lock()
+        # Reentrant: a consumer that the garbage collector finalises may stop this in one of the threads, while it is in here.
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._started = self._taken = 0
@@ -80,14 +83,18 @@ class Stage(Generic[T]):
         for thread in self._threads:
             thread.start()
 
-    def take(self) -> T:
+    def __next__(self) -> T:
         """The next job's result. An error in the job is raised here, and ends the stage.
 
         Raises
         ------
         ReadTimeoutError
             It did not come in time.
+        DatasetError
+            The stage was stopped before, or an error has ended it.
         """
+        if self._taken == self._jobs:
+            raise StopIteration
         if os.getpid() != self._pid:
             raise DatasetError("a Loader's iterator does not survive a fork: make a new one in the child process")
         begin = time.monotonic()
@@ -101,31 +108,35 @@ class Stage(Generic[T]):
                     raise ReadTimeoutError(self._late(number))
                 self._done.wait(left)
             result, error = self._results.pop(number)
-            self._taken += 1
             self.times.waiting += time.monotonic() - begin
-            self.times.jobs += 1
-            self._room.notify()
+            if error is None:
+                self._taken += 1
+                self.times.jobs += 1
+                self._room.notify()
         if error is not None:
             self.stop()
-            raise error
+            raise not_an_end(error)
         return result  # type: ignore[return-value] # a job without an error has its result
 
     def ready(self) -> bool:
-        """Whether `take` would return at once."""
+        """Whether the next result is there."""
         with self._lock:
             return self._taken in self._results
 
     def stop(self) -> None:
         """End the threads. One that hangs in a read is left behind."""
+        if os.getpid() != self._pid:  # no thread survives a fork, but the lock that one held stays locked
+            return
         with self._lock:
             self._stopped = True
             self._results.clear()
             self._room.notify_all()
             self._done.notify_all()
+        if threading.current_thread() in self._threads:  # which may hold the lock that the others need to end
+            return
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         """One thread's life."""
@@ -166,3 +177,12 @@ class Stage(Generic[T]):
             f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is {self._explain(thread)}: "
             "check the disk or the network file system, or raise timeout_s"
         )
+
+
+def not_an_end(error: BaseException) -> BaseException:
+    """The error of somebody's code; StopIteration, which would end the consumer's loop as if all were done, as another."""
+    if not isinstance(error, StopIteration):
+        return error
+    other = RuntimeError("a transform raised StopIteration, which would have ended the epoch")
+    other.__cause__ = error
+    return other

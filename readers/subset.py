@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.blocks import Blocks
+from readers.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order import Picks
 from readers.permutation import Permutation
 from readers.samples import SampleDataset
@@ -55,7 +55,7 @@ class Subset(SampleDataset):
 
     @property
     def blocks(self) -> Blocks | None:
-        """Runs of this subset's rows that lie in one block of the base dataset; None where its rows do not ascend."""
+        """Runs of this subset's rows that lie in one block of the base dataset, or in a few; None where its rows do not ascend."""
         return self._blocks
 
     @property
@@ -72,6 +72,11 @@ class Subset(SampleDataset):
         """Those of the base dataset, with this subset's share of their bytes."""
         share = min(1.0, len(self) / max(1, len(self.base)))
         return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
+
+    @property
+    def sample_bytes(self) -> float:
+        """As in the base dataset."""
+        return self.base.sample_bytes
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""
@@ -100,13 +105,22 @@ class Subset(SampleDataset):
 
 
 def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
-    """Where rows that ascend pass from block to block."""
+    """Where rows that ascend pass from block to block; of few rows each, several make one.
+
+    An order mixes a number of blocks, so blocks of few rows would hardly mix anything.
+    """
     if base is None or (len(rows) > 1 and not bool((rows[1:] > rows[:-1]).all())):
         return None
     _, stops = base.bounds(np.arange(len(base)))
     ends = np.searchsorted(rows, stops)
-    counts = np.diff(ends, prepend=0)
-    counts = counts[counts > 0]
+    least = min(MIN_BLOCK_ROWS, base.rows // max(1, len(base)))
+    sizes, held = [], 0
+    for count in np.diff(ends, prepend=0).tolist():
+        held += count
+        if held >= least:
+            sizes.append(held)
+            held = 0
+    counts = np.array([*sizes, held] if held else sizes, np.int64)
     return Blocks(counts, counts)
 
 

@@ -1,8 +1,11 @@
 """Transforms at work: a copy per thread, a generator per sample, and what the transformed values look like."""
 
+import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
+from types import MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ from shardspec.errors import SchemaError
 
 CHUNK_ROWS = 16
 """Samples read together before a transform takes them one by one: 16 pictures of 224 px still lie in a processor's cache."""
+
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 class Chain:
@@ -69,12 +74,41 @@ class Chain:
 
 
 def _copy(transform: AnyTransform) -> AnyTransform:
-    """A thread's own copy. A generator of its own (Albumentations has one) must not repeat the original's draws."""
-    own = deepcopy(transform)
-    reseed = getattr(own, "set_random_seed", None)
-    if reseed is not None and not is_seeded(own):
-        reseed(int(np.random.default_rng().integers(2**31)))
-    return own
+    """A thread's own copy. Generators that it holds (Albumentations' do) are new ones: copies would repeat each other's draws."""
+    return deepcopy(transform, {id(generator): _fresh(generator) for generator in _generators(transform, set())})
+
+
+def _generators(value: Any, seen: set[int]) -> Iterator[Any]:
+    """The random generators that a value holds, in its attributes and in lists, tuples, dicts and sets."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, np.random.Generator | np.random.RandomState | random.Random | torch.Generator):
+        yield value
+        return
+    if isinstance(value, dict):
+        parts: Iterable[Any] = list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = list(value)
+    elif isinstance(value, MethodType):
+        parts = [value.__self__]
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+    else:
+        parts = list(getattr(value, "__dict__", {}).values()) if not isinstance(value, type | ModuleType) else ()
+    for part in parts:
+        yield from _generators(part, seen)
+
+
+def _fresh(generator: Any) -> Any:
+    """A generator of the same kind, seeded by the system."""
+    if isinstance(generator, np.random.Generator):
+        return np.random.Generator(type(generator.bit_generator)())
+    if isinstance(generator, torch.Generator):
+        fresh = torch.Generator(generator.device)
+        fresh.seed()
+        return fresh
+    return type(generator)()
 
 
 def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:
@@ -111,6 +145,11 @@ def probe_layout(
     return layout
 
 
+def _kind_rank(dtype: np.dtype[Any] | None) -> int:
+    """Numbers of a kind can be written as numbers of a kind of the same or a greater rank."""
+    return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
+
+
 def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: BatchLayout) -> None:
     """Copy a transformed sample into its place of a batch."""
     if sample.keys() != layout.keys():
@@ -123,10 +162,13 @@ def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: Batch
         if expected.shape is None:
             out[name][place] = array.copy() if isinstance(array, np.ndarray) else array
             continue
-        shape, dtype = np.shape(array), getattr(array, "dtype", None)
-        if shape != expected.shape or (dtype is not None and dtype != expected.dtype):
+        found = np.asarray(array)
+        # Python's numbers have no dtype of their own: an integer may stand among floats, but no float among integers.
+        same = found.dtype == expected.dtype
+        fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
+        if found.shape != expected.shape or not fits:
             raise SchemaError(
                 f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples tried first, "
-                f"found {dtype} {shape}: give every sample the same shape and dtype"
+                f"found {found.dtype} {found.shape}: give every sample the same shape and dtype"
             )
-        out[name][place] = array
+        out[name][place] = found

@@ -45,7 +45,6 @@ class ValueLayout:
     begin: int = field(default=0, compare=False)
 
 
-LIST = ValueLayout(None, None)
 BatchLayout = Mapping[str, ValueLayout]
 
 

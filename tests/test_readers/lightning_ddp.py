@@ -12,9 +12,25 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from readers import open_dataset
+from readers.choice import AnyShuffle
 from readers.lightning import PackedDataModule
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
+LIGHTNINGS_WARNINGS = (
+    # Its own: of PyTorch's private trees, of a GPU or a checkpoint's reading, of epochs shorter than its logging.
+    "ignore:`isinstance:FutureWarning",
+    "ignore:`isinstance:DeprecationWarning",
+    "ignore:.*does not have many workers",
+    "ignore:.*configuration validation",
+)
+
+
+def expected_keys(path: Path, epoch: int, order: AnyShuffle = "auto") -> list[str]:
+    """The sequence of an epoch, whoever trains on it."""
+    dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
+    sampler = dataset.sampler(seed=5, shuffle=order)
+    sampler.set_epoch(epoch)
+    return [dataset[i]["key"] for i in sampler]
 
 
 class Recorder(LightningModule):

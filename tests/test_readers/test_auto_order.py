@@ -2,25 +2,22 @@
 
 import json
 import logging
-import subprocess
-import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
-from support.command import COMMAND_LIMIT_S, environment
-from support.crops import write_crops
+from support.batches import keys_of
+from support.crops import astronaut_crops, write_crops
+from support.datasets import fixed, text, write_dataset
+from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
-from readers import Loader, MixedDataset, diagnose, open_dataset, stores
+from readers import Loader, MixedDataset, Subset, diagnose, open_dataset, stores
 from readers.stores import Store, find_residence, usable_memory
 from shardspec.errors import UsageError
+from shardspec.schema import Schema
 
 TINY = 10_000
 PLENTY = 10**12
-
-
-def keys_of(batches) -> list[str]:
-    return [key for batch in batches for key in batch["key"]]
 
 
 @pytest.fixture
@@ -34,10 +31,10 @@ def system(tmp_path, monkeypatch):
         (proc / "self").mkdir(parents=True, exist_ok=True)
         (proc / "self/cgroup").write_text(groups)
         (proc / "self/mounts").write_text(mounts)
-        for place, text in limits.items():
+        for place, content in limits.items():
             path = cgroup / place.replace("__", "/").replace("_DOT_", ".")
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(content)
 
     return make
 
@@ -121,6 +118,24 @@ def test_reading_ahead_takes_no_more_than_an_eighth_of_memory(raw_path, monkeypa
         memory_is(monkeypatch, memory)
         assert Loader(dataset, 1).read_ahead == depth
         assert Loader(dataset, 1, read_ahead=9).read_ahead == 9
+
+
+def test_what_is_read_ahead_counts_a_clips_frames_and_a_mixtures_shares(tmp_path, raw_path, monkeypatch):
+    schema = Schema((text("key"), fixed("image", "|u1", 32, 32, 3), fixed("frame", "<i8")))
+    columns = {"key": [f"00000000-{i:06d}" for i in range(64)], "frame": np.arange(64)}
+    write_dataset(tmp_path / "d", "npy", schema, {**columns, "image": np.stack(astronaut_crops(64, 32))})
+    dataset = open_dataset(tmp_path / "d")
+    frame_bytes = dataset.stores[0].bytes / 64
+    assert dataset.sample_bytes == dataset.subset([1, 5]).sample_bytes == frame_bytes
+    clips = dataset.clips(8, by=None)
+    assert clips.sample_bytes == Subset(clips, [3]).sample_bytes == 8 * frame_bytes
+    other = open_dataset(raw_path)
+    mixed = MixedDataset([d.with_transform(lambda s: {"key": s["key"]}) for d in (dataset, other)], [1, 3], length=8)
+    assert mixed.sample_bytes == (frame_bytes + 3 * other.sample_bytes) / 4
+    memory_is(monkeypatch, int(64 * frame_bytes / stores.MEMORY_SHARE) - 1)  # eight frames fit into an eighth, almost
+    assert Loader(dataset, 2).read_ahead == 3
+    assert Loader(clips, 2).read_ahead == 1
+    assert Loader(dataset, 1).read_ahead == 4
 
 
 def test_where_there_are_no_blocks_the_order_is_full(raw_path, monkeypatch):
@@ -222,18 +237,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("memory", [(TINY, PLENTY), (PLENTY, TINY)])
 def test_all_ranks_take_the_order_of_rank_0(tmp_path, memory):
     path = write_crops(tmp_path / "d", "npy", None, count=200, size=8, shard_rows=100)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", _RANK, path, tmp_path, str(rank), str(memory[rank])],
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=COMMAND_LIMIT_S)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], errors
-    found = [json.loads(Path(tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    errors = [error for _, error in run_ranks(_RANK, path, tmp_path, each=memory)]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     order = "blocks" if memory[0] == TINY else "full"
     assert [one["order"] for one in found] == [order, order]
     assert found[0]["state"] == found[1]["state"]
@@ -266,16 +271,7 @@ dist.destroy_process_group()
 
 def test_ranks_that_begin_different_loaders_are_told(tmp_path):
     path = write_crops(tmp_path / "d", "npy", None, count=60, size=8)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", _OTHER_LOADER, path, tmp_path, str(rank)],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    first, second = (process.communicate(timeout=COMMAND_LIMIT_S)[0] for process in ranks)
+    (first, _), (second, _) = run_ranks(_OTHER_LOADER, path, tmp_path)
     assert first.strip() == "begun"
     assert (
         "expected all ranks to begin the same loader, found one of (samples, seed) (60, 0) on rank 0 and of (60, 1)"

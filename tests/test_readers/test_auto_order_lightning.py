@@ -1,23 +1,24 @@
 """The order "auto" under Lightning: rank 0 decides for all, and a checkpoint keeps it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.command import COMMAND_LIMIT_S, environment
-from test_readers.lightning_ddp import BATCH_SIZE, SAMPLES, Recorder, SaveInside, make_data, make_trainer
+from support.batches import woven
+from support.ranks import run_script
+from test_readers.lightning_ddp import (
+    BATCH_SIZE,
+    LIGHTNINGS_WARNINGS,
+    Recorder,
+    SaveInside,
+    expected_keys,
+    make_data,
+    make_trainer,
+)
 
-from readers import open_dataset, stores
+from readers import stores
 
-pytestmark = [
-    # Lightning's own (test_lightning.py).
-    pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:`isinstance:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*configuration validation"),
-]
+pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 
 TINY, PLENTY = 10_000, 10**12
 
@@ -41,28 +42,14 @@ Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(seen))
 """
 
 
-def expected_keys(path: Path, order: str) -> list[str]:
-    dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
-    return [dataset[i]["key"] for i in dataset.sampler(seed=5, shuffle=order)]
-
-
 def test_two_ranks_take_the_order_of_rank_0(raw_path, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, script, raw_path, tmp_path, Path(__file__).parents[1]],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_script(script, raw_path, tmp_path, Path(__file__).parents[1])
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    expected = expected_keys(raw_path, "blocks")
+    expected = expected_keys(raw_path, 0, "blocks")
     for kind in ("threads", "processes"):
-        woven = [key for step in zip(*(one[kind] for one in found), strict=True) for key in step]
-        assert woven == [*expected, expected[0]]
+        assert woven(one[kind] for one in found) == [*expected, expected[0]]
 
 
 @pytest.mark.parametrize(("before", "after", "order"), [(TINY, PLENTY, "blocks"), (PLENTY, TINY, "full")])
@@ -73,7 +60,7 @@ def test_a_checkpoint_keeps_the_order(raw_path, tmp_path, monkeypatch, before, a
     trainer = make_trainer(tmp_path, callbacks=[SaveInside(checkpoint, 0)], max_epochs=1)
     trainer.fit(first, datamodule=make_data(raw_path))
     whole = [key for batch in first.seen["train 0"] for key in batch]
-    assert whole == expected_keys(raw_path, order)
+    assert whole == expected_keys(raw_path, 0, order)
     monkeypatch.setattr(stores, "usable_memory", lambda: after)
     for kind in ("threads", "processes"):
         resumed = Recorder()

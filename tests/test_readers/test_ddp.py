@@ -1,12 +1,11 @@
 """Plain DistributedDataParallel on two processes (gloo), and torchdata's loader at other numbers of workers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
-from support.command import COMMAND_LIMIT_S, environment
+from support.batches import keys_of, woven
+from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -54,24 +53,10 @@ def flat(batches) -> list[str]:
     return [key for batch in batches for key in batch]
 
 
-def woven(ranks: list[list[str]]) -> list[str]:
-    return [key for step in zip(*ranks, strict=True) for key in step]
-
-
 @pytest.fixture(scope="module")
 def ddp(jpeg_path, tmp_path_factory):
     out = tmp_path_factory.mktemp("ddp")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", _RANK, jpeg_path, out, str(rank)],
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=COMMAND_LIMIT_S)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], errors
+    run_ranks(_RANK, jpeg_path, out)
     return out
 
 
@@ -111,7 +96,7 @@ def test_other_numbers_of_ranks_take_over(ddp, dataset, name, world_size):
             sampler = dataset.sampler(seed=5, rank=rank, world_size=world_size)
             sampler.load_state_dict(states[0])
             batches = DataLoader(dataset, BATCH_SIZE, sampler=sampler, collate_fn=dataset.collate)
-        ranks.append(flat(batch["key"] for batch in batches))
+        ranks.append(keys_of(batches))
     left = expected_keys(dataset, 1)[STEPS * BATCH_SIZE * 2 :]
     assert woven(ranks)[: len(left)] == left
     assert {len(keys) for keys in ranks} == {-(-len(left) // world_size)}
@@ -127,12 +112,12 @@ def test_stateful_dataloader_resumes_at_other_numbers_of_workers(dataset, before
 
     sampler = dataset.sampler(seed=5)
     batches = iter(make(sampler, before))
-    taken = flat(next(batches)["key"] for _ in range(STEPS))
+    taken = keys_of(next(batches) for _ in range(STEPS))
     state = json.loads(json.dumps(sampler.state_dict(consumed=STEPS * BATCH_SIZE)))
     del batches
     torch.manual_seed(99)
     resumed = dataset.sampler(seed=5)
     resumed.load_state_dict(state)
     loader = make(resumed, after)
-    assert taken + flat(batch["key"] for batch in loader) == expected_keys(dataset, 0)
-    assert flat(batch["key"] for batch in loader) == expected_keys(dataset, 1), "the next epoch is whole"
+    assert taken + keys_of(loader) == expected_keys(dataset, 0)
+    assert keys_of(loader) == expected_keys(dataset, 1), "the next epoch is whole"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from readers import Loader, diagnose, open_dataset
+from shardspec.errors import UsageError
 
 
 def test_a_slow_step(raw_path):
@@ -47,6 +48,34 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
     assert found.order == "order 'blocks', as asked for; 0 batches read ahead"
 
 
+def test_an_epoch_no_longer_than_the_warm_up(raw_path):
+    def slow(sample):
+        time.sleep(0.005)
+        return sample
+
+    loader = Loader(open_dataset(raw_path), 15, workers=2, prefetch=4, sample_transform=slow)
+    found = diagnose(loader, lambda batch: None)
+    assert found.verdict.startswith("The loader is the limit")
+    assert found.loader_rate > 0
+
+
+def test_an_epoch_without_batches_is_refused(raw_path):
+    with pytest.raises(UsageError, match="expected an epoch of one batch or more"):
+        diagnose(Loader(open_dataset(raw_path), 64, drop_last=True), lambda batch: None)
+
+
+def test_a_diagnosis_within_an_epoch_leaves_it_alone(raw_path):
+    loader, other = (Loader(open_dataset(raw_path), 6, seed=2) for _ in range(2))
+    expected = [[batch["label"].tolist() for batch in other] for _ in range(2)]
+    found = []
+    for number, batch in enumerate(loader):
+        if number == 3:
+            diagnose(loader, lambda batch: None, batches=4)
+        found.append(batch["label"].tolist())
+    assert loader.state_dict() == {**other.state_dict(), "epoch": 0}
+    assert [found, [batch["label"].tolist() for batch in loader]] == expected
+
+
 @pytest.mark.parametrize("steps", [0, 3])
 def test_the_loaders_place_is_kept(raw_path, steps):
     loader = Loader(open_dataset(raw_path), 5, seed=1)
@@ -57,5 +86,6 @@ def test_the_loaders_place_is_kept(raw_path, steps):
     state = loader.state_dict()
     diagnose(loader, lambda batch: None, batches=4)
     assert loader.state_dict() == state
-    rest = torch.cat([batch["label"] for batch in loader])
+    rest = torch.cat([batch["label"] for batch in iterator])
     assert len(rest) == 60 - 5 * steps
+    assert loader.state_dict() == {**state, "consumed": 60}

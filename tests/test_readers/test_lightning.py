@@ -1,59 +1,47 @@
 """The data module: two processes of DDP, resumes inside an epoch at other numbers of ranks, both kinds of loader."""
 
+import gc
 import json
-import subprocess
-import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import Callback
-from support.command import COMMAND_LIMIT_S, environment
-from test_readers.lightning_ddp import BATCH_SIZE, SAMPLES, SAVED_AFTER, Recorder, SaveInside, make_data, make_trainer
+from support.batches import woven
+from support.ranks import run_script
+from test_readers.lightning_ddp import (
+    BATCH_SIZE,
+    LIGHTNINGS_WARNINGS,
+    SAMPLES,
+    SAVED_AFTER,
+    Recorder,
+    SaveInside,
+    expected_keys,
+    make_data,
+    make_trainer,
+)
 
 from readers import open_dataset
 from readers.lightning import PackedDataModule
 from shardspec.errors import UsageError
 
-pytestmark = [
-    # Lightning's own: of PyTorch's private trees, of a GPU or a checkpoint's reading, of epochs shorter than its logging.
-    pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:`isinstance:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*configuration validation"),
-]
+pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 
 SCRIPT = Path(__file__).with_name("lightning_ddp.py")
 BATCHES = -(-SAMPLES // BATCH_SIZE)
 
 
-def expected_keys(path: Path, epoch: int) -> list[str]:
-    """The sequence of an epoch, whoever trains on it."""
-    dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
-    sampler = dataset.sampler(seed=5)
-    sampler.set_epoch(epoch)
-    return [dataset[i]["key"] for i in sampler]
-
-
-def woven(ranks: list[list[list[str]]]) -> list[str]:
-    """The samples of all ranks in the order of the whole sequence."""
-    joined = [[key for batch in batches for key in batch] for batches in ranks]
-    return [key for step in zip(*joined, strict=True) for key in step]
+def seen_by(ranks: list[list[list[str]]]) -> list[str]:
+    """The samples of all ranks' batches in the order of the whole sequence."""
+    return woven([[key for batch in batches for key in batch] for batches in ranks])
 
 
 @pytest.fixture(scope="module")
 def ddp(jpeg_path, tmp_path_factory) -> Path:
     """What two processes saw, and the checkpoint that they left."""
     out = tmp_path_factory.mktemp("ddp")
-    done = subprocess.run(
-        [sys.executable, SCRIPT, jpeg_path, out],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, jpeg_path, out)
     assert "not resumable" not in done.stderr
     return out
 
@@ -67,11 +55,11 @@ def test_two_ranks_share_out_every_epoch(ddp, jpeg_path, epoch):
     found = results(ddp, "first")
     assert [one["ranks"] for one in found] == [2, 2]
     assert [one["steps"] for one in found] == [2 * 8, 2 * 8]
-    keys = woven([one["seen"][f"train {epoch}"] for one in found])
+    keys = seen_by([one["seen"][f"train {epoch}"] for one in found])
     assert len(keys) == 60, "one sample is repeated, so that both ranks have 30"
     assert keys[:SAMPLES] == expected_keys(jpeg_path, epoch)
     assert keys[SAMPLES] == keys[0]
-    validated = woven([one["seen"][f"val {epoch}"] for one in found])
+    validated = seen_by([one["seen"][f"val {epoch}"] for one in found])
     assert validated[:7] == [f"{i:08d}-000000" for i in range(7)]
 
 
@@ -90,8 +78,8 @@ def test_one_rank_takes_over_from_two(ddp, jpeg_path, tmp_path):
     trainer.fit(model, datamodule=make_data(jpeg_path), ckpt_path=ddp / "inside.ckpt")
     left = SAMPLES - SAVED_AFTER * 2 * BATCH_SIZE
     assert [len(batch) for batch in model.seen["train 1"]] == [BATCH_SIZE] * (left // BATCH_SIZE) + [left % BATCH_SIZE]
-    assert woven([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[-left:]
-    assert woven([model.seen["train 2"]]) == expected_keys(jpeg_path, 2)
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[-left:]
+    assert seen_by([model.seen["train 2"]]) == expected_keys(jpeg_path, 2)
     assert set(model.seen) == {"train 1", "val 1", "train 2", "val 2"}, "the resumed epoch is validated like any other"
 
 
@@ -129,7 +117,7 @@ def test_a_resume_at_an_epochs_end_begins_the_next(jpeg_path, tmp_path, drop_las
     make_trainer(tmp_path).fit(model, make_data(jpeg_path, drop_last=drop_last), ckpt_path=tmp_path / "end.ckpt")
     whole = SAMPLES // BATCH_SIZE * BATCH_SIZE if drop_last else SAMPLES
     assert "train 0" not in model.seen
-    assert woven([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[:whole]
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[:whole]
 
 
 def test_a_resume_with_other_batches_counts_them_anew(jpeg_path, tmp_path):
@@ -140,8 +128,8 @@ def test_a_resume_with_other_batches_counts_them_anew(jpeg_path, tmp_path):
     make_trainer(tmp_path).fit(model, data, ckpt_path=tmp_path / "inside.ckpt")
     left = SAMPLES - SAVED_AFTER * BATCH_SIZE
     assert [len(batch) for batch in model.seen["train 0"]] == [9] * (left // 9) + [left % 9]
-    assert woven([model.seen["train 0"]]) == expected_keys(jpeg_path, 0)[-left:]
-    assert woven([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)
+    assert seen_by([model.seen["train 0"]]) == expected_keys(jpeg_path, 0)[-left:]
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)
     assert len(model.seen["train 1"]) == -(-SAMPLES // 9)
 
 
@@ -150,7 +138,16 @@ def test_overfitting_takes_the_same_batches_every_epoch(jpeg_path, tmp_path):
     with pytest.warns(UserWarning, match="turning off"):
         make_trainer(tmp_path, overfit_batches=2).fit(model, make_data(jpeg_path))
     assert model.seen["train 0"] == model.seen["train 1"]
-    assert woven([model.seen["train 0"]]) == [f"{i:08d}-000000" for i in range(2 * BATCH_SIZE)]
+    assert seen_by([model.seen["train 0"]]) == [f"{i:08d}-000000" for i in range(2 * BATCH_SIZE)]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_loaders_that_lightning_drops_are_not_kept(jpeg_path, tmp_path, kind):
+    data = make_data(jpeg_path, kind)
+    make_trainer(tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1).fit(Recorder(), data)
+    kept = [weakref.ref(data.val_dataloader()) for _ in range(3)]
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3
 
 
 def test_options_go_where_they_belong(jpeg_path):

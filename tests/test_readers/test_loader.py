@@ -1,38 +1,21 @@
-"""The Loader: batches, memory, order, resume, errors, leaks."""
+"""The Loader: batches, order, resume, transforms."""
 
-import gc
-import subprocess
-import sys
+import pickle
+import random
 import threading
 import time
-import weakref
-from pathlib import Path
+from copy import copy
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from support.crops import astronaut_crops, keys, write_crops
-from support.datasets import picture, text, write_dataset
+from support.batches import Noise, keys_of
+from support.crops import keys
 from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
-from readers.ring import Ring
-from readers.values import ValueLayout
-from shardspec.errors import CodecError, DatasetError, ReadTimeoutError, UsageError
-from shardspec.schema import Schema
-
-
-def keys_of(batches) -> list[str]:
-    return [key for batch in batches for key in batch["key"]]
-
-
-class Noise:
-    """A seeded transform that shows what it drew."""
-
-    seeded = True
-
-    def __call__(self, sample, rng):
-        return {**sample, "drawn": np.float64(rng.random())}
+from shardspec.errors import SchemaError, UsageError
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -215,220 +198,62 @@ def test_each_thread_has_its_own_transform(raw_path):
     assert all(len(threads) == 1 for threads in threads_of.values())
 
 
-# Memory.
+class Draws:
+    """A transform with a generator of its own, held in some way."""
+
+    def __init__(self, hold) -> None:
+        self.held = hold
+
+    def __call__(self, sample):
+        held = self.held["in"][0] if isinstance(self.held, dict) else self.held
+        number = torch.rand(1, generator=held).item() if isinstance(held, torch.Generator) else held.random()
+        return {"key": sample["key"], "drawn": float(number)}
 
 
-def test_no_batch_that_is_referred_to_is_overwritten(tmp_path):
-    path = write_crops(tmp_path / "d", "npy", None, count=200, size=64)
-    dataset = open_dataset(path)
-    loader = Loader(dataset, 8, workers=3)
-    rng = np.random.default_rng(0)
-    kinds = [
-        lambda image: image,
-        lambda image: image[3],
-        lambda image: image.numpy(),
-        lambda image: image.numpy()[1:, :, ::2],
-        lambda image: image.permute(0, 2, 3, 1).reshape(-1)[100:],
-        lambda image: image.untyped_storage(),
-        lambda image: np.asarray(memoryview(image.permute(0, 2, 3, 1).numpy())),
-        lambda image: torch.from_dlpack(image),
-        lambda image: image.data_ptr() and image.view(torch.int8)[0],
-        lambda image: image.unfold(2, 8, 8)[0, 0],
-    ]
-
-    def bytes_of(view):
-        if isinstance(view, torch.UntypedStorage):
-            return bytes(view)
-        return (view if isinstance(view, np.ndarray) else view.numpy()).tobytes()
-
-    kept = []
-    reused = set()
-    for _ in range(3):
-        for batch in loader:
-            reused.add(batch["image"].data_ptr())
-            view = kinds[int(rng.integers(len(kinds)))](batch["image"])
-            del batch
-            if rng.random() < 0.5:
-                kept.append((view, bytes_of(view)))
-            if len(kept) > 25:
-                kept.pop(int(rng.integers(len(kept))))
-            del view
-        for view, expected in kept:
-            assert bytes_of(view) == expected
-            del view
-    assert len(reused) < 70, "memory was never used again"
+@pytest.mark.parametrize(
+    "held",
+    [
+        np.random.default_rng(0),
+        np.random.RandomState(0),
+        random.Random(0),
+        torch.Generator().manual_seed(0),
+        {"in": [np.random.default_rng(0)]},
+    ],
+    ids=lambda held: type(held).__name__,
+)
+@pytest.mark.parametrize("wrap", [lambda draws: draws, lambda draws: draws.__call__, partial])
+def test_threads_and_epochs_do_not_repeat_a_transforms_own_draws(raw_path, held, wrap):
+    loader = Loader(open_dataset(raw_path), 4, workers=2, sample_transform=wrap(Draws(held)))
+    drawn = [value for _ in range(2) for batch in loader for value in batch["drawn"].tolist()]
+    assert len(set(drawn)) == len(drawn) == 120
 
 
-def test_a_list_of_all_batches_holds_them_all(raw_path):
-    dataset = open_dataset(raw_path)
-    batches = list(Loader(dataset, 2, shuffle=False, workers=2, prefetch=2))
-    images = torch.cat([batch["image"] for batch in batches]).permute(0, 2, 3, 1).numpy()
-    assert np.array_equal(images, dataset.column("image"))
+def test_no_number_loses_its_fraction(raw_path):
+    """The samples tried first say which dtype a number has."""
+    tried = [keys(60)[row] for row in (0, 19, 39, 59)]
+
+    def soft(low, high):
+        return lambda sample: {"target": low if sample["key"] in tried else high}
+
+    dataset = open_dataset(raw_path, fields=["key"])
+    with pytest.raises(SchemaError, match=r"expected field 'target' as int64 \(\).*found float64"):
+        list(Loader(dataset, 8, sample_transform=soft(0, 0.5)))
+    (batch,) = Loader(dataset, 60, shuffle=False, sample_transform=soft(0.5, 1))
+    assert batch["target"].tolist() == [0.5 if key in tried else 1.0 for key in keys(60)]
+    (batch,) = Loader(dataset, 60, shuffle=False, sample_transform=soft(np.uint8(3), 4))
+    assert (batch["target"].dtype, batch["target"].max()) == (torch.uint8, 4)
 
 
-def test_the_ring_gives_back_memory_when_the_last_view_goes():
-    ring = Ring(4, keep=2)
-    layout = {"image": ValueLayout((256, 256), np.dtype(np.uint8))}
-    array = ring.take(layout, 4)["image"]
-    address = array.ctypes.data
-    view = torch.from_numpy(array)[2:].numpy()[1, 5:]
-    del array
-    gc.collect()
-    other = ring.take(layout, 4)["image"]
-    assert other.ctypes.data != address
-    del view
-    gc.collect()
-    again = ring.take(layout, 3)["image"]
-    assert again.ctypes.data == address
-    assert again.shape == (3, 256, 256)
-    many = [ring.take(layout, 4)["image"] for _ in range(5)]
-    del many, again, other
-    gc.collect()
-    assert len(ring._free["image"]) == 2
-
-
-def test_batches_that_are_dropped_use_few_buffers(raw_path):
-    loader = Loader(open_dataset(raw_path, fields=["image"]), 16, workers=2, prefetch=3)
-    addresses = {batch["image"].data_ptr() for _ in range(20) for batch in loader}
-    assert len(addresses) <= 3 + 2 + 1  # the loop's own variable holds one more while the next is taken
-
-
-_TWENTY_EPOCHS = """
-import sys
-import torch
-from readers import Loader, open_dataset
-def anonymous_bytes():
-    with open("/proc/self/status") as status:
-        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
-loader = Loader(open_dataset(sys.argv[1]), 64, workers=2, prefetch=3)
-epochs = []
-for epoch in range(20):
-    for batch in loader:
-        pass
-    epochs.append(anonymous_bytes())
-print(epochs[-1] - epochs[2])
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's account of memory")
-def test_memory_is_flat_over_twenty_epochs(tmp_path):
-    path = write_crops(tmp_path / "d", "npy", None, count=400, size=128, shard_rows=150)  # 3 MB a batch, 20 MB an epoch
-    run = subprocess.run([sys.executable, "-c", _TWENTY_EPOCHS, str(path)], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) < 12_000_000
-
-
-def test_bytes_decoded_per_epoch_are_those_of_the_epoch(jpeg_path, monkeypatch):
-    dataset = open_dataset(jpeg_path, fields=["image"])
-    codec = dataset._decoding._codecs["image"]
-    decode, count = codec.decode, []
-    monkeypatch.setattr(codec, "decode", lambda data, out=None: (count.append(1), decode(data, out))[1])
-    loader = Loader(dataset, 16, workers=2)
-    for epoch in range(1, 4):
-        for _ in loader:
-            pass
-        assert len(count) == 60 * epoch
-
-
-# Errors and ends.
-
-
-def damaged(root):
-    schema = Schema((text("key"), picture("image", "jpeg", 24)))
-    write_dataset(root, "lmdb", schema, {"key": keys(40), "image": astronaut_crops(40, 24)}, shard_rows=30)
-    path = root / "shard-00001.lmdb"
-    path.write_bytes(path.read_bytes().replace(b"\xff\xd8\xff", b"\x00\x00\x00"))
-    return path
-
-
-def test_an_error_in_a_thread_reaches_the_loop_with_key_and_shard(tmp_path):
-    path = damaged(tmp_path / "d")
-    batches = iter(Loader(open_dataset(tmp_path / "d"), 10, shuffle=False, workers=2))
-    assert keys_of(next(batches) for _ in range(3)) == keys(30)
-    with pytest.raises(CodecError, match="expected JPEG bytes") as caught:
-        next(batches)
-    assert str(caught.value).endswith(f"; sample: key '00000030-000000', row 0 of {path} (row 30 of the dataset)")
-
-
-def test_a_stuck_read_times_out_and_names_the_file(jpeg_path, monkeypatch):
-    release = threading.Event()
-    reader_class = open_dataset(jpeg_path).pool._class()
-    read = reader_class.read
-
-    def stuck(self, rows, fields, out, at):
-        if "image" in fields and self._path.name == "shard-00002.lmdb":
-            release.wait(30)
-        read(self, rows, fields, out, at)
-
-    monkeypatch.setattr(reader_class, "read", stuck)
-    loader = Loader(open_dataset(jpeg_path), 20, shuffle=False, timeout_s=0.3)
-    threading.Timer(1.0, release.set).start()
-    with pytest.raises(ReadTimeoutError, match=r"batch 1: .* is reading .*shard-00002\.lmdb"):
-        list(loader)
-    release.set()
-
-
-def test_leaving_early_frees_everything(raw_path):
-    dataset = open_dataset(raw_path)
-    before = threading.active_count()
-    loader = Loader(dataset, 4, workers=3)
-    for _ in loader:
-        break
-    iterator = iter(loader)
-    next(iterator)
-    gone = weakref.ref(iterator)
-    del iterator
-    gc.collect()
-    assert gone() is None
-    assert threading.active_count() == before
-    iterator = iter(loader)
-    iterator.close()
-    with pytest.raises(DatasetError, match="was closed"):
-        next(iterator)
-
-
-def test_fifty_loaders_made_and_dropped_leave_nothing(jpeg_path):
-    dataset = open_dataset(jpeg_path)
-    for number in range(50):
-        loader = Loader(dataset, 8, workers=2)
-        for step, _ in enumerate(loader):
-            if step == number % 5:
-                break
-
-
-_EXIT = """
-import sys
-from readers import Loader, open_dataset
-loader = Loader(open_dataset(sys.argv[1]), 4, workers=3)
-batches = iter(loader)
-batch = next(batches)
-print("end")
-"""
-
-
-def test_a_program_may_end_in_the_middle_of_an_epoch(raw_path):
-    run = subprocess.run([sys.executable, "-c", _EXIT, str(raw_path)], capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "end\n", "")
-
-
-def test_wrong_arguments(raw_path):
-    dataset = open_dataset(raw_path)
-    for arguments in ({"batch_size": 0}, {"workers": 0}, {"prefetch": 0}):
-        with pytest.raises(UsageError, match="expected 1 or more, found 0"):
-            Loader(dataset, **{"batch_size": 4, **arguments})
-    with pytest.raises(UsageError, match="expected both or neither"):
-        Loader(dataset, 4, rank=1)
-
-
-def test_a_wrong_shape_from_a_transform_names_the_sample(raw_path):
-    def uneven(sample):
-        return {"image": sample["image"][: 20 + (sample["key"] == keys(60)[30])]}
-
-    with pytest.raises(
-        ValueError, match=r"expected field 'image' as uint8 \(20, 48, 3\).*found uint8 \(21, 48, 3\)"
-    ) as caught:
-        list(Loader(open_dataset(raw_path), 16, sample_transform=uneven))
-    assert "key '00000030-000000'" in caught.value.__notes__[0]
+def test_a_copy_goes_on_from_the_same_place_on_its_own(raw_path):
+    loader = Loader(open_dataset(raw_path), 20, seed=3)
+    batches = iter(loader)
+    next(batches)
+    copies = [copy(loader), pickle.loads(pickle.dumps(loader))]
+    state = loader.state_dict()
+    list(batches)
+    assert [other.state_dict() for other in copies] == [state, state]
+    second = keys_of(loader)
+    assert [keys_of(other) for other in copies] == [second, second]
 
 
 # Batch transforms.

@@ -1,21 +1,17 @@
 """The sampler, with DataLoader and StatefulDataLoader, and ranks of torch.distributed."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.batches import keys_of, woven
+from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from readers import Loader, open_dataset
 from readers.seeding import SampledIndex, sample_rng
 from shardspec.errors import UsageError
-
-
-def keys_of(batches) -> list[str]:
-    return [key for batch in batches for key in batch["key"]]
 
 
 @pytest.fixture
@@ -40,8 +36,8 @@ def test_equal_lengths_on_all_ranks(dataset, world_size, drop_last):
     assert lengths == {60 // world_size if drop_last else -(-60 // world_size)}
     assert lengths == {len(dataset.sampler(rank=0, world_size=world_size, drop_last=drop_last))}
     whole = list(dataset.sampler())
-    woven = [index for step in zip(*ranks, strict=True) for index in step]
-    assert woven[:60] == whole[: len(woven)]
+    together = woven(ranks)
+    assert together[:60] == whole[: len(together)]
 
 
 @pytest.mark.parametrize(("before", "after", "workers"), [(1, 2, 0), (2, 1, 2), (3, 4, 0)])
@@ -57,8 +53,7 @@ def test_the_loop_says_how_much_it_consumed(dataset, before, after, workers):
         resumed = dataset.sampler(seed=1, rank=rank, world_size=after)
         resumed.load_state_dict(state)
         ranks.append(list(resumed))
-    woven = [index for step in zip(*ranks, strict=True) for index in step]
-    assert woven[: 60 - 10 * before] == whole[10 * before :]
+    assert woven(ranks)[: 60 - 10 * before] == whole[10 * before :]
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # called by torchdata
@@ -79,6 +74,45 @@ def test_stateful_dataloader_resumes_exactly(dataset, workers):
     resumed.load_state_dict(state)
     assert taken + keys_of(resumed) == whole
     assert sorted(keys_of(resumed)) == sorted(whole), "the epoch after a resumed one is whole"
+
+
+def test_an_epoch_that_left_samples_out_is_followed_by_the_next(dataset):
+    """59 samples on two ranks: the last one is nobody's."""
+    uneven = dataset.subset(range(59))
+
+    def sampler():
+        return uneven.sampler(rank=1, world_size=2, drop_last=True)
+
+    first, *others = sampler(), sampler(), sampler()
+    assert len(list(first)) == 29
+    states = [first.state_dict(), first.state_dict(consumed=58)]
+    second = list(first)
+    for resumed, state in zip(others, states, strict=True):
+        resumed.load_state_dict(state)
+        assert list(resumed) == second
+
+
+def test_the_rest_of_a_finished_epoch_is_nothing_once(dataset):
+    sampler = dataset.sampler()
+    first = list(sampler)
+    resumed = dataset.sampler()
+    resumed.load_state_dict(sampler.state_dict())
+    resumed.set_epoch(0)
+    assert list(resumed) == []
+    assert list(resumed) == list(sampler) != first
+
+
+@pytest.mark.parametrize("make", [lambda d: d.sampler(), lambda d: Loader(d, 1)])
+def test_only_the_last_iterator_counts(dataset, make):
+    sampler = make(dataset)
+    old, new = iter(sampler), None
+    next(old)
+    new = iter(sampler)
+    next(new)
+    assert len(list(old)) == 59
+    assert sampler.state_dict()["consumed"] == 1
+    assert len(list(new)) == 59
+    assert sampler.state_dict()["consumed"] == 60
 
 
 def test_states_of_other_orders_are_refused(dataset):
@@ -141,17 +175,7 @@ def test_ranks_come_from_torch_distributed(jpeg_path, tmp_path):
     script = _RANK.replace(
         '"gloo"', f'"gloo", init_method="file://{tmp_path}/store", rank=int(sys.argv[2]), world_size=2'
     )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(jpeg_path), str(rank)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=120)[0].split() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+    outputs = [out.split() for out, _ in run_ranks(script, jpeg_path)]
     assert [output.pop() for output in outputs] == ["8", "8"]
     dataset = open_dataset(jpeg_path, fields=["key"])
-    woven = [key for step in zip(*outputs, strict=True) for key in step]
-    assert woven == [dataset[i]["key"] for i in dataset.sampler(seed=3)]
+    assert woven(outputs) == [dataset[i]["key"] for i in dataset.sampler(seed=3)]

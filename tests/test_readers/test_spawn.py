@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from support.batches import Noise
 from support.crops import astronaut_crops
 from support.datasets import fixed, text, write_dataset
 from torch.utils.data import DataLoader
@@ -13,15 +14,6 @@ from readers import ClipDataset, Loader, MixedDataset, Subset, open_dataset
 from shardspec.schema import Schema
 
 ITEMS, FRAMES = 6, 10
-
-
-class Noise:
-    """A seeded transform that shows what it drew."""
-
-    seeded = True
-
-    def __call__(self, sample, rng):
-        return {**sample, "drawn": np.float64(rng.random())}
 
 
 @pytest.fixture(scope="module")

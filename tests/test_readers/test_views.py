@@ -6,23 +6,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support.crops import astronaut_crops, write_crops
+from support.batches import Noise, keys_of
+from support.crops import astronaut_crops, keys, write_crops
 from support.datasets import fixed, text, values_for, write_dataset
 from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, RandomResizedCrop, Subset, class_balanced_weights, open_dataset
+from readers.blocks import Blocks
 from readers.shards import ShardPool
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
-
-
-class Noise:
-    """A seeded transform that shows what it drew."""
-
-    seeded = True
-
-    def __call__(self, sample, rng):
-        return {**sample, "drawn": np.float64(rng.random())}
 
 
 def pairs(batches, name="drawn"):
@@ -48,14 +41,25 @@ def test_a_subset_reads_its_rows_and_keeps_their_randomness(raw_path):
 
 
 def test_blocks_of_a_subset(tmp_path):
-    path = write_crops(tmp_path / "d", "npy", None, count=300, size=8, shard_rows=150)
-    subset = open_dataset(path, fields=["key"]).subset(np.arange(0, 300, 3))
-    keys = [key for batch in Loader(subset, 10, shuffle="blocks", window=1) for key in batch["key"]]
-    assert sorted(keys) == [subset[i]["key"] for i in range(100)]
-    shards = [int(key[:8]) // 150 for key in keys]
+    path = write_crops(tmp_path / "d", "npy", None, count=600, size=8, shard_rows=300)
+    subset = open_dataset(path, fields=["key"]).subset(np.arange(0, 600, 3))
+    found = keys_of(Loader(subset, 10, shuffle="blocks", window=1))
+    assert sorted(found) == [subset[i]["key"] for i in range(200)]
+    shards = [int(key[:8]) // 300 for key in found]
     assert len([1 for a, b in pairwise(shards) if a != b]) < 10
     with pytest.raises(UsageError, match="needs a dataset with blocks"):
         Loader(subset.base.subset([3, 1]), 2, shuffle="blocks")
+
+
+def test_blocks_of_a_sparse_subset_have_as_many_rows_as_others(raw_path):
+    dataset = open_dataset(raw_path, fields=["key"])
+    dataset._blocks = Blocks.even(60, 10)
+    sparse = dataset.subset(np.arange(0, 60, 4)).blocks
+    starts, stops = sparse.bounds(np.arange(len(sparse)))
+    assert (stops - starts).tolist() == [10, 5]
+    assert starts.tolist() == [0, 10]
+    assert len(dataset.subset(np.arange(10, 40)).blocks) == 3
+    assert len(dataset.subset([]).blocks) == 0
 
 
 def test_predicates_touch_no_pictures(raw_path, monkeypatch):
@@ -159,15 +163,27 @@ def test_wrong_mixtures(raw_path, jpeg_path):
         mixture(raw_path, jpeg_path, weights=[1])
 
 
+def test_a_mixture_has_no_columns(raw_path, jpeg_path):
+    mixed = mixture(raw_path, jpeg_path)
+    with pytest.raises(UsageError, match="column 'key': expected one dataset, found a mixture"):
+        mixed.column("key")
+    with pytest.raises(UsageError, match="length: expected 1 sample or more, found 0"):
+        mixture(raw_path, jpeg_path, length=0)
+
+
 def test_a_mixture_of_other_classes_is_refused(tmp_path):
     """A label is a number of its own dataset's class: 0 would be real in one and fake in the other."""
     for name in ("real", "fake"):
-        schema = Schema((fixed("score", "<f4"), fixed("label", "<i8", classes=(name,))))
-        write_dataset(tmp_path / name, "npy", schema, values_for(schema, 3))
+        label = fixed("label", "<i8", classes=(name,))
+        schema = Schema((text("key"), fixed("frame", "<i8"), fixed("score", "<f4"), label))
+        values = values_for(schema, 3) | {"key": keys(3)}
+        write_dataset(tmp_path / name, "npy", schema, values)
     one, other = open_dataset(tmp_path / "real"), open_dataset(tmp_path / "fake")
     with pytest.raises(UsageError, match=r"same classes in all.*\('real',\).*\('fake',\) in number 1.*packer merge"):
         MixedDataset([one, other])
     assert MixedDataset([one, one]).classes == ("real",)
+    with pytest.raises(UsageError, match="same classes in all"):
+        MixedDataset([dataset.clips(1, by=None, once=("label",)) for dataset in (one, other)])
     without = [open_dataset(tmp_path / name, fields=["score"]) for name in ("real", "fake")]
     assert len(MixedDataset(without)) == 6
 

@@ -1,0 +1,45 @@
+"""Scripts in processes of their own, alone or as the ranks of one training."""
+
+import subprocess
+import sys
+
+from support.command import COMMAND_LIMIT_S, environment
+
+
+def run_script(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    """Run Python on a file, or on ``-c`` and a text, with its arguments, to a good end."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def run_ranks(script: str, *arguments: object, each: tuple[object, ...] = ("", "")) -> list[tuple[str, str]]:
+    """Run a text on several ranks at once; what each wrote to standard output and error.
+
+    Parameters
+    ----------
+    script : str
+        Gets `arguments`, its rank, and its one of `each`.
+    each : tuple
+        One for each rank.
+    """
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, arguments), str(rank), str(own)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, own in enumerate(each)
+    ]
+    outputs = [process.communicate(timeout=COMMAND_LIMIT_S) for process in ranks]
+    assert [process.returncode for process in ranks] == [0] * len(ranks), [errors for _, errors in outputs]
+    return outputs
