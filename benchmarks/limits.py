@@ -26,7 +26,7 @@ import simplejpeg
 from benchmarks.data import SIZE, Source, add_arguments, make_source, rows_of, settings_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
-from readers.crops import RandomResizedCrop, decoded_scale, whole_pixels
+from readers.crops import RandomResizedCrop, whole_pixels
 
 Job = Callable[[int, Any], None]
 """Fills the batch of a thread with the given rows."""
@@ -116,12 +116,11 @@ def decode_crop(
         for row in rows.tolist():
             height, width, _, _ = simplejpeg.decode_jpeg_header(data[row])
             box = plan.box(height, width, generators[thread])
-            h, w = plan.least_size(height, width, box)
+            eighths = plan.eighths(box)
+            h, w = -(-height * eighths // 8), -(-width * eighths // 8)
             image = simplejpeg.decode_jpeg(data[row], "RGB", fastdct=fast, fastupsample=fast, min_height=h, min_width=w)
             if resize:
-                scale = decoded_scale((height, width), image.shape)
-                scaled = (box[0] * scale, box[1] * scale, box[2] * scale, box[3] * scale)
-                left, top, right, bottom = whole_pixels(scaled, *image.shape[:2])
+                left, top, right, bottom = whole_pixels(box, height, width, eighths)
                 part = image[top:bottom, left:right]
                 shrinks = part.shape[0] > SIZE or part.shape[1] > SIZE
                 how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR

@@ -1,6 +1,7 @@
 """Encoding: a sample's values become bytes, with what assembly needs to settle the schema."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ class Encoder:
         self._also = recipe.also_field
         self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
-        self._codec: Codec | None = None if recipe.encode == "raw" else codec_for(field)
+        self._encode_picture = _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
         self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
         self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 
@@ -130,9 +131,20 @@ class Encoder:
         if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
-            encoded = fixed_bytes(array) if self._codec is None else self._codec.encode(array)
-            return EncodedValue(encoded, array.shape, ColumnSpec("image", "|u1", 3))
+            return EncodedValue(self._encode_picture(array), array.shape, ColumnSpec("image", "|u1", 3))
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
+
+
+def _picture_encoder(recipe: Recipe, codec: Codec | None) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+    """What makes the bytes of a picture."""
+    if codec is None:
+        return fixed_bytes
+    if recipe.restart_markers:
+        encode: Callable[..., bytes] = import_target(
+            "packer.restart_jpeg:encode_jpeg", what="--restart-markers", extra="pack"
+        )
+        return partial(encode, quality=recipe.quality, subsampling=recipe.subsampling)
+    return codec.encode
 
 
 def _as_array(name: str, value: Any) -> npt.NDArray[Any]:

@@ -170,6 +170,9 @@ class Recipe:
         "progressive JPEGs whose bytes are kept: as they are, or as baseline: same pixels, decoded 3 times faster",
         choices=("keep", "baseline"),
     )
+    restart_markers: bool = _option(
+        False, "JPEGs that are encoded get restart markers: of them readers decode only what a random crop needs"
+    )
     steps: tuple[StepSpec, ...] = _option(
         (), "steps instead of the preset's; names or module:function (recipe file, or comma-separated)"
     )

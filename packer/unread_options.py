@@ -37,6 +37,7 @@ _CONDITIONS: Mapping[str, _Condition] = {
     "resize": _Condition(
         "size", "with size", lambda options, _: options["size"] is not None or options["resize"] == "none"
     ),
+    "restart_markers": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
     "size": _Condition(
         "resize",
         "with resize shorter or exact",

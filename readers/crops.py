@@ -4,7 +4,8 @@ libjpeg-turbo decodes at eighths of the full size, which leaves out most of the 
 quarter or an eighth, since its vector code knows no others and at seven eighths it takes longer than at full size. The crop is
 chosen on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
 it is resized: by averaging whole numbers of pixels, and linearly for what remains, a factor below two. Against decoding
-everything and averaging that same part, photos differ by 2 levels of 255 or less in the mean, as the tests hold.
+everything and averaging that same part, photos differ by 2 levels of 255 or less in the mean, as the tests hold. Where a JPEG has
+restart markers, only the part around the crop is decoded (`readers.jpeg_parts`), to the same pixels.
 """
 
 import math
@@ -15,6 +16,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
+from readers.jpeg_parts import crop_jpeg
 from readers.plans import Image, Whole, decode_jpeg
 from readers.values import ValueLayout
 from shardspec.codecs import Codec
@@ -28,6 +30,8 @@ _TRIES = 10
 _EIGHTHS = 8
 _FAST_EIGHTHS = (1, 2, 4)
 """Scales, other than the full size, that libjpeg-turbo's inverse transform has vector code for."""
+_REACH = 3
+"""Pixels of the decoded scale around a crop that it depends on: two by the interpolation of chroma, one by rounding its edges."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +76,11 @@ class _Crop:
         """Whether the result is mirrored."""
         return False
 
-    def least_size(self, height: int, width: int, box: Box) -> tuple[int, int]:
-        """The height and width to decode a picture to: the smallest fast scale at which the crop has as many pixels as the result."""
+    def eighths(self, box: Box) -> int:
+        """The smallest of the decoder's fast scales at which a box has as many pixels as the result; 8 where none has."""
         left, top, right, bottom = box
         least = max(self.shape[0] / (bottom - top), self.shape[1] / (right - left))
-        for eighths in _FAST_EIGHTHS:
-            if least * _EIGHTHS <= eighths:
-                return math.ceil(height * eighths / _EIGHTHS), math.ceil(width * eighths / _EIGHTHS)
-        return height, width
+        return next((eighths for eighths in _FAST_EIGHTHS if least * _EIGHTHS <= eighths), _EIGHTHS)
 
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
@@ -90,7 +91,9 @@ class _Crop:
             self._decode_jpeg(data, field, rng, out)
         else:
             image: Image = data if codec is None else codec.decode(data)
-            _resize(image, self.box(image.shape[0], image.shape[1], rng), out)
+            height, width = image.shape[:2]
+            left, top, right, bottom = whole_pixels(self.box(height, width, rng), height, width)
+            _resize(image[top:bottom, left:right], out)
         if self.flips(rng):
             cv2.flip(out, 1, dst=out)
         return out
@@ -100,30 +103,33 @@ class _Crop:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
             raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
-        left, top, right, bottom = self.box(height, width, rng)
-        min_height, min_width = self.least_size(height, width, (left, top, right, bottom))
+        box = self.box(height, width, rng)
+        eighths = self.eighths(box)
+        left, top, right, bottom = whole_pixels(box, height, width, eighths)
+        part = crop_jpeg(data, box, _REACH * _EIGHTHS // eighths)
+        if part is not None:
+            data, height, width = part.data, part.height, part.width
+            x, y = part.left * eighths // _EIGHTHS, part.top * eighths // _EIGHTHS
+            left, top, right, bottom = left - x, top - y, right - x, bottom - y
         how = Whole(self.fast_dct, self.fast_upsampling)
-        image = decode_jpeg(data, field, how, None, min_height, min_width)
-        scale = decoded_scale((height, width), image.shape)
-        _resize(image, (left * scale, top * scale, right * scale, bottom * scale), out)
+        image = decode_jpeg(data, field, how, None, _scaled(height, eighths), _scaled(width, eighths))
+        _resize(image[top:bottom, left:right], out)
 
 
-def decoded_scale(full: tuple[int, ...], decoded: tuple[int, ...]) -> float:
-    """The scale that the decoder used: so many eighths, its picture's sides rounded up."""
-    longer = 0 if full[0] >= full[1] else 1
-    return round(_EIGHTHS * decoded[longer] / full[longer]) / _EIGHTHS
+def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
+    """A box of a picture as whole pixels of it at a scale, at least one of them."""
+    height, width, scale = _scaled(height, eighths), _scaled(width, eighths), eighths / _EIGHTHS
+    left, top = min(round(box[0] * scale), width - 1), min(round(box[1] * scale), height - 1)
+    return left, top, max(left + 1, min(round(box[2] * scale), width)), max(top + 1, min(round(box[3] * scale), height))
 
 
-def whole_pixels(box: Box, height: int, width: int) -> tuple[int, int, int, int]:
-    """A box moved to whole pixels within a picture, at least one of them."""
-    left, top = min(round(box[0]), width - 1), min(round(box[1]), height - 1)
-    return left, top, max(left + 1, min(round(box[2]), width)), max(top + 1, min(round(box[3]), height))
+def _scaled(side: int, eighths: int) -> int:
+    """A side as the decoder scales it."""
+    return -(-side * eighths // _EIGHTHS)
 
 
-def _resize(image: Image, box: Box, out: Image) -> None:
-    """Resize a part of a picture, moved to whole pixels, into `out`."""
-    left, top, right, bottom = whole_pixels(box, image.shape[0], image.shape[1])
-    part = image[top:bottom, left:right]
+def _resize(part: Image, out: Image) -> None:
+    """Resize a picture into `out`."""
     if part.shape == out.shape:
         out[...] = part
         return
@@ -131,7 +137,9 @@ def _resize(image: Image, box: Box, out: Image) -> None:
     y, x = max(1, part.shape[0] // out.shape[0]), max(1, part.shape[1] // out.shape[1])
     if y > 1 or x > 1:
         rows, columns = part.shape[0] // y, part.shape[1] // x
-        part = cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=cv2.INTER_AREA)
+        # The average of two is what bilinear interpolation gives, in vector code even if only one axis is halved.
+        how = cv2.INTER_LINEAR if max(y, x) == 2 else cv2.INTER_AREA
+        part = cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=how)
     cv2.resize(part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
 
 

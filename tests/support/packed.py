@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardspec.codecs import codec_for
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
@@ -78,4 +80,13 @@ def encoded_values(root: Path, field: str) -> dict[str, bytes]:
         columns = read_rows(reader, manifest.schema, range(shard.samples), list(dict.fromkeys(["key", field])))
         reader.close()
         found.update(zip((key.decode() for key in columns["key"]), columns[field], strict=True))
+    return found
+
+
+def stored_pictures(path: Path) -> list[bytes]:
+    """The bytes of every picture of an npy dataset, in order."""
+    found = []
+    for shard in sorted(path.glob("shard-*")):
+        data, ends = (shard / "image.bin").read_bytes(), np.load(shard / "image.offsets.npy")
+        found += [data[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
     return found

@@ -13,6 +13,7 @@ import simplejpeg
 from PIL import Image
 from support.command import read_jsonl, run_packer
 from support.media import photograph, write_picture
+from support.packed import stored_pictures
 
 from packer import build
 from packer.decode.jpeg_header import is_progressive, read_header
@@ -52,15 +53,6 @@ def saved(height: int, width: int, *, grey: bool = False, **options: Any) -> byt
     return file.getvalue()
 
 
-def stored(path: Path) -> list[bytes]:
-    """The bytes of every picture of an npy dataset, in order."""
-    found = []
-    for shard in sorted(path.glob("shard-*")):
-        data, ends = (shard / "image.bin").read_bytes(), np.load(shard / "image.offsets.npy")
-        found += [data[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-    return found
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Two progressive pictures, a baseline one, a PNG, and a progressive one that is cut off."""
@@ -76,7 +68,7 @@ def test_kept_ones_are_counted_and_told(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
     assert "2 of 4 pictures are progressive JPEGs" in done.stdout
     assert "--progressive baseline" in done.stdout
-    assert stored(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
+    assert stored_pictures(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
     assert Layout(tmp_path / "out").load().generations[-1].counts.progressive_jpegs == 2
     lines = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert [line.get("progressive", 0) for line in lines] == [1, 0, 1, 0, 0]
@@ -87,7 +79,7 @@ def test_pictures_that_are_encoded_anew_are_baseline_and_not_counted(source: Pat
     result = build(source, tmp_path / "out", size=64, max_rejects=1.0, **OPTIONS)
     assert result.counts.progressive_jpegs == 0
     assert "progressive" not in result.describe()
-    assert not any(map(is_progressive, stored(tmp_path / "out")))
+    assert not any(map(is_progressive, stored_pictures(tmp_path / "out")))
 
 
 def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
@@ -95,7 +87,7 @@ def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
     run_packer("split", tmp_path / "out", tmp_path / "parts", "--by", "source", "--ratios", "x=0.5,y=0.5", "--seed", 0)
     for part in (tmp_path / "parts" / "x", tmp_path / "parts" / "y"):
         counts = Layout(part).load().generations[-1].counts
-        assert counts.progressive_jpegs == sum(map(is_progressive, stored(part)))
+        assert counts.progressive_jpegs == sum(map(is_progressive, stored_pictures(part)))
 
 
 def test_baseline_is_for_jpeg() -> None:
@@ -134,7 +126,7 @@ class TestBaseline:
         (tmp_path / "in" / "a.jpg").write_bytes(before)
         result = build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
         assert "1 of 1 pictures were progressive JPEGs: stored as baseline" in result.describe()
-        (after,) = stored(tmp_path / "out")
+        (after,) = stored_pictures(tmp_path / "out")
         header = read_header(after)
         assert header is not None
         assert header.frame_marker == 0xC0
@@ -153,7 +145,7 @@ class TestBaseline:
         call = ("--format", "npy", "--quiet", "--max-rejects", "100%", "--progressive", "baseline")
         done = run_packer("build", source, tmp_path / "out", *call, "--workers", "2")
         assert "2 of 4 pictures were progressive JPEGs: stored as baseline, without loss" in done.stdout
-        pictures = stored(tmp_path / "out")
+        pictures = stored_pictures(tmp_path / "out")
         assert not any(map(is_progressive, pictures))
         assert pictures[1] == (source / "b.jpg").read_bytes()
         (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
@@ -163,13 +155,13 @@ class TestBaseline:
         assert generation.runtime["jpeglib"]
         run_packer("verify", tmp_path / "out", "--deep")
         run_packer("build", source, tmp_path / "again", *call, "--workers", "1")
-        assert stored(tmp_path / "again") == pictures
+        assert stored_pictures(tmp_path / "again") == pictures
 
     def test_packed_progressive_pictures_become_baseline(self, source: Path, tmp_path: Path) -> None:
         build(source, tmp_path / "kept", max_rejects=1.0, **OPTIONS)
         result = build(tmp_path / "kept", tmp_path / "out", progressive="baseline", **OPTIONS)
         assert result.counts.progressive_jpegs == 2
-        assert not any(map(is_progressive, stored(tmp_path / "out")))
+        assert not any(map(is_progressive, stored_pictures(tmp_path / "out")))
         kept, made = open_dataset(tmp_path / "kept"), open_dataset(tmp_path / "out")
         assert all(np.array_equal(kept[row]["image"], made[row]["image"]) for row in range(len(kept)))
 
@@ -182,7 +174,7 @@ class TestBaseline:
         (tmp_path / "in" / "a.jpg").write_bytes(before)
         build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
         assert is_progressive(before)
-        assert stored(tmp_path / "out") == [before]
+        assert stored_pictures(tmp_path / "out") == [before]
 
     def test_no_room_for_temporary_files_is_a_reject(
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

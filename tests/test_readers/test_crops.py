@@ -10,7 +10,7 @@ from support.crops import keys, write_crops
 from support.datasets import picture, text, write_encoded
 
 from readers import CenterCrop, Loader, RandomResizedCrop, Resize, Whole, open_dataset
-from readers.crops import decoded_scale, whole_pixels
+from readers.crops import whole_pixels
 from readers.seeding import sample_rng
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
@@ -34,9 +34,9 @@ def through_the_whole(plan, data, seed):
     full = image.shape[:2]
     rng = sample_rng(seed, 0, 0)
     box = plan.box(*full, rng)
-    scaled = simplejpeg.decode_jpeg_header(data, *plan.least_size(*full, box))[:2]
-    scale = decoded_scale(full, scaled)
-    left, top, right, bottom = (edge / scale for edge in whole_pixels(tuple(edge * scale for edge in box), *scaled))
+    eighths = plan.eighths(box)
+    scale = eighths / 8
+    left, top, right, bottom = (edge / scale for edge in whole_pixels(box, *full, eighths))
     assert max(abs(a - b) for a, b in zip((left, top, right, bottom), box, strict=True)) < 0.51 / scale
     height, width = plan.shape
     if bottom - top > height or right - left > width:

@@ -1,0 +1,56 @@
+"""JPEGs that are encoded with restart markers."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from support.command import run_packer
+from support.media import photograph, scene, write_picture
+from support.packed import stored_pictures
+
+from packer.restart_jpeg import encode_jpeg, restart_interval
+from readers.jpeg_parts import crop_jpeg
+
+
+@given(st.integers(1, 10_000), st.sampled_from([8, 16]))
+def test_rows_are_whole_numbers_of_intervals(width: int, mcu_width: int) -> None:
+    per_row = -(-width // mcu_width)
+    interval = restart_interval(width, mcu_width)
+    assert per_row % interval == 0
+    assert interval * mcu_width >= min(32, per_row * mcu_width)
+
+
+@pytest.mark.parametrize(
+    ("subsampling", "pillow"), [("420", "4:2:0"), ("422", "4:2:2"), ("444", "4:4:4")], ids=["420", "422", "444"]
+)
+def test_pixels_are_those_of_other_encoders(subsampling: str, pillow: str) -> None:
+    picture = np.ascontiguousarray(photograph("coffee")[:333, :517])
+    file = BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=85, subsampling=pillow)
+    found = encode_jpeg(picture, 85, subsampling)
+    assert np.array_equal(simplejpeg.decode_jpeg(found), simplejpeg.decode_jpeg(file.getvalue()))
+
+
+def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    write_picture(source / "a.png", scene(0, (480, 360)))
+    kept = write_picture(source / "b.jpg", scene(1, (480, 360)), quality=90)
+    run_packer(
+        "build", source, tmp_path / "out", "--preset", "images", "--format", "npy", "--restart-markers", "--workers", 2
+    )
+    encoded, whole = stored_pictures(tmp_path / "out")
+    assert whole == kept.read_bytes()
+    part = crop_jpeg(encoded, (100, 100, 200, 200), 3)
+    assert part is not None
+    assert (part.left, part.top, part.left + part.width, part.top + part.height) == (96, 96, 224, 208)
+    assert np.asarray(Image.open(BytesIO(encoded))).shape == (360, 480, 3)
+
+
+def test_raw_pictures_have_none(tmp_path: Path) -> None:
+    done = run_packer("build", tmp_path, tmp_path / "out", "--encode", "raw", "--restart-markers", expect=2)
+    assert "restart_markers: read only with encode jpeg, found encode raw" in done.stderr

@@ -1,0 +1,125 @@
+"""Parts of JPEGs that have restart markers."""
+
+import io
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.datasets import picture
+from support.media import photograph
+
+from readers import CenterCrop, RandomResizedCrop, Resize, crops
+from readers.jpeg_parts import crop_jpeg
+from readers.seeding import sample_rng
+from shardspec.codecs import codec_for
+
+FIELD = picture("image", "jpeg")
+CODEC = codec_for(FIELD)
+PHOTO = photograph("astronaut")
+MCU = {"4:4:4": (8, 8), "4:2:2": (16, 8), "4:2:0": (16, 16)}
+"""Width and height in pixels by subsampling."""
+
+
+def encode(image, **options):
+    """A JPEG as Pillow writes it."""
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
+    return file.getvalue()
+
+
+def divisors(number):
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+@st.composite
+def jpegs_and_boxes(draw):
+    """A JPEG with restart markers that divide its rows, and a box of it."""
+    width, height = draw(st.integers(1, 400)), draw(st.integers(1, 400))
+    subsampling = draw(st.sampled_from(sorted(MCU)))
+    grey = draw(st.booleans())
+    per_row = -(-width // (8 if grey else MCU[subsampling][0]))
+    interval = draw(st.sampled_from(divisors(per_row)))
+    image = np.ascontiguousarray(PHOTO[:height, 60 : 60 + width, 0] if grey else PHOTO[:height, 60 : 60 + width])
+    options = {} if grey else {"subsampling": subsampling}
+    data = encode(image, restart_marker_blocks=interval, **options)
+    left, top = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
+    return data, (left, top, draw(st.integers(left + 1, width)), draw(st.integers(top + 1, height)))
+
+
+@given(jpegs_and_boxes(), st.sampled_from([1, 2, 4, 8]), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_part_decodes_to_the_pixels_of_the_whole(made, eighths, fast):
+    """At every scale, with interpolated and with repeated chroma."""
+    data, box = made
+    part = crop_jpeg(data, box, 3 * 8 // eighths)
+    if part is None:  # the box takes nearly everything
+        return
+    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    assert part.left <= box[0] < box[2] <= part.left + part.width
+    assert part.top <= box[1] < box[3] <= part.top + part.height
+
+    def decoded(jpeg, rows, columns):
+        least = {"min_height": -(-rows * eighths // 8), "min_width": -(-columns * eighths // 8)}
+        return simplejpeg.decode_jpeg(jpeg, "RGB", fastdct=fast, fastupsample=fast, **least)
+
+    left, top, right, bottom = crops.whole_pixels(box, height, width, eighths)
+    x, y = part.left * eighths // 8, part.top * eighths // 8
+    whole, cut = decoded(data, height, width), decoded(part.data, part.height, part.width)
+    assert np.array_equal(cut[top - y : bottom - y, left - x : right - x], whole[top:bottom, left:right])
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [RandomResizedCrop(40), RandomResizedCrop(112, flip=0.5), CenterCrop(64, fraction=0.4), Resize(100)],
+    ids=str,
+)
+def test_plans_give_the_same_with_parts_and_without(monkeypatch, plan):
+    data = encode(PHOTO, restart_marker_blocks=4)
+    cut = []
+
+    def crop(*arguments):
+        cut.append(crop_jpeg(*arguments))
+        return cut[-1]
+
+    monkeypatch.setattr(crops, "crop_jpeg", crop)
+    found = [plan.decode(data, FIELD, CODEC, sample_rng(seed, 0, 0), None) for seed in range(20)]
+    monkeypatch.setattr(crops, "crop_jpeg", lambda *arguments: None)
+    expected = [plan.decode(data, FIELD, CODEC, sample_rng(seed, 0, 0), None) for seed in range(20)]
+    assert np.array_equal(found, expected)
+    assert any(cut) == (not isinstance(plan, Resize))
+    assert all(len(part.data) < len(data) for part in cut if part is not None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"restart_marker_blocks": 5},
+        {"restart_marker_blocks": 64},
+        {"restart_marker_blocks": 4, "progressive": True},
+    ],
+    ids=["none", "across rows", "two rows", "progressive"],
+)
+def test_other_jpegs_are_decoded_whole(options):
+    assert crop_jpeg(encode(PHOTO, **options), (100, 100, 200, 200), 3) is None
+
+
+def test_damaged_markers_leave_the_decision_to_the_decoder():
+    data = bytearray(encode(PHOTO, restart_marker_blocks=4))
+    at = data.index(b"\xff\xd3")
+    for damaged in (data[:at] + data[at + 2 :], data[: at + 1] + b"\xd5" + data[at + 2 :], data[:-2], data[:300], b""):
+        assert crop_jpeg(bytes(damaged) + b"\0\0", (100, 100, 200, 200), 3) is None
+
+
+def test_what_the_header_carries_stays_in_front():
+    """A thumbnail in the EXIF data is a JPEG with markers of its own."""
+    exif = Image.Exif()
+    exif[0x010E] = "restart \xff\xd0 \xff\xdd"
+    data = encode(PHOTO, restart_marker_blocks=4, exif=exif)
+    part = crop_jpeg(memoryview(data), (100, 100, 200, 200), 3)
+    whole, cut = simplejpeg.decode_jpeg(data), simplejpeg.decode_jpeg(part.data)
+    rows, columns = slice(100 - part.top, 200 - part.top), slice(100 - part.left, 200 - part.left)
+    assert np.array_equal(cut[rows, columns], whole[100:200, 100:200])
