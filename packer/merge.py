@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +21,33 @@ from packer.row_plan import Input, arrange_whole, open_input, plan_of
 from packer.row_reports import write_reports
 from packer.unite import unite_schemas
 from shardspec.errors import SchemaError, UsageError
+from shardspec.schema import Schema
 
 _BUILT_KEY = re.compile(rb"([0-9]{8,})-[0-9]+\Z")
+
+
+@dataclass(frozen=True, repr=False)
+class MergeResult(JobResult):
+    """What a merge made.
+
+    Attributes
+    ----------
+    shapes : dict of str to tuple of str
+        Of each field of pictures whose shapes differ between the sources: height and width in each.
+    """
+
+    shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """See `JobResult`; and what pictures of several shapes mean for reading."""
+        return "\n".join([super().describe(), *(self._describe_shapes(name) for name in self.shapes)])
+
+    def _describe_shapes(self, name: str) -> str:
+        return (
+            f"warning: pictures of field {name!r} are of different shapes ({', '.join(self.shapes[name])}), so a batch has them as a "
+            "list: give a DataLoader collate_fn=ds.collate, or make them alike before the merge (packer build DATASET OUT --size PX "
+            "--resize exact)"
+        )
 
 
 def merge(
@@ -34,7 +59,7 @@ def merge(
     shuffle: int | None = None,
     progress: bool = True,
     **how: Any,
-) -> JobResult:
+) -> MergeResult:
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
 
     Where their lists of classes differ, the joined one has the names of all, sorted, and the class numbers are those of that
@@ -71,7 +96,18 @@ def merge(
     inputs = number_keys(inputs)
     options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     arrangement = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
-    return run_row_job(arrangement, target, BuildOptions(**how), shown=progress)
+    result = run_row_job(arrangement, target, BuildOptions(**how), shown=progress)
+    return MergeResult(**vars(result), shapes=_different_shapes([one.manifest.schema for one in inputs]))
+
+
+def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
+    """Fields of pictures whose shapes differ, and the shapes in words, each once."""
+    found = {}
+    for name in (picture.name for picture in schemas[0] if picture.is_image):
+        shapes = dict.fromkeys(schema[name].shape[:2] for schema in schemas)
+        if len(shapes) > 1:
+            found[name] = tuple("varying" if None in shape else f"{shape[0]} x {shape[1]}" for shape in shapes)
+    return found
 
 
 def check_schemas(first: Input, other: Input) -> None:

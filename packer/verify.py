@@ -17,10 +17,13 @@ from packer.packed_rows import open_shard
 from packer.progress import Progress
 from packer.resources import usable_cores
 from packer.workspace import Workspace
+from readers.formats.checks import DAMAGE_ADVICE
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
+
+_DISAGREE = "the manifest's counts and this file disagree"
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,11 @@ def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
     """Whether a shard that has its digest opens, with the samples that it should have."""
     try:
         open_shard(layout, manifest, shard).close()
-    except (DatasetError, MissingDependencyError) as error:
+    except MissingDependencyError as error:
         return str(error)
+    except DatasetError as error:
+        told = str(error).split(f": {DAMAGE_ADVICE}", maxsplit=1)[0]
+        return f"{told}: its SHA-256 is the manifest's, so what else the manifest says of it was changed, or it was packed so"
     except Exception as error:  # a library's own complaint about a shard that only looks right
         path = layout.shard(shard, manifest.format)
         return f"{path}: expected a shard that opens, found {type(error).__name__}: {error}"
@@ -182,7 +188,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         except (ValueError, OSError, EOFError) as error:
             found = str(error)
         if found != (expected := f"{field.dtype} of shape {(manifest.samples,)}"):
-            yield f"{path}: expected {expected}, found {found}"
+            yield f"{path}: expected {expected}, found {found}: {_DISAGREE}"
     counts = total(manifest.generations)
     if ITEMS_NAME in names:
         items = Counter(line.get("state") for line in _lines(layout.items))
@@ -190,14 +196,14 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         if found_items != (counts.items, counts.packed_items, counts.rejected_items):
             yield (
                 f"{layout.items}: expected {counts.items} items, {counts.packed_items} packed and {counts.rejected_items} "
-                f"rejected, found {found_items[0]}, {found_items[1]} and {found_items[2]}"
+                f"rejected, found {found_items[0]}, {found_items[1]} and {found_items[2]}: {_DISAGREE}"
             )
     if REJECTS_NAME in names:
         kinds = Counter(line.get("kind") for line in _lines(layout.rejects))
         if (kinds["item"], kinds["damage"]) != (counts.rejected_items, counts.damaged_items):
             yield (
                 f"{layout.rejects}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
-                f"found {kinds['item']} and {kinds['damage']}"
+                f"found {kinds['item']} and {kinds['damage']}: {_DISAGREE}"
             )
 
 

@@ -17,6 +17,7 @@ INDEX_FOLDER = "index"
 BUILD_FOLDER = ".build"
 
 _HASH_CHUNK_BYTES = 1 << 20
+_DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,7 @@ class Layout:
                 f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
             ) from None
         if found != entry.bytes:
-            raise ShardCorruptError(
-                f"{path}: expected {entry.bytes} bytes, found {found}: the file was cut off or changed"
-            )
+            raise ShardCorruptError(f"{path}: expected {entry.bytes} bytes, found {found}: {_DISAGREE}")
 
     def check_digest(self, entry: FileEntry) -> None:
         """Compare one file with the manifest by size and SHA-256.
@@ -123,9 +122,7 @@ class Layout:
         self.check_size(entry)
         found = sha256_file(self.file(entry))
         if found != entry.sha256:
-            raise ShardCorruptError(
-                f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: the bytes have changed since packing"
-            )
+            raise ShardCorruptError(f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: {_DISAGREE}")
 
 
 def sha256_file(path: Path) -> str:

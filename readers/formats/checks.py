@@ -15,12 +15,13 @@ ROW_BY_ROW_BYTES = 4096
 """From this size on, a copy per row costs less than a second copy of all rows."""
 
 
+DAMAGE_ADVICE = "this file, or what the manifest says of it, was changed or cut off; 'packer verify' lists every such file, restore it or pack again"
+"""Ends the complaint about a damaged shard."""
+
+
 def corrupt(path: Path, expected: str, found: str) -> ShardCorruptError:
     """The error for a shard whose inner structure is not what the contract says."""
-    return ShardCorruptError(
-        f"{path}: expected {expected}, found {found}: the file was changed or cut off; "
-        "'packer verify' lists every such file, restore it or pack again"
-    )
+    return ShardCorruptError(f"{path}: expected {expected}, found {found}: {DAMAGE_ADVICE}")
 
 
 def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, step: int = 1) -> None:

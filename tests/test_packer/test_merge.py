@@ -12,6 +12,7 @@ from support.builds import write_pictures
 from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
 from support.hooks import before_each
+from torch.utils.data import DataLoader
 
 from packer.merge import merge
 from packer.verify import verify
@@ -176,6 +177,23 @@ def test_pictures_of_different_fixed_shapes_become_varying(tmp_path: Path, forma
     again = merge([tmp_path / "a", out], tmp_path / "again", format=format, **QUIET).manifest
     assert again.schema["image"] == made.schema["image"]
     assert verify(tmp_path / "again", deep=True).problems == ()
+
+
+def test_different_shapes_are_warned_of(tmp_path: Path) -> None:
+    write_faces(tmp_path / "a", 3, size=32)
+    write_faces(tmp_path / "b", 3, size=20, seed=1)
+    write_faces(tmp_path / "c", 3, size=20, seed=2)
+    call = ("merge", tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "out", "--engine", "inline", "--quiet")
+    for _ in range(2):
+        _, warning = run_packer(*call).stdout.splitlines()
+        assert warning.startswith(
+            "warning: pictures of field 'image' are of different shapes (32 x 32, 20 x 20), so a batch"
+        )
+        assert "collate_fn=ds.collate" in warning
+    alike = run_packer("merge", tmp_path / "b", tmp_path / "c", tmp_path / "alike", "--engine", "inline", "--quiet")
+    assert "warning" not in alike.stdout
+    batch = next(iter(DataLoader(ds := open_dataset(tmp_path / "out"), batch_size=9, collate_fn=ds.collate)))
+    assert [tuple(picture.shape) for picture in batch["image"]] == [(3, 32, 32)] * 3 + [(3, 20, 20)] * 6
 
 
 def test_a_merge_that_unites_goes_on_after_a_kill(tmp_path: Path) -> None:

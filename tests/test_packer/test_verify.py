@@ -221,6 +221,37 @@ def test_the_reports_are_counted(tmp_path: Path) -> None:
     assert manifest.generations[0].counts.items == 6
 
 
+def _edit(root: Path, old: str, new: str) -> None:
+    """Change the first occurrence of a text in the manifest."""
+    path = Layout(root).manifest
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+def test_of_an_edited_manifest_neither_side_is_presumed_wrong(tmp_path: Path) -> None:
+    entry = write_faces(tmp_path, 6).shards[0].files[0]
+    disagree = "the manifest and this file disagree, so one of them has changed since packing"
+    for old, new, told in (
+        (entry.sha256, "1" * 64, f"expected SHA-256 {'1' * 64}, found {entry.sha256}: {disagree}"),
+        (f'"bytes": {entry.bytes}', '"bytes": 77', f"expected 77 bytes, found {entry.bytes}: {disagree}"),
+    ):
+        _edit(tmp_path, old, new)
+        assert f"{tmp_path}/{entry.name}: {told}" in run_packer("verify", tmp_path, "--quiet", expect=1).stderr
+        _edit(tmp_path, new, old)
+    assert verify(tmp_path).problems == ()
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_of_a_shard_with_its_digest_the_manifest_is_doubted(tmp_path: Path, format: str) -> None:
+    write_faces(tmp_path, 6, format, shard_rows=3)
+    _edit(tmp_path, '"samples": 3', '"samples": 2')
+    _edit(tmp_path, '"samples": 3', '"samples": 4')
+    problems = verify(tmp_path, deep=True).problems
+    assert any("shard-00000" in text for text in problems)
+    assert all("the manifest says of it" in text for text in problems), problems
+
+
 def test_what_is_not_listed_is_told_and_is_no_problem(tmp_path: Path) -> None:
     write_faces(tmp_path, 3)
     (tmp_path / "notes.txt").write_text("mine")
