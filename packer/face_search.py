@@ -13,12 +13,11 @@ from packer.companion import Companion
 from packer.detect.detections import FaceDetector
 from packer.face_detector import make_detector
 from packer.frame_faces import FrameFaces
-from packer.item import Item, ItemReport
+from packer.item import BOXES_FROM, Item, ItemReport
 from packer.recipe import Recipe
 from packer.sidecar import Sidecar, open_sidecar
 from shardspec.errors import ItemError
 
-BOXES_FROM = "boxes_from"
 KEPT_FRAMES = 20_000
 """Frames of other items whose faces a worker remembers: about 1 KB each."""
 

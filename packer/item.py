@@ -6,6 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ALSO = "also"
+BOXES_FROM = "boxes_from"
+"""Options whose columns name further files of an item."""
+
 
 class ItemFile(NamedTuple):
     """A further file of an item, which a column of a table names.
@@ -130,11 +134,6 @@ class ItemReport:
     def add_damage(self, what: str) -> None:
         """Record that something could not be read or cut."""
         self.damage = f"{self.damage}; {what}" if self.damage else what
-
-    @property
-    def skipped_frames(self) -> int:
-        """Number of frames that gave no sample."""
-        return sum(len(frames) for frames in self.skipped.values())
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""

@@ -6,16 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.item import Item, ItemFile
+from packer.item import ALSO, BOXES_FROM, Item, ItemFile
 from packer.packed_items import PACKED_ROW
 from packer.recipe import SAMPLING, Recipe
 from packer.sidecar import open_sidecar
 from packer.sources.base import Listing, Source, describe_path, name_inside
 from packer.suffixes import is_video
 from shardspec.errors import UsageError
-
-BOXES_FROM = "boxes_from"
-ALSO = "also"
 
 
 def list_items(source: Source, recipe: Recipe) -> Listing:

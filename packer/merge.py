@@ -23,7 +23,8 @@ from packer.unite import unite_schemas
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Schema
 
-_BUILT_KEY = re.compile(rb"([0-9]{8,})-[0-9]+\Z")
+_BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
+"""Item, ordinal, and one more for each time that a step made several samples of a packed one."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,7 +14,7 @@ from packer.detect.tracks import Tracker
 from packer.face_crop import FaceCutter
 from packer.face_search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.frame_faces import NO_TRACK, FrameFaces
-from packer.item import ItemReport
+from packer.item import ALSO, ItemReport
 from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
 from packer.recipe import Recipe
 from packer.suffixes import is_video
@@ -22,8 +22,6 @@ from shardspec.errors import ItemError
 
 BATCH_FRAMES = 4
 """Frames of one item that the detector is given at a time."""
-
-_ALSO = "also"
 
 
 def make(recipe: Recipe, detector: FaceDetector | None = None) -> Step:
@@ -165,8 +163,8 @@ class FaceFinder:
         if self._recipe.also_field is None:
             yield None
             return
-        file = first[ITEM].files.get(_ALSO)
-        companion = None if file is None else Companion(_ALSO, file, first.get(SAMPLED))
+        file = first[ITEM].files.get(ALSO)
+        companion = None if file is None else Companion(ALSO, file, first.get(SAMPLED))
         second = _Second(self._cutter, self._recipe.also_field, companion)
         try:
             yield second

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from packed_files import face_columns, read_all, write_faces
+from steps_over_packed import mirror_twice
 from support.builds import write_pictures
 from support.command import environment, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
 from support.hooks import before_each
 from torch.utils.data import DataLoader
 
+from packer import build
 from packer.merge import merge
 from packer.verify import verify
 from readers import open_dataset
@@ -66,6 +68,16 @@ def test_key_numbers_go_on_behind_the_largest(tmp_path: Path) -> None:
     assert keys[3:5] == [b"100000000-000000", b"199999998-000000"]
     assert keys[6] == b"200000000-000000"
     assert verify(tmp_path / "out", deep=True).problems == ()
+
+
+def test_keys_of_datasets_that_were_packed_again_are_numbered_on(tmp_path: Path) -> None:
+    for name in "ab":
+        write_faces(tmp_path / f"{name} packed", 2, codec="png")
+        steps = ["decode", mirror_twice]
+        build(tmp_path / f"{name} packed", tmp_path / name, steps=steps, encode="png", **QUIET)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
+    assert verify(tmp_path / "out", deep=True).problems == ()
+    assert len(set(map(bytes, read_all(tmp_path / "out")["key"]))) == 8
 
 
 def test_a_shuffle_mixes_all_and_says_what_went_in(tmp_path: Path) -> None:
