@@ -8,6 +8,8 @@ seeded noise. A sample's label is its number, so that a check knows which sample
 import argparse
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy.typing as npt
 import simplejpeg
 import skimage.data
 
+from packer.restart_jpeg import encode_jpeg
 from packer.shards import write_shard
 from packer.writers.base import ShardSize
 from shardspec.columns import Columns
@@ -25,7 +28,8 @@ from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, NamedConfig, Schema
 
-KINDS = ("raw", "jpeg", "photo", "photo500")
+PHOTOS = ("photo", "photo500")
+KINDS = ("raw", "jpeg", *PHOTOS)
 SIZE, QUALITY = 224, 90
 SHARD_BYTES = 256 << 20
 _NOISE = 5.0
@@ -93,13 +97,15 @@ def _encode(folder: Path, kind: str, rows: int) -> None:
     lengths = [0]
     with (folder / f"{kind}.bin").open("wb") as file:
         for row in range(rows):
-            if images is not None:
-                picture = np.ascontiguousarray(images[row])
-            else:
-                sides = _SIDES[kind]
-                picture = _picture(row, *(sides if row % 3 else sides[::-1]))
+            picture = np.ascontiguousarray(images[row]) if images is not None else _photo(kind, row)
             lengths.append(file.write(simplejpeg.encode_jpeg(picture, QUALITY, colorsubsampling="420")))
     np.save(folder / f"{kind}.offsets.npy", np.cumsum(lengths))
+
+
+def _photo(kind: str, row: int) -> npt.NDArray[np.uint8]:
+    """A third of them upright."""
+    sides = _SIDES[kind]
+    return _picture(row, *(sides if row % 3 else sides[::-1]))
 
 
 _photographs: list[npt.NDArray[np.uint8]] = []
@@ -142,8 +148,11 @@ def schema_of(kind: str) -> Schema:
     )
 
 
-def pack_ours(source: Source, root: Path, format: str) -> dict[str, float]:
-    """Write a packed dataset of the source with the project's writers, unless it is there; seconds and MB, kept beside it."""
+def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = False) -> dict[str, float]:
+    """Write a packed dataset of the source with the project's writers, unless it is there; seconds and MB, kept beside it.
+
+    With `restart_markers` photos are encoded from the pixels that the source's JPEGs were, as ``packer build --restart-markers`` would.
+    """
     facts = root.with_name(root.name + ".facts.json")
     if facts.exists():
         found: dict[str, float] = json.loads(facts.read_text())
@@ -151,15 +160,16 @@ def pack_ours(source: Source, root: Path, format: str) -> dict[str, float]:
     root.mkdir(parents=True)
     start = time.perf_counter()
     schema = schema_of(source.kind)
-    row_bytes = SIZE * SIZE * 3 if source.kind == "raw" else len(source.encoded(0))
+    encode = partial(_with_markers, source.kind) if restart_markers else source.encoded
+    row_bytes = SIZE * SIZE * 3 if source.kind == "raw" else len(encode(0))
     step = min(len(source), max(1, SHARD_BYTES // row_bytes))
     shards = []
     for first in range(0, len(source), step):
         rows = range(first, min(first + step, len(source)))
         lengths = {"key": [15] * len(rows), "landmarks": [40] * len(rows), "label": [8] * len(rows)}
-        lengths["image"] = [row_bytes if source.kind == "raw" else len(source.encoded(r)) for r in rows]
+        lengths["image"] = [row_bytes if source.kind == "raw" else len(encode(r)) for r in rows]
         size = ShardSize(len(rows), {n: sum(v) for n, v in lengths.items()}, {n: max(v) for n, v in lengths.items()})
-        batches = (_columns(source, rows[a : a + _WRITE_ROWS]) for a in range(0, len(rows), _WRITE_ROWS))
+        batches = (_columns(source, encode, rows[a : a + _WRITE_ROWS]) for a in range(0, len(rows), _WRITE_ROWS))
         name = f"shard-{len(shards):05d}"
         shards.append(write_shard(root, root / ".staging", format, name, schema, size, batches))
     for left in root.glob(".staging*"):
@@ -176,8 +186,12 @@ def pack_ours(source: Source, root: Path, format: str) -> dict[str, float]:
     return found
 
 
-def _columns(source: Source, rows: range) -> Columns:
-    images: Any = [source.encoded(row) for row in rows] if source.kind != "raw" else None
+def _with_markers(kind: str, row: int) -> bytes:
+    return encode_jpeg(_photo(kind, row), QUALITY, "420")
+
+
+def _columns(source: Source, encode: Callable[[int], bytes], rows: range) -> Columns:
+    images: Any = [encode(row) for row in rows] if source.kind != "raw" else None
     if images is None:
         assert source.images is not None
         images = np.ascontiguousarray(source.images[rows.start : rows.stop])

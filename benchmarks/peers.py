@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.data import KINDS, PHOTOS, Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
 from benchmarks.residency import resident_shares
@@ -65,7 +65,7 @@ class Peer:
     module: str
     library: str
     extra: bool = True
-    kinds: tuple[str, ...] = ("raw", "jpeg", "photo", "photo500")
+    kinds: tuple[str, ...] = KINDS
     pack: str = "pack"
     open: str = "open"
 
@@ -122,7 +122,7 @@ def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
 
 
 def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[str], ways: bool) -> list[Entry]:
-    """Our Loader over some formats; with `ways` over the first of them also with fresh memory or the fast decoding."""
+    """Our Loader over some formats; with `ways` in further ways over the first of them."""
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
@@ -134,6 +134,13 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
             name = f"Loader, {format}, {way}"
             more = options | {way: True}
             entries.append(Entry(name, "benchmarks.reader_arms:loader", more, ours=True, facts=facts))
+        if ways and format == formats[0] and kind in PHOTOS:
+            root = folder / f"{kind}-{format}-restart-markers"
+            facts = pack_ours(Source(source, kind), root, format, restart_markers=True)
+            for way, fast in (("restart markers", False), ("restart markers, fast", True)):
+                more = options | {"root": str(root), "fast": fast}
+                name = f"Loader, {format}, {way}"
+                entries.append(Entry(name, "benchmarks.reader_arms:loader", more, ours=True, facts=facts))
     return entries
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.contender import Batches
-from benchmarks.data import SIZE, Source
+from benchmarks.data import PHOTOS, SIZE, Source
 from readers import Loader, RandomResizedCrop, Whole, open_dataset
 from readers.ring import Ring
 
@@ -18,7 +18,7 @@ FIELDS = ["image", "landmarks", "label"]
 
 def plan_of(kind: str, fast: bool) -> dict[str, Any]:
     """How pictures of a kind are decoded."""
-    if kind in ("photo", "photo500"):
+    if kind in PHOTOS:
         return {"image": RandomResizedCrop(SIZE, fast_dct=fast, fast_upsampling=fast, flip=0.5)}
     return {"image": Whole(fast, fast)} if fast else {}
 
