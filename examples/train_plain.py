@@ -49,7 +49,7 @@ def train(loader: Any, epochs: int) -> list[dict[str, float]]:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.AvgPool2d(4), nn.Conv2d(3, 16, 5, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, len(loader.dataset.classes or (0, 1))),
     )  # fmt: skip
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)
     results = []

@@ -111,6 +111,10 @@ class ClipDataset(SampleDataset):
         for name, value in layout.items():
             if name not in apart and value.shape is not None:
                 columns[name] = out[name].reshape(-1, *value.shape)
+                if not np.may_share_memory(columns[name], out[name]) and out[name].size:
+                    raise UsageError(
+                        f"field {name!r}: expected an array whose clips follow one another, found one with gaps"
+                    )
         if not apart:
             self.base.read_raw(flat, columns, places)
             return

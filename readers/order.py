@@ -88,7 +88,9 @@ class Order:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         if self.shuffle not in SHUFFLES:
-            raise UsageError(f"shuffle: expected 'full', 'blocks' or False, found {self.shuffle!r}")
+            raise UsageError(
+                f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
+            )
         if self.window < 1:
             raise UsageError(f"window: expected 1 block or more, found {self.window}")
         if self.draws is not None and (self.weights is None or self.draws < 0):

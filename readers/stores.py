@@ -7,25 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        *(
-            "9p",
-            "afs",
-            "beegfs",
-            "ceph",
-            "cifs",
-            "coda",
-            "fhgfs",
-            "fuse",
-            "gfs2",
-            "gpfs",
-            "lustre",
-            "ncpfs",
-            "nfs",
-            "nfs4",
-        ),
-        *("ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs"),
-    }
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fhgfs",
+        "fuse",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "wekafs",
+    ]
 )
 """Types as ``/proc/self/mounts`` names them; so are all that begin with ``fuse.``, whatever may be behind them."""
 

@@ -1,12 +1,14 @@
 """The meta pages of an LMDB file: which tree is the newest (``mdb.c``: ``MDB_meta``, ``MDB_db``)."""
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from readers.formats.checks import corrupt
 from readers.formats.mapping import ByteArray
+from shardspec.errors import ShardCorruptError
+
+Corrupt = Callable[[str, str], ShardCorruptError]
 
 HEADER_BYTES = 16
 """Of every page."""
@@ -37,43 +39,37 @@ _META = np.dtype(
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 
 
-def read_meta(path: Path, data: ByteArray, entries: int) -> Any:
-    """The meta page of the last transaction, checked; its ``free`` tree's ``pad`` is the page size.
+def read_meta(data: ByteArray, entries: int, corrupt: Corrupt) -> Any:
+    """The meta page of the last transaction of a file, checked; its ``free`` tree's ``pad`` is the page size.
 
     Parameters
     ----------
-    path : Path
-        For messages.
-    data : ndarray, (size,), uint8
-        The file.
     entries : int
         Keys that there must be.
-
-    Raises
-    ------
-    ShardCorruptError
+    corrupt : callable
+        Makes the error that is raised from what was expected and what was found.
     """
-    first = _meta_at(path, data, 0)
+    first = _meta_at(data, 0, corrupt)
     page_bytes = int(first["free"]["pad"])
     if page_bytes not in _PAGE_BYTES:
-        raise corrupt(path, "a page size of 512 to 65536 bytes", f"{page_bytes}")
-    second = _meta_at(path, data, page_bytes)
+        raise corrupt("a page size of 512 to 65536 bytes", f"{page_bytes}")
+    second = _meta_at(data, page_bytes, corrupt)
     meta = second if second["transaction"] > first["transaction"] else first
     expected, found = (int(meta["last_page"]) + 1) * page_bytes, len(data)
     if found != expected:
-        raise corrupt(path, f"{expected} bytes", f"{found}")
+        raise corrupt(f"{expected} bytes", f"{found}")
     main = meta["main"]
     if main["entries"] != entries or main["flags"] != 0:
-        raise corrupt(path, f"{entries} plain entries", f"{int(main['entries'])} with flags {int(main['flags'])}")
+        raise corrupt(f"{entries} plain entries", f"{int(main['entries'])} with flags {int(main['flags'])}")
     return meta
 
 
-def _meta_at(path: Path, data: ByteArray, start: int) -> Any:
+def _meta_at(data: ByteArray, start: int, corrupt: Corrupt) -> Any:
     body = data[start + HEADER_BYTES : start + HEADER_BYTES + _META.itemsize]
     if len(body) < _META.itemsize:
-        raise corrupt(path, "two meta pages", f"{len(data)} bytes")
+        raise corrupt("two meta pages", f"{len(data)} bytes")
     meta = body.view(_META)[0]
     if meta["magic"] != _MAGIC or meta["version"] != _VERSION:
         found = f"magic {int(meta['magic']):#x}, format {int(meta['version'])}"
-        raise corrupt(path, "an LMDB file of data format 1", found)
+        raise corrupt("an LMDB file of data format 1", found)
     return meta

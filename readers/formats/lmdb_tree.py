@@ -70,7 +70,7 @@ class LMDBTree:
         self._data = data
         self._names = sorted(name.encode() for name in names)
         self._ranks = {name: rank for rank, name in enumerate(self._names)}
-        meta = read_meta(path, data, rows * len(self._names))
+        meta = read_meta(data, rows * len(self._names), self._corrupt)
         self._page_bytes = int(meta["free"]["pad"])
         self._halves = data.view("<u2")
         self._leaves, self._firsts = self._directory(meta, rows * len(self._names))

@@ -99,6 +99,29 @@ def test_a_program_may_end_in_the_middle_of_an_epoch(raw_path):
     assert (run.returncode, run.stdout, run.stderr) == (0, "end\n", "")
 
 
+_ENDLESS = """
+import sys
+from readers import Loader, open_dataset
+loader = Loader(open_dataset(sys.argv[1]), 4, workers=3, read_ahead=2)
+while True:
+    for batch in loader:
+        print("batch", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no signals between processes")
+def test_ctrl_c_ends_a_training_at_once(raw_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", _ENDLESS, str(raw_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("KeyboardInterrupt\n")
+
+
 def test_wrong_arguments(raw_path):
     dataset = open_dataset(raw_path)
     for arguments in ({"batch_size": 0}, {"workers": 0}, {"prefetch": 0}):

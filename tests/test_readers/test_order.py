@@ -177,7 +177,7 @@ def test_order_takes_no_memory_that_grows_with_the_dataset():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shuffle": "fulll"}, "expected 'full', 'blocks' or False, found 'fulll'"),
+        ({"shuffle": "fulll"}, "expected 'full', 'blocks' or False .*found 'fulll'"),
         ({"seed": -1}, "expected 0 to 2\\*\\*64 - 1, found -1"),
         ({"shuffle": "blocks"}, "needs a dataset with blocks"),
         ({"shuffle": "blocks", "blocks": Blocks.even(9)}, "expected to cover 10 rows, found 9"),

@@ -1,17 +1,16 @@
-"""Subsets, splits, mixtures, clips, weighted draws."""
+"""Subsets, splits, mixtures, weighted draws."""
 
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from support.batches import Noise, keys_of
-from support.crops import astronaut_crops, keys, write_crops
+from support.crops import keys, write_crops
 from support.datasets import fixed, text, values_for, write_dataset
 from torch.utils.data import DataLoader
 
-from readers import Loader, MixedDataset, RandomResizedCrop, Subset, class_balanced_weights, open_dataset
+from readers import Loader, MixedDataset, Subset, class_balanced_weights, open_dataset
 from readers.blocks import Blocks
 from readers.shards import ShardPool
 from shardspec.errors import UsageError
@@ -186,111 +185,3 @@ def test_a_mixture_of_other_classes_is_refused(tmp_path):
         MixedDataset([dataset.clips(1, by=None, once=("label",)) for dataset in (one, other)])
     without = [open_dataset(tmp_path / name, fields=["score"]) for name in ("real", "fake")]
     assert len(MixedDataset(without)) == 6
-
-
-# Clips.
-
-
-@pytest.fixture(scope="module")
-def video_path(tmp_path_factory):
-    """Two videos. In the first two tracks and a face without one, frames 0, 5, 10 ... with a gap; the second with one track."""
-    rows = [(0, f, t) for f in range(0, 60, 5) for t in (0, 1) if not (t == 1 and f == 30)]
-    rows += [(0, 60, -1)]
-    rows += [(1, f, 0) for f in range(0, 20, 2)]
-    ordinal = Counter()
-    keys = []
-    for item, _, _ in rows:
-        keys.append(f"{item:08d}-{ordinal[item]:06d}")
-        ordinal[item] += 1
-    schema = Schema(
-        (
-            text("key"),
-            fixed("image", "|u1", 16, 16, 3),
-            *(fixed(n, "<i8") for n in ("label", "frame", "track")),
-            fixed("box", "<f4", 4),
-        )
-    )
-    columns = {
-        "key": keys,
-        "image": np.stack(astronaut_crops(len(rows), 16)),
-        "label": np.array([item for item, _, _ in rows]),
-        "frame": np.array([frame for _, frame, _ in rows]),
-        "track": np.array([track for _, _, track in rows]),
-        "box": np.random.default_rng(0).random((len(rows), 4), np.float32),
-    }
-    root = tmp_path_factory.mktemp("video") / "d"
-    write_dataset(root, "lmdb", schema, columns, shard_rows=8)
-    return root
-
-
-def test_clips_are_neighbours_of_one_track_and_never_cross_a_gap(video_path):
-    dataset = open_dataset(video_path)
-    clips = dataset.clips(4)
-    frame, track, label = (dataset.column(name) for name in ("frame", "track", "label"))
-    found = [(label[r[0]], track[r[0]], frame[r].tolist()) for r in clips.rows]
-    for rows in clips.rows:
-        assert len(set(track[rows])) == len(set(label[rows])) == 1
-        assert len(set(np.diff(frame[rows]))) == 1
-    assert [f for item, t, f in found if (item, t) == (0, 0)] == [list(range(a, a + 20, 5)) for a in range(0, 45, 5)]
-    assert [f[0] for item, t, f in found if (item, t) == (0, 1)] == [0, 5, 10, 35, 40]
-    assert [f[0] for item, t, f in found if item == 1] == [0, 2, 4, 6, 8, 10, 12]
-    assert len(found) == 9 + 5 + 7
-    assert len(dataset.clips(4, stride=4)) == 3 + 2 + 2
-    assert len(dataset.clips(4, max_step=3)) == 7
-    assert len(dataset.clips(4, max_step=10)) == 9 + 8 + 7
-    assert len(dataset.clips(100)) == 0
-
-
-def test_clips_through_the_loader(video_path):
-    dataset = open_dataset(video_path)
-    clips = dataset.clips(4)
-    batches = list(Loader(clips, 8, shuffle="blocks", workers=2))
-    assert [tuple(batch["image"].shape) for batch in batches] == [
-        (8, 4, 3, 16, 16),
-        (8, 4, 3, 16, 16),
-        (5, 4, 3, 16, 16),
-    ]
-    assert batches[0]["box"].shape == (8, 4, 4)
-    assert batches[0]["label"].shape == (8,)
-    rows_of = {dataset[int(rows[0])]["key"]: rows for rows in clips.rows}
-    assert sorted(key for batch in batches for key in batch["key"]) == sorted(rows_of)
-    for batch in batches:
-        for key, image, box, frames in zip(batch["key"], batch["image"], batch["box"], batch["frame"], strict=True):
-            rows = rows_of[key]
-            assert frames.tolist() == dataset.column("frame")[rows].tolist()
-            assert torch.equal(image.permute(0, 2, 3, 1), torch.from_numpy(dataset.column("image")[rows]))
-            assert np.array_equal(box, dataset.column("box")[rows])
-    sample = clips[0]
-    assert sample["image"].shape == (4, 16, 16, 3)
-    assert clips.column("label").tolist() == [dataset.column("label")[rows[0]] for rows in clips.rows]
-    loader = DataLoader(clips, 8, sampler=clips.sampler(shuffle="blocks"), num_workers=1, collate_fn=clips.collate)
-    for one, other in zip(loader, batches, strict=True):
-        assert torch.equal(one["image"], other["image"])
-
-
-def test_the_frames_of_a_clip_are_cropped_alike(tmp_path):
-    schema = Schema((text("key"), fixed("image", "|u1", 40, 40, 3), fixed("frame", "<i8")))
-    image = astronaut_crops(1, 40)[0]
-    columns = {"key": [f"00000000-{i:06d}" for i in range(6)], "image": np.stack([image] * 6), "frame": np.arange(6)}
-    write_dataset(tmp_path / "d", "npy", schema, columns)
-    dataset = open_dataset(tmp_path / "d", decode={"image": RandomResizedCrop(16, scale=(0.1, 0.5))})
-    (batch,) = Loader(dataset.clips(3, stride=3, by=None), 2, seed=1)
-    for clip in batch["image"]:
-        assert torch.equal(clip[0], clip[1])
-        assert torch.equal(clip[0], clip[2])
-    assert not torch.equal(batch["image"][0], batch["image"][1])
-
-
-def test_a_clips_transform_sees_the_whole_clip(video_path):
-    def first_last(sample):
-        return {"image": sample["image"][[0, -1]]}
-
-    clips = open_dataset(video_path).clips(4, transform=first_last)
-    assert next(iter(Loader(clips, 4)))["image"].shape == (4, 2, 3, 16, 16)
-
-
-def test_wrong_clips(video_path, raw_path):
-    with pytest.raises(UsageError, match="expected 1 sample or more"):
-        open_dataset(video_path).clips(0)
-    with pytest.raises(ValueError, match="there is no field 'frame'"):
-        open_dataset(raw_path).clips(2)
