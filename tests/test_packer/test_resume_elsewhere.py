@@ -36,7 +36,7 @@ def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: A
     with monkeypatch.context() as patch:
         patch.setattr("packer.work.Work.run", stop)
         with pytest.raises(Stop):
-            build(source, out, engine="inline", **options)
+            build(source, out, engine="inline", workers="auto", **options)
     assert (out / ".build" / "plan.json").exists()
 
 

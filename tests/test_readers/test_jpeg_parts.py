@@ -15,6 +15,7 @@ from readers import CenterCrop, RandomResizedCrop, Resize, crops
 from readers.jpeg_parts import crop_jpeg
 from readers.seeding import sample_rng
 from shardspec.codecs import codec_for
+from shardspec.errors import CodecError
 
 FIELD = picture("image", "jpeg")
 CODEC = codec_for(FIELD)
@@ -28,6 +29,10 @@ def encode(image, **options):
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
     return file.getvalue()
+
+
+MARKED = encode(PHOTO, restart_marker_blocks=4)
+HEADER = MARKED[: MARKED.index(b"\xff\xda")]
 
 
 def divisors(number):
@@ -77,7 +82,7 @@ def test_a_part_decodes_to_the_pixels_of_the_whole(made, eighths, fast):
     ids=str,
 )
 def test_plans_give_the_same_with_parts_and_without(monkeypatch, plan):
-    data = encode(PHOTO, restart_marker_blocks=4)
+    data = MARKED
     cut = []
 
     def crop(*arguments):
@@ -108,10 +113,30 @@ def test_other_jpegs_are_decoded_whole(options):
 
 
 def test_damaged_markers_leave_the_decision_to_the_decoder():
-    data = bytearray(encode(PHOTO, restart_marker_blocks=4))
+    data = bytearray(MARKED)
     at = data.index(b"\xff\xd3")
     for damaged in (data[:at] + data[at + 2 :], data[: at + 1] + b"\xd5" + data[at + 2 :], data[:-2], data[:300], b""):
         assert crop_jpeg(bytes(damaged) + b"\0\0", (100, 100, 200, 200), 3) is None
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_damaged_bytes_give_a_picture_or_an_error_that_says_so(draws):
+    data = bytearray(MARKED)
+    for _ in range(draws.draw(st.integers(1, 4))):
+        at = draws.draw(st.integers(2, len(HEADER) + 40) | st.integers(2, len(data) - 1))
+        data[at] = draws.draw(st.sampled_from([0x00, 0x01, 0xFF, 0xD0, 0xD8, 0xDA]) | st.integers(0, 255))
+    try:
+        found = RandomResizedCrop(32).decode(bytes(data), FIELD, CODEC, sample_rng(0, 0, 0), None)
+    except CodecError:
+        return
+    assert found.shape == (32, 32, 3)
+
+
+def test_fill_bytes_before_markers_change_nothing():
+    filled = HEADER.replace(b"\xff\xc0", b"\xff\xff\xff\xc0") + MARKED[len(HEADER) :]
+    expected, found = (crop_jpeg(data, (100, 100, 200, 200), 3) for data in (MARKED, filled))
+    assert np.array_equal(simplejpeg.decode_jpeg(found.data), simplejpeg.decode_jpeg(expected.data))
 
 
 def test_what_the_header_carries_stays_in_front():
