@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import KINDS, PHOTOS, Source, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.data import KINDS, Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
 from benchmarks.residency import resident_shares
@@ -134,7 +134,7 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
             name = f"Loader, {format}, {way}"
             more = options | {way: True}
             entries.append(Entry(name, "benchmarks.reader_arms:loader", more, ours=True, facts=facts))
-        if ways and format == formats[0] and kind in PHOTOS:
+        if ways and format == formats[0] and kind == "photo500":  # smaller pictures get no markers
             root = folder / f"{kind}-{format}-restart-markers"
             facts = pack_ours(Source(source, kind), root, format, restart_markers=True)
             for way, fast in (("restart markers", False), ("restart markers, fast", True)):

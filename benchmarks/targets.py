@@ -64,7 +64,6 @@ TARGETS = (
     Target("JPEG crops, npy, fast", "jpeg", "Loader, npy, fast", "decode, fast", 0.95, 1.1, "FFCV"),
     Target("photos of 256, npy", "photo", "Loader, npy", _PHOTO, times=1.3),
     Target("photos of 256, LMDB", "photo", "Loader, lmdb", _PHOTO, times=1.3),
-    Target("photos of 256, npy, restart markers", "photo", "Loader, npy, restart markers", _PHOTO, times=1.5),
     Target("photos of 500, npy", "photo500", "Loader, npy", _PHOTO, of_limit=0.9, times=2.0),
     Target("photos of 500, LMDB", "photo500", "Loader, lmdb", _PHOTO, of_limit=0.9, times=2.0),
     Target("photos of 500, npy, restart markers", "photo500", "Loader, npy, restart markers", _PHOTO, 0.9, 2.0),

@@ -36,6 +36,12 @@ def test_pixels_are_those_of_other_encoders(subsampling: str, pillow: str) -> No
     assert np.array_equal(simplejpeg.decode_jpeg(found), simplejpeg.decode_jpeg(file.getvalue()))
 
 
+def test_small_pictures_get_none() -> None:
+    small, large = (encode_jpeg(scene(0, (400, height)), 90, "420") for height in (374, 375))
+    assert b"\xff\xdd" not in small
+    assert b"\xff\xdd" in large
+
+
 def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -> None:
     source = tmp_path / "source"
     write_picture(source / "a.png", scene(0, (480, 360)))
