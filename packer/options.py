@@ -63,9 +63,10 @@ class BuildOptions:
             raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
         if self.shared_detector and self.engine == "inline":
             raise UsageError("shared_detector: expected the processes engine, found inline, which detects by itself")
-        for name in ("workers", "item_timeout"):
-            if self.engine == "inline" and getattr(self, name) != getattr(BuildOptions, name):
-                raise UsageError(f"{name}: read only by the processes engine, found engine inline")
+        if self.engine == "inline" and str(self.workers) not in ("auto", "1"):
+            raise UsageError(f"workers: expected auto or 1 with engine inline, found {self.workers}")
+        if self.engine == "inline" and self.item_timeout != BuildOptions.item_timeout:
+            raise UsageError("item_timeout: read only by the processes engine, found engine inline")
         if self.on_error not in ("skip", "fail"):
             raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
         if (

@@ -227,6 +227,11 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> No
         BuildOptions(**options)
 
 
+@pytest.mark.parametrize("workers", [1, "1", "auto"])
+def test_one_worker_is_what_the_inline_engine_is(workers: int | str) -> None:
+    assert BuildOptions(workers=workers, engine="inline").workers == workers
+
+
 def test_recipe_and_options_share_no_name() -> None:
     assert not BUILD_OPTION_NAMES & {field.name for field in dataclasses.fields(Recipe)}
     assert BuildOptions(workers="3").workers == "3"
