@@ -20,7 +20,11 @@ _WORTH_CUTTING = 0.85
 _MARK = 0xFF
 _SOF0, _SOF1, _DRI, _SOS, _EOI = 0xC0, 0xC1, 0xDD, 0xDA, 0xD9
 _RST0, _RST_COUNT = 0xD0, 8
+_ALONE = frozenset({0x00, 0x01, *range(_RST0, _EOI + 1)})
+"""Codes that no length follows: a stuffed zero, TEM, restart markers, SOI, EOI. None belongs between a header's segments."""
 _BLOCK = 8
+_LEAST_WIDTH = 5
+"""Of a part, pixels. libjpeg-turbo interpolates no chroma that is one or two samples wide (``jdsample.c``), as that of a narrower part is."""
 
 
 class JPEGPart(NamedTuple):
@@ -58,8 +62,8 @@ def crop_jpeg(data: Buffer, box: tuple[float, float, float, float], margin: int)
     Returns
     -------
     JPEGPart or None
-        None where the picture has no restart markers, or others than described above, where it is not a baseline JPEG of one scan, or
-        where the box takes nearly all of it.
+        None where the picture has no restart markers, or others than described above, where it is not a baseline JPEG of one scan,
+        where the box takes nearly all of it, or where the part would be so narrow that it decodes otherwise.
     """
     view = memoryview(data)
     layout = _read_layout(view)
@@ -72,10 +76,12 @@ def crop_jpeg(data: Buffer, box: tuple[float, float, float, float], margin: int)
     top, bottom = _covering(box[1] - margin, box[3] + margin, layout.mcu_height, rows)
     if (right - left) * (bottom - top) > _WORTH_CUTTING * per_row * rows:
         return None
+    part_width = min(layout.width, right * width) - left * width
+    if part_width < _LEAST_WIDTH:
+        return None
     bounds = _intervals(np.frombuffer(view, np.uint8), layout.scan, per_row * rows)
     if bounds is None:
         return None
-    part_width = min(layout.width, right * width) - left * width
     part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
     header = bytearray(view[: layout.scan])
     header[layout.sides_at : layout.sides_at + 4] = part_height.to_bytes(2, "big") + part_width.to_bytes(2, "big")
@@ -100,6 +106,8 @@ def _read_layout(view: memoryview) -> _Layout | None:
             at += 1
             continue
         marker, length = view[at + 1], view[at + 2] << 8 | view[at + 3]
+        if marker in _ALONE:
+            return None
         if marker in (_SOF0, _SOF1):
             sides_at = at + 5
             height, width = view[at + 5] << 8 | view[at + 6], view[at + 7] << 8 | view[at + 8]
