@@ -19,7 +19,7 @@ from packer.entry_point import inherited_environment, module_command
 from packer.packed_rows import batch_rows, open_shard
 from packer.value_checks import ValueChecks
 from readers.formats.base import ShardReader
-from readers.formats.checks import DAMAGE_ADVICE
+from readers.formats.checks import without_advice
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
 from shardspec.formats import get_format
@@ -174,7 +174,7 @@ def _key(layout: Layout, manifest: Manifest, shard: Shard, row: int) -> str | No
 
 def _told(error: Exception, layout: Layout) -> str:
     """A reader's complaint without the file's name and the advice, which stand before it already."""
-    text = str(error).replace(f"{layout.root}/", "").split(f": {DAMAGE_ADVICE}", maxsplit=1)[0]
+    text = without_advice(error).replace(f"{layout.root}/", "")
     return text or type(error).__name__
 
 

@@ -51,11 +51,12 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
     if "faces" in steps:
         runtime["detector"] = _detector(recipe)
         names.add(runtime["detector"])
+        names.update(_OF_LANDMARKS[recipe.landmarks])
         if recipe.boxes is None:
             device = gpu_name(recipe.device)
             runtime |= {} if device is None else {"detector device": device}
-    if "faces" in steps:
-        names.update(_OF_LANDMARKS[recipe.landmarks])
+    if recipe.restart_markers:
+        names.add("opencv-python-headless")
     if recipe.progressive == "baseline":
         load_to_baseline()
         names.add("jpeglib")

@@ -35,7 +35,9 @@ _CONDITIONS: Mapping[str, _Condition] = {
         "encode", "with encode jpeg or webp", lambda options, _: options["encode"] in ("jpeg", "webp")
     ),
     "resize": _Condition(
-        "size", "with size", lambda options, _: options["size"] is not None or options["resize"] == "none"
+        "size",
+        "with size",
+        lambda options, steps: options["size"] is not None or options["resize"] == "none" or "faces" in steps,
     ),
     "restart_markers": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
     "size": _Condition(

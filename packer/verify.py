@@ -17,7 +17,7 @@ from packer.packed_rows import open_shard
 from packer.progress import Progress
 from packer.resources import usable_cores
 from packer.workspace import Workspace
-from readers.formats.checks import DAMAGE_ADVICE
+from readers.formats.checks import without_advice
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
@@ -167,8 +167,7 @@ def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
     except MissingDependencyError as error:
         return str(error)
     except DatasetError as error:
-        told = str(error).split(f": {DAMAGE_ADVICE}", maxsplit=1)[0]
-        return f"{told}: its SHA-256 is the manifest's, so what else the manifest says of it was changed, or it was packed so"
+        return f"{without_advice(error)}: its SHA-256 is the manifest's, so what else the manifest says of it was changed, or it was packed so"
     except Exception as error:  # a library's own complaint about a shard that only looks right
         path = layout.shard(shard, manifest.format)
         return f"{path}: expected a shard that opens, found {type(error).__name__}: {error}"

@@ -21,6 +21,8 @@ _WORTH_CUTTING = 60_000
 _MARK = 0xFF
 _SOF0, _SOF1, _DRI, _SOS, _EOI = 0xC0, 0xC1, 0xDD, 0xDA, 0xD9
 _RST0, _RST_COUNT, _RST_MASK = 0xD0, 8, 0xF8
+_ALONE = frozenset({0x00, 0x01, *range(_RST0, _EOI + 1)})
+"""Codes that no length follows: a stuffed zero, TEM, restart markers, SOI, EOI. None belongs between a header's segments."""
 _BLOCK = 8
 
 
@@ -63,8 +65,8 @@ def crop_jpeg(
     Returns
     -------
     JPEGPart or None
-        None where the picture has no restart markers, or others than described above, where it is not a baseline JPEG of one scan, or
-        where too little would be left out.
+        None where the picture has no restart markers, or others than described above, where it is not a baseline JPEG of one scan,
+        where too little would be left out, or where the part would be so narrow that it decodes otherwise.
     """
     view = memoryview(data)
     layout = _read_layout(view)
@@ -75,14 +77,17 @@ def crop_jpeg(
     width = layout.interval * layout.mcu_width
     left, right = _covering(box[0] - margin, box[2] + margin, width, per_row)
     top, bottom = _covering(box[1] - margin, box[3] + margin, layout.mcu_height, rows)
-    saved = layout.width * layout.height - (right - left) * width * (bottom - top) * layout.mcu_height
-    if saved < least_saved:
+    part_width = min(layout.width, right * width) - left * width
+    part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
+    if layout.width * layout.height - part_width * part_height < least_saved:
+        return None
+    if (
+        part_width < 2 * margin
+    ):  # chroma of one or two samples in a row is not interpolated (``jdsample.c``), whatever the whole's is
         return None
     bounds = _intervals(np.frombuffer(view, np.uint8), layout.scan, per_row * rows)
     if bounds is None:
         return None
-    part_width = min(layout.width, right * width) - left * width
-    part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
     header = bytearray(view[: layout.scan])
     header[layout.sides_at : layout.sides_at + 4] = part_height.to_bytes(2, "big") + part_width.to_bytes(2, "big")
     first = np.arange(top, bottom) * per_row + left
@@ -106,6 +111,8 @@ def _read_layout(view: memoryview) -> _Layout | None:
             at += 1
             continue
         marker, length = view[at + 1], view[at + 2] << 8 | view[at + 3]
+        if marker in _ALONE:
+            return None
         if marker in (_SOF0, _SOF1):
             sides_at = at + 5
             height, width = view[at + 5] << 8 | view[at + 6], view[at + 7] << 8 | view[at + 8]

@@ -171,4 +171,10 @@ def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: Batch
                 f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples tried first, "
                 f"found {found.dtype} {found.shape}: give every sample the same shape and dtype"
             )
-        out[name][place] = found
+        try:
+            out[name][place] = array  # not `found`: of Python's numbers alone numpy sees to it that they fit
+        except OverflowError as error:
+            raise SchemaError(
+                f"transform: expected field {name!r} as {expected.dtype}, as in the samples tried first, found {array}: "
+                "give every sample the same dtype"
+            ) from error

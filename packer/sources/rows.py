@@ -140,7 +140,12 @@ def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
     kinds = {type(value) for value, ok in zip(values, valid, strict=True) if ok}
     _check_kinds(column, kinds, values)
     if kinds == {int, float}:
-        values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
+        try:
+            values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
+        except OverflowError as error:
+            raise UsageError(
+                f"column {column!r}: expected finite numbers, found an integer beyond any float"
+            ) from error
         kinds = {float}
     if len(kinds) > 1:
         raise UsageError(

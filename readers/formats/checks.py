@@ -24,6 +24,11 @@ def corrupt(path: Path, expected: str, found: str) -> ShardCorruptError:
     return ShardCorruptError(f"{path}: expected {expected}, found {found}: {DAMAGE_ADVICE}")
 
 
+def without_advice(error: Exception) -> str:
+    """A complaint without the advice for damaged shards, for those who give advice of their own."""
+    return str(error).split(f": {DAMAGE_ADVICE}", maxsplit=1)[0]
+
+
 def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, step: int = 1) -> None:
     """Check that offsets of varying values start at 0, never fall, and end with the values.
 

@@ -241,3 +241,14 @@ def assert_same(schema: Schema, found: Columns, expected: Columns, rows: Sequenc
             assert column.tobytes() == whole.tobytes(), name
         else:
             assert [bytes(value) for value in column] == [bytes(value) for value in picked], name
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Whether two values of a field are the same, with the same dtype."""
+    if isinstance(expected, np.ndarray | np.generic):
+        assert found.dtype == expected.dtype
+        if expected.size == found.size == 0:  # rows of no bytes cannot be counted
+            return
+        assert np.array_equal(found, expected, equal_nan=expected.dtype.kind == "f")
+    else:
+        assert found == expected

@@ -95,6 +95,7 @@ def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], t
 
 def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(resize="none").size is None
+    assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="exact").size == 224  # type: ignore[arg-type]
     assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="none", size=64).size == 64  # type: ignore[arg-type]
     assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2
 

@@ -9,11 +9,13 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.command import run_packer
+from support.command import read_jsonl, run_packer
 from support.media import photograph, scene, write_picture
 from support.packed import stored_pictures
 
+from packer.recipe import Recipe, StepSpec
 from packer.restart_jpeg import encode_jpeg, restart_interval
+from packer.runtime import describe_runtime
 from readers.jpeg_parts import crop_jpeg
 
 
@@ -22,7 +24,9 @@ def test_rows_are_whole_numbers_of_intervals(width: int, mcu_width: int) -> None
     per_row = -(-width // mcu_width)
     interval = restart_interval(width, mcu_width)
     assert per_row % interval == 0
-    assert interval * mcu_width >= min(32, per_row * mcu_width)
+    others = [count * mcu_width for count in range(1, per_row + 1) if per_row % count == 0]
+    assert 32 <= interval * mcu_width <= 128 or not any(32 <= pixels <= 128 for pixels in others)
+    assert interval * mcu_width <= 128
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,23 @@ def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -
     assert part is not None
     assert (part.left, part.top, part.left + part.width, part.top + part.height) == (96, 96, 224, 208)
     assert np.asarray(Image.open(BytesIO(encoded))).shape == (360, 480, 3)
+
+
+def test_a_picture_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    write_picture(source / "a.png", scene(0, (48, 36)))
+    write_picture(source / "b.png", np.zeros((1, 65_501, 3), np.uint8))
+    options = ["--preset", "images", "--format", "npy", "--max-rejects", "50%", "--engine", "inline"]
+    run_packer("build", source, out, *options, "--restart-markers")
+    (reject,) = read_jsonl(out / "rejects.jsonl")
+    assert (reject["item"], reject["step"]) == ("b.png", "encode")
+    assert "the picture cannot be JPEG" in reject["reason"]
+
+
+def test_what_the_encoder_is_counts() -> None:
+    """Without a step that uses it, the encoder of other JPEGs is not OpenCV's."""
+    recipes = [Recipe(steps=(StepSpec("decode"),), restart_markers=marked) for marked in (False, True)]
+    assert ["opencv-python-headless" in describe_runtime(recipe) for recipe in recipes] == [False, True]
 
 
 def test_raw_pictures_have_none(tmp_path: Path) -> None:

@@ -269,6 +269,11 @@ class TestTable:
         floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
         assert [item.columns["x"] for item in floats.list_items("auto", "path").items] == [0.5, float(value)]
 
+    def test_an_integer_beyond_any_float_is_told(self, pictures: Path) -> None:
+        rows = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": 10**400}], pictures)
+        with pytest.raises(UsageError, match="column 'x': expected finite numbers"):
+            rows.list_items("auto", "path")
+
     def test_what_json_cannot_say_is_told(self, pictures: Path) -> None:
         table = pa.table({"path": ["0.png"], "when": pa.array([0], pa.timestamp("s"))})
         pq.write_table(table, pictures / "table.parquet")

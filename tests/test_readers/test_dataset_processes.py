@@ -7,23 +7,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from support.datasets import every_kind_schema, fixed, values_for, write_dataset
+from support.datasets import assert_equal, every_kind_schema, fixed, values_for, write_dataset
 from torch.utils.data import DataLoader
 
 from readers import open_dataset
 from readers.shards import MAX_DESCRIPTORS, open_shards
 from shardspec.formats import FORMATS
 from shardspec.schema import Schema
-
-
-def assert_equal(found, expected):
-    if isinstance(expected, np.ndarray | np.generic):
-        assert found.dtype == expected.dtype
-        if expected.size == found.size == 0:  # rows of no bytes cannot be counted
-            return
-        assert np.array_equal(found, expected, equal_nan=expected.dtype.kind == "f")
-    else:
-        assert found == expected
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.crops import astronaut_crops, keys
-from support.datasets import every_kind_schema, fixed, picture, text, values_for, write_dataset
+from support.datasets import assert_equal, every_kind_schema, fixed, picture, text, values_for, write_dataset
 from torch.utils.data import DataLoader
 
 import readers
@@ -22,16 +22,6 @@ from shardspec.errors import (
 )
 from shardspec.formats import FORMATS
 from shardspec.schema import Schema
-
-
-def assert_equal(found, expected):
-    if isinstance(expected, np.ndarray | np.generic):
-        assert found.dtype == expected.dtype
-        if expected.size == found.size == 0:  # rows of no bytes cannot be counted
-            return
-        assert np.array_equal(found, expected, equal_nan=expected.dtype.kind == "f")
-    else:
-        assert found == expected
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))

@@ -49,13 +49,8 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
 
 
 def test_an_epoch_no_longer_than_the_warm_up(raw_path):
-    def slow(sample):
-        time.sleep(0.005)
-        return sample
-
-    loader = Loader(open_dataset(raw_path), 15, workers=2, prefetch=4, sample_transform=slow)
-    found = diagnose(loader, lambda batch: None)
-    assert found.verdict.startswith("The loader is the limit")
+    found = diagnose(Loader(open_dataset(raw_path), 15, workers=2, prefetch=4), lambda batch: None)
+    assert found.loop_rate > 0
     assert found.loader_rate > 0
 
 

@@ -242,6 +242,8 @@ def test_no_number_loses_its_fraction(raw_path):
     assert batch["target"].tolist() == [0.5 if key in tried else 1.0 for key in keys(60)]
     (batch,) = Loader(dataset, 60, shuffle=False, sample_transform=soft(np.uint8(3), 4))
     assert (batch["target"].dtype, batch["target"].max()) == (torch.uint8, 4)
+    with pytest.raises(SchemaError, match=r"expected field 'target' as uint8.*found 300"):
+        list(Loader(dataset, 8, sample_transform=soft(np.uint8(3), 300)))
 
 
 def test_a_copy_goes_on_from_the_same_place_on_its_own(raw_path):
