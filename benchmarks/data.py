@@ -19,7 +19,7 @@ import numpy.typing as npt
 import simplejpeg
 import skimage.data
 
-from packer.restart_jpeg import encode_jpeg
+from packer.jpeg_encoder import encode_jpeg
 from packer.shards import write_shard
 from packer.writers.base import ShardSize
 from shardspec.columns import Columns
@@ -187,7 +187,7 @@ def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = F
 
 
 def _with_markers(kind: str, row: int) -> bytes:
-    return encode_jpeg(_photo(kind, row), QUALITY, "420")
+    return encode_jpeg(_photo(kind, row), QUALITY, "420", restart_markers=True)
 
 
 def _columns(source: Source, encode: Callable[[int], bytes], rows: range) -> Columns:

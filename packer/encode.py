@@ -139,11 +139,12 @@ def _picture_encoder(recipe: Recipe, codec: Codec | None) -> Callable[[npt.NDArr
     """What makes the bytes of a picture."""
     if codec is None:
         return fixed_bytes
-    if recipe.restart_markers:
+    if recipe.encode == "jpeg":
         encode: Callable[..., bytes] = import_target(
-            "packer.restart_jpeg:encode_jpeg", what="--restart-markers", extra="pack"
+            "packer.jpeg_encoder:encode_jpeg", what="encode jpeg", extra="pack"
         )
-        return partial(encode, quality=recipe.quality, subsampling=recipe.subsampling)
+        how = {"quality": recipe.quality, "subsampling": recipe.subsampling}
+        return partial(encode, **how, restart_markers=recipe.restart_markers)
     return codec.encode
 
 

@@ -30,8 +30,8 @@ _GAP = 6
 
 
 def preview(
-    path: Path,
-    out: Path,
+    path: str | Path,
+    out: str | Path,
     *,
     count: int | None = DEFAULT_COUNT,
     start: int = 0,
@@ -44,9 +44,9 @@ def preview(
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         A packed dataset with a picture in each sample.
-    out : Path
+    out : str or Path
         The sheet, ``.png``.
     count : int or None
         Samples to show; None shows all from `start` on.
@@ -71,6 +71,7 @@ def preview(
     UsageError
         Nothing can be shown, or the sheet would be too large.
     """
+    path, out = Path(path), Path(out)
     _check(out, count, start, cell)
     samples = PackedSamples(path, _wanted(path, geometry))
     rows = _choose(len(samples), count, start, seed)

@@ -60,12 +60,12 @@ class VerifyReport:
         return {**values, "ok": not self.problems, "problems": list(self.problems)}
 
 
-def verify(path: Path, *, deep: bool = False, progress: bool = False) -> VerifyReport:
+def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> VerifyReport:
     """Compare every file of a packed dataset with its manifest, by size and SHA-256, and the manifest with itself.
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         The dataset's folder.
     deep : bool
         Also decode every value of every sample, and check shapes, dtypes, ranges, that keys are unique, and that the index
@@ -78,6 +78,7 @@ def verify(path: Path, *, deep: bool = False, progress: bool = False) -> VerifyR
     DatasetError
         There is no manifest that can be read. Everything else is in the report.
     """
+    path = Path(path)
     layout = Layout(path)
     manifest = layout.load()
     entries = [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]

@@ -1,4 +1,8 @@
-"""JPEGs with restart markers, of which readers decode only the part that a crop needs (`readers.jpeg_parts`)."""
+"""JPEGs of pictures, by OpenCV's libjpeg-turbo: with the accurate DCT, as Pillow's.
+
+simplejpeg, which decodes them, encodes with the fast DCT below quality 96: at 95 crops of faces came out 0.8 dB worse and 4 % larger. With restart
+markers readers can decode only the part of a JPEG that a crop needs (`readers.jpeg_parts`).
+"""
 
 import cv2
 import numpy as np
@@ -31,8 +35,8 @@ def restart_interval(width: int, mcu_width: int) -> int:
     return next((count for count in fitting if count * mcu_width >= _LEAST_WIDTH), fitting[-1])
 
 
-def encode_jpeg(image: npt.NDArray[np.uint8], quality: int, subsampling: str) -> bytes:
-    """A picture as baseline JPEG, with restart markers if it has 150,000 pixels or more.
+def encode_jpeg(image: npt.NDArray[np.uint8], quality: int, subsampling: str, restart_markers: bool = False) -> bytes:
+    """A picture as baseline JPEG.
 
     Parameters
     ----------
@@ -40,6 +44,8 @@ def encode_jpeg(image: npt.NDArray[np.uint8], quality: int, subsampling: str) ->
     quality : int
         1 to 100.
     subsampling : {"444", "422", "420"}
+    restart_markers : bool
+        Whether it gets some, if it has 150,000 pixels or more.
 
     Raises
     ------
@@ -53,7 +59,7 @@ def encode_jpeg(image: npt.NDArray[np.uint8], quality: int, subsampling: str) ->
         )
     mcu_width, factor = _FACTORS[subsampling]
     options = {cv2.IMWRITE_JPEG_QUALITY: quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR: factor}
-    if height * width >= _LEAST_AREA:
+    if restart_markers and height * width >= _LEAST_AREA:
         options[cv2.IMWRITE_JPEG_RST_INTERVAL] = restart_interval(width, mcu_width)
     done, data = cv2.imencode(
         ".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [n for pair in options.items() for n in pair]
