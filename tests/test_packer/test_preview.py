@@ -39,7 +39,7 @@ def test_each_cell_is_its_sample_with_the_geometry_drawn_in(tmp_path: Path) -> N
 def test_plain_shows_the_pictures_alone(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 4)
     columns = face_columns(4)
-    preview(tmp_path / "faces", tmp_path / "s.png", columns=2, cell=CELL, geometry=False)
+    preview(str(tmp_path / "faces"), str(tmp_path / "s.png"), columns=2, cell=CELL, geometry=False)
     for row, cell in enumerate(_cells(tmp_path / "s.png", 2, 4)):
         valid = bool(columns["landmarks_valid"][row])
         assert np.array_equal(cell, draw(columns["image"][row], valid=valid, scale=2))

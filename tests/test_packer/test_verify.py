@@ -21,7 +21,7 @@ from shardspec.layout import Layout
 @pytest.mark.parametrize("format", sorted(FORMATS))
 def test_a_whole_dataset_has_no_problems(tmp_path: Path, format: str) -> None:
     manifest = write_faces(tmp_path, 12, format, codec="jpeg")
-    report = verify(tmp_path, deep=True)
+    report = verify(str(tmp_path), deep=True)
     assert report.problems == ()
     assert (report.samples, report.shards, report.digest) == (12, 3, manifest.digest)
     assert report.files == len(manifest.files) + sum(len(shard.files) for shard in manifest.shards)
