@@ -19,9 +19,10 @@ import numpy.typing as npt
 import simplejpeg
 import skimage.data
 
-from packer.jpeg_encoder import encode_jpeg
+from packer.restart_markers import restart_interval
 from packer.shards import write_shard
 from packer.writers.base import ShardSize
+from shardspec.codecs.jpeg import JPEGCodec
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation
 from shardspec.layout import Layout, describe_file
@@ -187,7 +188,9 @@ def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = F
 
 
 def _with_markers(kind: str, row: int) -> bytes:
-    return encode_jpeg(_photo(kind, row), QUALITY, "420", restart_markers=True)
+    picture = _photo(kind, row)
+    interval = restart_interval(*picture.shape[:2], "420")
+    return bytes(JPEGCodec(schema_of(kind)["image"]).encode(picture, restart_marker_blocks=interval))
 
 
 def _columns(source: Source, encode: Callable[[int], bytes], rows: range) -> Columns:

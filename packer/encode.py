@@ -1,7 +1,6 @@
 """Encoding: a sample's values become bytes, with what assembly needs to settle the schema."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -9,7 +8,8 @@ import numpy.typing as npt
 
 from packer.decode.jpeg_header import is_progressive
 from packer.recipe import Recipe
-from shardspec.codecs import Codec, codec_for
+from packer.restart_markers import restart_interval
+from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.registry import import_target
@@ -135,17 +135,19 @@ class Encoder:
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
 
 
-def _picture_encoder(recipe: Recipe, codec: Codec | None) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-    """What makes the bytes of a picture."""
+def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+    """What makes the bytes of a picture; `codec` is that of the field, None of raw ones."""
     if codec is None:
         return fixed_bytes
-    if recipe.encode == "jpeg":
-        encode: Callable[..., bytes] = import_target(
-            "packer.jpeg_encoder:encode_jpeg", what="encode jpeg", extra="pack"
-        )
-        how = {"quality": recipe.quality, "subsampling": recipe.subsampling}
-        return partial(encode, **how, restart_markers=recipe.restart_markers)
-    return codec.encode
+    encode: Callable[..., Buffer] = codec.encode
+    if not recipe.restart_markers:
+        return encode
+
+    def with_markers(image: npt.NDArray[np.uint8]) -> Buffer:
+        height, width = image.shape[:2]
+        return encode(image, restart_marker_blocks=restart_interval(height, width, recipe.subsampling))
+
+    return with_markers
 
 
 def _as_array(name: str, value: Any) -> npt.NDArray[Any]:

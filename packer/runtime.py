@@ -55,8 +55,6 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
         if recipe.boxes is None:
             device = gpu_name(recipe.device)
             runtime |= {} if device is None else {"detector device": device}
-    if recipe.encode == "jpeg":
-        names.add("opencv-python-headless")
     if recipe.progressive == "baseline":
         load_to_baseline()
         names.add("jpeglib")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.face_source import views, write_frames
+from support.ranks import run_script
 
 from shardspec.formats import FORMATS
 
@@ -18,9 +19,7 @@ FRAMES = 6
 def run(script: str, folder: Path, *arguments: object) -> dict[str, Any]:
     """The document of a run."""
     out = folder / f"{script}.json"
-    command = [sys.executable, "-m", f"benchmarks.{script}", *map(str, arguments), "--json", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script("-m", f"benchmarks.{script}", *arguments, "--json", out)
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 

@@ -1,13 +1,12 @@
 """The examples, as a user runs them: a few steps each, on data that `examples/make_data.py` makes."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, run_packer
+from support.command import REPOSITORY, run_packer
+from support.ranks import run_script
 
 EXAMPLES = REPOSITORY / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -15,16 +14,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 def run(*words: object, cwd: Path) -> Any:
     """Run Python in a process of its own; the JSON in the last line that it prints."""
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        env=environment(),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_script(*words, cwd=cwd)
     return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
 
 

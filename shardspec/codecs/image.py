@@ -13,7 +13,7 @@ from shardspec.errors import CodecError
 from shardspec.schema import Field
 
 
-class _PillowCodec:
+class PillowCodec:
     """RGB pictures, (H, W, 3) uint8, in one of Pillow's formats."""
 
     pillow_format: ClassVar[str]
@@ -25,11 +25,11 @@ class _PillowCodec:
         """What Pillow's ``save`` is told beside the format."""
         raise NotImplementedError
 
-    def encode(self, value: Any) -> Buffer:
-        """The encoded bytes of a picture."""
+    def encode(self, value: Any, **more: Any) -> Buffer:
+        """The encoded bytes of a picture; `more` goes to Pillow's ``save`` too."""
         file = io.BytesIO()
         try:
-            Image.fromarray(check_picture(self.field, value)).save(file, self.pillow_format, **self.options())
+            Image.fromarray(check_picture(self.field, value)).save(file, self.pillow_format, **self.options(), **more)
         except (OSError, ValueError) as error:
             raise CodecError(
                 f"field {self.field.name!r}: the picture cannot be {self.pillow_format}: {error}"
@@ -53,7 +53,7 @@ class _PillowCodec:
         return out
 
 
-class PNGCodec(_PillowCodec):
+class PNGCodec(PillowCodec):
     """Lossless. Configuration: ``level``, zlib's 0 to 9; not needed to decode."""
 
     pillow_format = "PNG"
@@ -63,7 +63,7 @@ class PNGCodec(_PillowCodec):
         return {"compress_level": int(self.field.codec.configuration.get("level", 3))}
 
 
-class WebPCodec(_PillowCodec):
+class WebPCodec(PillowCodec):
     """Lossy, about a third smaller than JPEG at the same look, slower to decode. Configuration: ``quality``, 1 to 100."""
 
     pillow_format = "WEBP"

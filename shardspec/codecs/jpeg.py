@@ -1,4 +1,7 @@
-"""``jpeg``: pictures through libjpeg-turbo (simplejpeg, which bundles it and releases the GIL)."""
+"""``jpeg``: pictures encoded by Pillow and decoded by simplejpeg. Both bundle libjpeg-turbo and release the GIL.
+
+simplejpeg decodes into the batch, but encodes with the fast DCT below quality 96: at 95 crops of faces came out 0.8 dB worse and 4 % larger.
+"""
 
 from typing import Any
 
@@ -6,37 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from shardspec.codecs.base import check_picture
+from shardspec.codecs.image import PillowCodec
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
-from shardspec.schema import Field
 
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 
 
-class JPEGCodec:
+class JPEGCodec(PillowCodec):
     """RGB pictures, (H, W, 3) uint8, as baseline JPEG.
 
     Configuration: ``quality``, 1 to 100; ``subsampling``, ``"444"``, ``"422"`` or ``"420"`` (chroma at full, half and quarter
     resolution). Neither is needed to decode. Files kept as they came may be grey or progressive; they decode to RGB too.
     """
 
-    def __init__(self, field: Field) -> None:
-        self.field = field
-        self.quality = int(field.codec.configuration.get("quality", DEFAULT_QUALITY))
-        self.subsampling = str(field.codec.configuration.get("subsampling", DEFAULT_SUBSAMPLING))
+    pillow_format = "JPEG"
 
-    def encode(self, value: Any) -> Buffer:
-        """The JPEG bytes of a picture."""
-        picture = check_picture(self.field, value)
-        try:
-            data: bytes = simplejpeg.encode_jpeg(
-                picture, quality=self.quality, colorspace="RGB", colorsubsampling=self.subsampling
-            )
-        except ValueError as error:
-            raise CodecError(f"field {self.field.name!r}: the picture cannot be JPEG: {error}") from error
-        return data
+    def options(self) -> dict[str, Any]:
+        """Quality, and the subsampling as Pillow spells it."""
+        configuration = self.field.codec.configuration
+        subsampling = ":".join(str(configuration.get("subsampling", DEFAULT_SUBSAMPLING)))
+        return {"quality": int(configuration.get("quality", DEFAULT_QUALITY)), "subsampling": subsampling}
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
         """The picture; `out`, if given, is (H, W, 3) uint8, C-contiguous."""

@@ -2,21 +2,23 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 from support.command import COMMAND_LIMIT_S, environment
 
 
-def run_script(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Run Python on a file, or on ``-c`` and a text, with its arguments, to a good end."""
+def run_script(*arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run Python on a file, on ``-m`` and a module, or on ``-c`` and a text, with its arguments, to a good end."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=environment(),
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=COMMAND_LIMIT_S,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 

@@ -1,14 +1,13 @@
 """`packer bench`: what is counted on each side, and what it comes to."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.builds import write_pictures
-from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, run_packer
+from support.command import run_packer
+from support.ranks import run_script
 
 from benchmarks.pack_vs_raw import problems
 from packer.api import build, open_source
@@ -193,16 +192,7 @@ def test_the_figures_that_are_reckoned() -> None:
 def test_the_benchmark_writes_what_its_schema_says(tmp_path: Path) -> None:
     tiny = ("--photos", 4, "--seconds", 0.05, "--runs", 1, "--batches", 1, "--workers", 1, "--batch-size", 4)
     words = ["--recipes", "images", "--ways", "npy raw", "--folder", tmp_path, "--out", tmp_path / "results"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.pack_vs_raw", *map(str, (*tiny, *words))],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_script("-m", "benchmarks.pack_vs_raw", *tiny, *words)
     (path,) = (tmp_path / "results").glob("pack_vs_raw-*.json")
     document = json.loads(path.read_text())
     assert problems(document) == []
