@@ -169,6 +169,8 @@ def main() -> None:
     options = parser.parse_args()
     now = datetime.now(UTC)
     commit = (git("rev-parse", "--short=12", "HEAD") or ["unknown"])[0]
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         results = measure(Path(folder), options)
     document = {

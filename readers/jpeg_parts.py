@@ -81,9 +81,8 @@ def crop_jpeg(
     part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
     if layout.width * layout.height - part_width * part_height < least_saved:
         return None
-    if (
-        part_width < 2 * margin
-    ):  # chroma of one or two samples in a row is not interpolated (``jdsample.c``), whatever the whole's is
+    # Chroma of one or two samples in a row is not interpolated (``jdsample.c``), whatever the whole's is.
+    if part_width < 2 * margin:
         return None
     bounds = _intervals(np.frombuffer(view, np.uint8), layout.scan, per_row * rows)
     if bounds is None:
