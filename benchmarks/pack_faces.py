@@ -230,8 +230,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--json", type=Path, help="write everything that was measured here")
     options = parser.parse_args()
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-    found: dict[str, Any] = {"machine": machine(), "versions": versions(LIBRARIES), "settings": settings}
+    settings = {name: getattr(options, name) for name in ("every", "copies", "runs", "workers")}
+    found: dict[str, Any] = {
+        "benchmark": "pack_faces",
+        "machine": machine(),
+        "versions": versions(LIBRARIES),
+        "settings": {"video": options.video.name, **settings},
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found["stages"] = stages(options.video, options.every, options.runs, folder)
