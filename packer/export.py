@@ -16,6 +16,7 @@ import numpy as np
 from packer.fields import RESERVED
 from packer.folder import refuse_files
 from packer.packed_samples import PackedSamples
+from packer.plurals import counted
 from packer.progress import Progress
 from packer.resources import usable_cores
 from packer.tables import TABLES, Table
@@ -63,7 +64,7 @@ class ExportResult:
     def describe(self) -> str:
         """The folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
-        return f"{self.path}: {done}{self.samples} samples, {self.pictures} pictures, {self.table.name}"
+        return f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}, {self.table.name}"
 
 
 def export(

@@ -21,6 +21,7 @@ from packer.part import Part
 from packer.part_rows import SchemaSettler
 from packer.pipeline import Step, check_steps
 from packer.plan import Plan, describe_made, describe_mismatch, is_storable, make_plan
+from packer.plurals import counted
 from packer.progress import Progress
 from packer.recipe import Recipe
 from packer.reports import ReportWriter
@@ -52,19 +53,18 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.frames_without_sample:
-            lost.append(f"{counts.frames_without_sample} frames without a sample")
-        return f"{super()._contents()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
+            lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
+        return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
 
     def _describe_progressive(self) -> str:
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
         if not count:
             return ""
+        pictures = counted(self.counts.samples, "picture")
         if stored == "baseline":
-            return (
-                f"\n{count} of {self.counts.samples} pictures were progressive JPEGs: stored as baseline, without loss"
-            )
+            return f"\n{count} of {pictures} came as progressive JPEGs: stored as baseline, without loss"
         return (
-            f"\n{count} of {self.counts.samples} pictures are progressive JPEGs, stored as they are: they decode about three "
+            f"\n{count} of {pictures} came as progressive JPEGs, and stored as they are they decode about three "
             "times slower in every epoch than baseline ones, which --progressive baseline makes of them without loss"
         )
 
@@ -193,7 +193,7 @@ class Job:
                 [Unit("task", number) for number in missing],
                 on_event,
                 shared_detector=self._shares_detector(),
-                announced=f"packing: {plan.items} items{before} into {self._recipe.format} shards",
+                announced=f"packing: {counted(plan.items, 'item')}{before} into {self._recipe.format} shards",
             )
 
     def _shares_detector(self) -> bool:
@@ -228,7 +228,7 @@ class Job:
             # Nothing is worth a resume: the call that mends this has another plan, which what is here would only refuse.
             space.give_up(space.final / REJECTS_NAME)
             raise TooManyRejectsError(
-                f"none of {counts.items} items gave a sample, so nothing was packed: {shown} (all reasons: {space.reasons})"
+                f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
             )
         config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
@@ -247,7 +247,7 @@ class Job:
         share = counts.rejected_items / counts.items
         if share > self._options.max_rejects:
             raise TooManyRejectsError(
-                f"{result.path}: packed, but {counts.rejected_items} of {counts.items} items ({share:.1%}) were rejected, "
+                f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were rejected, "
                 f"more than {self._options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
                 result,
             )

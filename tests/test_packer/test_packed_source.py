@@ -148,7 +148,7 @@ def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec
         assert build(tmp_path / "in", tmp_path / "out", **how).counts.samples == 12
         assert not any(sample["image"].any() for sample in samples_of(tmp_path / "out"))
     else:
-        with pytest.raises(TooManyRejectsError, match=r"none of 12 items gave a sample.*read-only"):
+        with pytest.raises(TooManyRejectsError, match=r"no item gave a sample \(12 in all\).*read-only"):
             build(tmp_path / "in", tmp_path / "out", **how)
 
 
@@ -173,7 +173,7 @@ def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: 
     options = ("--size", "24", "--steps", "decode,steps_over_packed:mirror_twice,resize", "--quiet", "--workers", "2")
     env = environment(python_path=Path(__file__).parent)
     done = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
-    assert "80 samples in 1 lmdb shards" in done.stdout
+    assert "80 samples in 1 lmdb shard (" in done.stdout
     inline = build(
         tmp_path / "in",
         tmp_path / "inline",
