@@ -11,7 +11,7 @@ from typing import Any
 
 from packer.durable import fsync_folder, remove_tree
 from shardspec.errors import BuildError, ShardspecError
-from shardspec.layout import MANIFEST_NAME
+from shardspec.layout import MANIFEST_NAME, REJECTS_NAME
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Workspace:
 
     @property
     def reasons(self) -> Path:
-        """Why no item gave a sample, one JSON line each: all that is left of a build that was given up for that."""
-        return self.root / "rejects.jsonl"
+        """Why no item gave a sample (`shardspec.layout.Layout.reasons`): all that is left of a build that was given up for that."""
+        return self.root / REJECTS_NAME
 
     @property
     def logs(self) -> Path:
