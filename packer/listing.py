@@ -8,6 +8,7 @@ from typing import Any
 
 from packer.item import ALSO, BOXES_FROM, Item, ItemFile
 from packer.packed_items import PACKED_ROW
+from packer.plurals import counted
 from packer.recipe import SAMPLING, Recipe
 from packer.sidecar import open_sidecar
 from packer.sources.base import Listing, Source, describe_path, name_inside
@@ -28,9 +29,10 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
-        raise UsageError(
-            f"expected items to pack, found none among {listing.ignored} files, none of which is a picture or video by its suffix"
+        ignored = (
+            f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
         )
+        raise UsageError(f"expected items to pack, found none{ignored}")
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
