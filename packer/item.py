@@ -80,6 +80,20 @@ class Item:
             raise ValueError(f"item {self.name!r} has no path")
         return Path(self.path)
 
+    def changes(self) -> Iterator[str]:
+        """Which of the item's files are no longer what they were when it was listed, in words."""
+        own = [] if self.path is None else [ItemFile(self.name, self.path, self.bytes, self.mtime_ns)]
+        for file in [*own, *self.files.values()]:
+            if not file.mtime_ns:  # no file that was looked at
+                continue
+            try:
+                found = Path(file.path).stat()
+            except OSError:
+                yield f"{file.name!r} was there when the build was planned"
+            else:
+                if (found.st_size, found.st_mtime_ns) != (file.bytes, file.mtime_ns):
+                    yield f"{file.name!r} has changed since the build was planned"
+
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
     """Items `start` to `stop` (exclusive) of a plan's items file, in which the first one's line begins at `offset`."""

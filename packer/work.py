@@ -111,14 +111,10 @@ class Work:
             if item.index in verdicts:
                 raise StepError(*verdicts[item.index])
             self._append_samples(item, report, part)
-            if not report.samples:
-                reasons = ", ".join(f"{reason} ({len(frames)} frames)" for reason, frames in report.skipped.items())
-                raise StepError(self._recipe.chain[-1].use, reasons or "the steps gave no sample")
         except StepError as error:
             part.rollback(mark)
-            report = ItemReport(
-                item.name, frames=report.frames, faces=report.faces, step=error.step, reason=error.reason
-            )
+            reason = "; ".join([error.reason, *item.changes()])
+            report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
         part.reports.append(report)
         return report
 
@@ -126,9 +122,6 @@ class Work:
         assert self._pipeline is not None
         assert self._encoder is not None
         for number, sample in enumerate(self._pipeline.run(item, report)):
-            if not isinstance(sample, dict):
-                last = self._recipe.chain[-1].use
-                raise StepError(last, f"expected a sample, a dict of fields, found {type(sample).__name__}")
             try:
                 row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
                 part.append(row)
