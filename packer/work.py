@@ -6,6 +6,7 @@ from typing import Any
 
 from packer.assemble import PlannedShards
 from packer.detect.detections import FaceDetector
+from packer.durable import writing
 from packer.encode import Encoder
 from packer.item import Item, ItemReport, read_items
 from packer.packed_items import PACKED_KEY, sample_key
@@ -70,7 +71,7 @@ class Work:
         BuildError
             The job cannot go on, whatever the item.
         """
-        with self.workspace.writing():
+        with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
             if unit.do == "join":
