@@ -9,10 +9,11 @@ from typing import Any
 from packer.item import ALSO, BOXES_FROM, Item, ItemFile
 from packer.packed_items import PACKED_ROW
 from packer.plurals import counted
-from packer.recipe import SAMPLING, Recipe
+from packer.recipe import Recipe
 from packer.sidecar import open_sidecar
 from packer.sources.base import Listing, Source, describe_path, name_inside
 from packer.suffixes import is_video
+from packer.unread_options import SAMPLING
 from shardspec.errors import UsageError
 
 
@@ -38,6 +39,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column))
     _check_also(listing.items, recipe)
+    _check_label_maps(listing, recipe)
     if recipe.boxes is not None:
         sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
         if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
@@ -91,6 +93,16 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
                 raise UsageError(
                     f"{name}: read only of videos, found a packed dataset, whose samples are taken as they are"
                 )
+
+
+def _check_label_maps(listing: Listing, recipe: Recipe) -> None:
+    """A label map stays one: it must not be resized by averaging because nobody thought of it."""
+    resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
+    if resizes and listing.label_maps and recipe.also_resample != "nearest":
+        raise UsageError(
+            f"also_resample: expected nearest, by which {', '.join(map(repr, listing.label_maps))} of the packed dataset was cut, "
+            f"found {recipe.also_resample}: give --also-resample nearest"
+        )
 
 
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
