@@ -125,6 +125,8 @@ class ItemReport:
         Frames that gave no sample, by reason.
     progressive : int
         Samples whose picture came as a progressive JPEG and was not decoded and encoded anew.
+    marked : int
+        Samples whose picture has restart markers, where the recipe asks for them.
     damage : str or None
         What could not be read, or cut, of an item that gave samples.
     step, reason : str or None
@@ -137,6 +139,7 @@ class ItemReport:
     faces: int | None = None
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
+    marked: int = 0
     damage: str | None = None
     step: str | None = None
     reason: str | None = None

@@ -130,6 +130,7 @@ class Work:
                 raise StepError("encode", str(error)) from error
             report.samples += 1
             report.progressive += sum(value.progressive for value in row.values())
+            report.marked += sum(value.marked for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
         """Concatenate the parts of a task's items, which then go. May be done again after a crash at any moment."""

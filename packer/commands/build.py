@@ -52,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
         if error.result is None:
             raise
         result, too_many = error.result, error
-    print_result(options, replace(result, path=Path(options.out)), **result.counts.to_json())
+    print_result(
+        options, replace(result, path=Path(options.out)), **result.counts.to_json(), restart_marked=result.marked
+    )
     if too_many is not None:
         raise too_many
     return 0
