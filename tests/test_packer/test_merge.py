@@ -129,7 +129,7 @@ def test_more_classes_than_the_labels_can_number_are_refused(tmp_path: Path) -> 
     schema, classes = face_schema(), 50
     for place, name in enumerate("abc"):
         names = tuple(f"class {number:03d}" for number in range(classes * place, classes * (place + 1)))
-        label = Field("label", "fixed", "|i1", classes=names)
+        label = Field("label", "fixed", "|i1", (), classes=names)
         columns = {**face_columns(3), "label": np.zeros(3, np.int8)}
         fields = tuple(label if field.name == "label" else field for field in schema)
         write_dataset(tmp_path / name, "npy", Schema(fields), columns)

@@ -192,7 +192,9 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     counts = build_with(tmp_path, "kill_itself")
     assert (counts["items"], counts["packed_items"], counts["rejected_items"]) == (37, 36, 1)
     rejects = rejects_of(tmp_path / "out")
-    assert rejects["33-bad.png"].startswith("worker: brought down a worker 3 times, by itself (signal 9")
+    assert rejects["33-bad.png"].startswith(
+        "worker: brought down a worker 3 times, by itself (signal 9, as when memory runs out"
+    )
     assert read_log(tmp_path / "log") == ["33-bad.png"] * 5  # twice in its task, three times alone
     check_whole(tmp_path / "out")
 
@@ -202,7 +204,7 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     [
         (
             "kill_itself",
-            "died at 'b-bad.png' (signal 9): ",
+            "died at 'b-bad.png' (signal 9, as when memory runs out): ",
             [
                 "its task is run again",
                 "its task is run again, item by item",
