@@ -1,20 +1,32 @@
 """``packer.build``: the build as a Python call."""
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packer.job import BuildResult, Job
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.pipeline import Step
-from packer.recipe import Recipe, StepSpec
+from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.sources.base import Source
 from packer.sources.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
 from packer.sources.table import TABLE_SUFFIXES, TableSource
 from shardspec.errors import UsageError
+
+OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
+"""Options of the build, as keyword arguments, on the command line and in a recipe file."""
+
+_INSTEAD: Mapping[str, str] = {
+    "config": "give the keys of the file as arguments, **tomllib.load(file)",
+    "dry_run": "call packer.estimate.estimate",
+    "quiet": "give progress=False",
+    "json": "take what the build returns",
+}
+"""Options of the command line alone, and what there is in their place."""
 
 
 def build(
@@ -52,6 +64,7 @@ def build(
     ResumeMismatchError, BuildLockedError, BuildError, TooManyRejectsError
         See `packer.job.Job.run`.
     """
+    _refuse_unknown(options)
     how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
     functions: dict[str, Step] = {}
     if recipe is None:
@@ -96,6 +109,14 @@ def open_source(source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | S
             f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), found a file {path.suffix or 'without suffix'}"
         )
     return TableSource(path)
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    """See that every keyword argument is an option of the build; one of the command line is answered with what to do instead."""
+    for name in names:
+        if name in _INSTEAD:
+            raise UsageError(f"{name}: an option of the command line alone; in Python, {_INSTEAD[name]}")
+    refuse_unknown(names, (*OPTION_NAMES, "recipe", "progress"))
 
 
 def _name_step(step: Any, functions: dict[str, Step]) -> Any:

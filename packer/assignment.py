@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
+from packer.plurals import counted
 from shardspec.errors import UsageError
 from shardspec.schema import NAME
 
@@ -79,7 +80,7 @@ def assign_groups(names: Sequence[str], sizes: Sequence[int], ratios: Mapping[st
     """
     if len(names) < len(ratios):
         raise UsageError(
-            f"expected as many groups as splits or more, found {len(names)} groups for {len(ratios)} splits: "
+            f"expected as many groups as splits or more, found {counted(len(names), 'group')} for {len(ratios)} splits: "
             "split by a field with more values"
         )
     total = sum(sizes)

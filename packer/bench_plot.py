@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from packer.bench_report import BenchReport
+from packer.plurals import counted
 from shardspec.errors import UsageError
 
 _RAW, _PACKED = "#b0413e", "#2f6690"
@@ -27,7 +28,7 @@ def plot(report: BenchReport, path: Path) -> None:
         label = f"{name}: {side.samples_per_s:,.0f}"
         bars.bar([label], [side.samples_per_s], yerr=spread, color=colour, capsize=6)
     bars.set_yscale("log")
-    bars.set_ylabel(f"samples/s, {report.workers} workers")
+    bars.set_ylabel(f"samples/s, {counted(report.workers, 'worker')}")
     paid = report.paid_after_epochs or 0
     epochs = np.linspace(0, max(_LEAST_EPOCHS, 2 * paid), 50)
     lines.plot(epochs, epochs * report.raw.epoch_s, color=_RAW, label="raw")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from packer.plurals import counted
+
 _MB = 1e6
 
 
@@ -157,7 +159,7 @@ class BenchReport:
         lines = [
             f"Packing took {_figure(self.pack.seconds)} s ({how}), "
             + ("which no number of epochs pays for." if paid is None else f"paid for after {paid:.2g} epochs."),
-            f"Medians of {len(self.raw.rates)} runs of each in turn (least to most), {self.seconds:g} s a run, {self.workers} workers. "
+            f"Medians of {counted(len(self.raw.rates), 'run')} of each in turn (least to most), {self.seconds:g} s a run, {counted(self.workers, 'worker')}. "
             f"Raw: {self.measured_items} of {self.items} items, drawn at random, the recipe's steps in as many processes; a video's "
             "frames are decoded in one go, which is kinder than fetching each by itself. "
             f"Packed: readers.Loader, all fields, shuffled, batches of {self.batch_size}. Each side was warmed up before.",

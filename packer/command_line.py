@@ -64,7 +64,8 @@ def _run(options: Namespace, arguments: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         status: int = import_module(f"packer.commands.{name}").run(options)
     except KeyboardInterrupt:
-        again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if name in AGAIN else ""
+        writes = name in AGAIN and not getattr(options, "dry_run", False)
+        again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if writes else ""
         print(f"packer: interrupted{again}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except ShardspecError as error:

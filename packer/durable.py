@@ -3,7 +3,22 @@
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from shardspec.errors import BuildError, ShardspecError
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What the system refuses inside (disk full, read-only folder) becomes a `BuildError` that names the file, or else the folder."""
+    try:
+        yield
+    except ShardspecError:  # some of them are OSErrors too
+        raise
+    except OSError as error:
+        raise BuildError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from error
 
 
 def write_durably(path: Path, data: bytes) -> None:

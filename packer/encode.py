@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.decode.jpeg_header import is_progressive
+from packer.decode.jpeg_header import has_restart_markers, is_progressive
 from packer.recipe import Recipe
 from packer.restart_markers import restart_interval
 from shardspec.codecs import codec_for
@@ -30,12 +30,16 @@ class ColumnSpec(NamedTuple):
 
 
 class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, the column it belongs to, and whether it came as a progressive JPEG."""
+    """One value's bytes, its decoded shape, the column it belongs to, and whether it came as a progressive JPEG.
+
+    Where a recipe asks for restart markers, `marked` says whether the bytes of ``image`` have them.
+    """
 
     data: Buffer
     shape: tuple[int, ...]
     spec: ColumnSpec
     progressive: bool = False
+    marked: bool = False
 
 
 def image_codec(recipe: Recipe) -> NamedConfig:
@@ -78,6 +82,7 @@ class Encoder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
+        self._marks = recipe.restart_markers
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossy = recipe.encode in ("jpeg", "webp")
         self._also = recipe.also_field
@@ -109,6 +114,8 @@ class Encoder:
                 out[name] = self._keep(kept[1], value)
             else:
                 out[name] = self._value(name, value, lossless=name in lossless)
+        if self._marks and "image" in out:
+            out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
 
     def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:

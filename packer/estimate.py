@@ -14,6 +14,7 @@ from packer.listing import list_items
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.plan import Plan, make_plan
+from packer.plurals import counted
 from packer.recipe import Recipe
 from packer.resources import count_workers
 from packer.runtime import describe_runtime
@@ -79,11 +80,12 @@ class Estimate:
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
-            f"{plan.items} items in {len(plan.tasks)} tasks, {plan.ignored} files ignored\n"
+            f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, {counted(plan.ignored, 'file')} ignored\n"
             f"recipe: {recipe}\n"
-            f"tried {self.tried_items} items: {self.tried_samples} samples, {self.tried_rejects} rejects{reason}\n"
-            f"about {self.samples} samples, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
-            f"{self.free_bytes / 1e6:.0f} MB free: {room}), {self.seconds:.0f} s with {self.workers} workers"
+            f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
+            f"{counted(self.tried_rejects, 'reject')}{reason}\n"
+            f"about {counted(self.samples, 'sample')}, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
+            f"{self.free_bytes / 1e6:.0f} MB free: {room}), {self.seconds:.0f} s with {counted(self.workers, 'worker')}"
         )
 
 

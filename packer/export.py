@@ -7,20 +7,23 @@ import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from packer.durable import writing
 from packer.fields import RESERVED
 from packer.folder import refuse_files
 from packer.packed_samples import PackedSamples
+from packer.plurals import counted
 from packer.progress import Progress
 from packer.resources import usable_cores
 from packer.tables import TABLES, Table
 from shardspec.codecs import codec_for
-from shardspec.errors import BuildError, ShardspecError, UsageError
+from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.registry import resolve
 from shardspec.schema import Field, NamedConfig, Schema
@@ -63,7 +66,7 @@ class ExportResult:
     def describe(self) -> str:
         """The folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
-        return f"{self.path}: {done}{self.samples} samples, {self.pictures} pictures, {self.table.name}"
+        return f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}, {self.table.name}"
 
 
 def export(
@@ -105,21 +108,15 @@ def export(
     samples = PackedSamples(Path(source))
     staging = target.with_name(f".{target.name}.exporting")
     try:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        columns = _Columns(samples.schema)
-        rows = table_class(staging / f"table.{table}", columns.kinds())
-        try:
-            pictures = _write(samples, staging, columns, rows, progress)
-        finally:
-            rows.close()
-        counts = {"samples": len(samples), "pictures": pictures}
-        (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
-        os.replace(staging, target)
-    except OSError as error:
-        if isinstance(error, ShardspecError):  # some of them are OSErrors too
-            raise
-        raise BuildError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from error
+        with writing(target):
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            columns = _Columns(samples.schema)
+            with closing(table_class(staging / f"table.{table}", columns.kinds())) as rows:
+                pictures = _write(samples, staging, columns, rows, progress)
+            counts = {"samples": len(samples), "pictures": pictures}
+            (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
+            os.replace(staging, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)  # gone already, unless it was cut off
         samples.rows.close()

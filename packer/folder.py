@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import filelock
 
-from packer.durable import remove_tree, write_durably
+from packer.durable import remove_tree, write_durably, writing
 from packer.workspace import Workspace
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
@@ -33,7 +33,7 @@ def locked(workspace: Workspace) -> Iterator[None]:
     refuse_files(workspace.out)
     _refuse_inside_dataset(workspace.out)
     made = not workspace.root.exists()
-    with workspace.writing():
+    with writing(workspace.out):
         workspace.create()
         lock = filelock.FileLock(workspace.lock, timeout=0)
         try:

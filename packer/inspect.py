@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.counts import total
+from packer.plurals import counted
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 
@@ -41,10 +42,10 @@ def render(path: Path) -> str:
     manifest: Manifest = Layout(path).load()
     facts = describe(path)
     lines = [
-        f"{path}: {facts['samples']} samples, {manifest.format}, {len(manifest.shards)} shards, {facts['bytes'] / 1e6:.1f} MB",
+        f"{path}: {counted(facts['samples'], 'sample')}, {manifest.format}, {counted(len(manifest.shards), 'shard')}, {facts['bytes'] / 1e6:.1f} MB",
         f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
-        f"{facts['frames_without_sample']} frames without a sample, {facts['damaged_items']} damaged videos, "
-        f"{facts['ignored_files']} files ignored, {facts['progressive_jpegs']} progressive JPEGs found",
+        f"{counted(facts['frames_without_sample'], 'frame')} without a sample, {counted(facts['damaged_items'], 'damaged video')}, "
+        f"{counted(facts['ignored_files'], 'file')} ignored, {counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
         f"digest: {facts['digest']}",
         "fields:",
     ]

@@ -80,6 +80,20 @@ class Item:
             raise ValueError(f"item {self.name!r} has no path")
         return Path(self.path)
 
+    def changes(self) -> Iterator[str]:
+        """Which of the item's files are no longer what they were when it was listed, in words."""
+        own = [] if self.path is None else [ItemFile(self.name, self.path, self.bytes, self.mtime_ns)]
+        for file in [*own, *self.files.values()]:
+            if not file.mtime_ns:  # no file that was looked at
+                continue
+            try:
+                found = Path(file.path).stat()
+            except OSError:
+                yield f"{file.name!r} was there when the build was planned"
+            else:
+                if (found.st_size, found.st_mtime_ns) != (file.bytes, file.mtime_ns):
+                    yield f"{file.name!r} has changed since the build was planned"
+
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
     """Items `start` to `stop` (exclusive) of a plan's items file, in which the first one's line begins at `offset`."""
@@ -111,6 +125,8 @@ class ItemReport:
         Frames that gave no sample, by reason.
     progressive : int
         Samples whose picture came as a progressive JPEG and was not decoded and encoded anew.
+    marked : int
+        Samples whose picture has restart markers, where the recipe asks for them.
     damage : str or None
         What could not be read, or cut, of an item that gave samples.
     step, reason : str or None
@@ -123,6 +139,7 @@ class ItemReport:
     faces: int | None = None
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
+    marked: int = 0
     damage: str | None = None
     step: str | None = None
     reason: str | None = None

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from packer.part import Part
 from packer.part_rows import SchemaSettler
 from packer.pipeline import Step, check_steps
 from packer.plan import Plan, describe_made, describe_mismatch, is_storable, make_plan
+from packer.plurals import counted
 from packer.progress import Progress
 from packer.recipe import Recipe
 from packer.reports import ReportWriter
+from packer.restart_markers import LEAST_AREA
 from packer.runtime import describe_runtime
 from packer.sources.base import Listing, Source
 from packer.units import Unit
@@ -36,14 +39,24 @@ from shardspec.manifest import Manifest
 from shardspec.points import LAYOUTS
 
 _SHOWN_REASONS = 3
+_COUNTS_NAME = "counts.json"
 
 
+@dataclass(frozen=True, repr=False)
 class BuildResult(JobResult):
-    """What a build made."""
+    """What a build made.
+
+    Attributes
+    ----------
+    marked : int or None
+        Samples whose picture has restart markers; None where the recipe asks for none, or all was finished already.
+    """
+
+    marked: int | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; and what samples that came as progressive JPEGs mean for reading."""
-        return f"{super().describe()}{self._describe_progressive()}"
+        """See `JobResult`; and what progressive JPEGs, and JPEGs without the restart markers that were asked for, mean for reading."""
+        return f"{super().describe()}{self._describe_progressive()}{self._describe_marked()}"
 
     def _contents(self) -> str:
         """With what became of the items."""
@@ -52,20 +65,27 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.frames_without_sample:
-            lost.append(f"{counts.frames_without_sample} frames without a sample")
-        return f"{super()._contents()} from {counts.packed_items} of {counts.items} items, {', '.join(lost)}"
+            lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
+        return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
 
     def _describe_progressive(self) -> str:
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
         if not count:
             return ""
+        pictures = counted(self.counts.samples, "picture")
         if stored == "baseline":
-            return (
-                f"\n{count} of {self.counts.samples} pictures were progressive JPEGs: stored as baseline, without loss"
-            )
+            return f"\n{count} of {pictures} came as progressive JPEGs: stored as baseline, without loss"
         return (
-            f"\n{count} of {self.counts.samples} pictures are progressive JPEGs, stored as they are: they decode about three "
+            f"\n{count} of {pictures} came as progressive JPEGs, and stored as they are they decode about three "
             "times slower in every epoch than baseline ones, which --progressive baseline makes of them without loss"
+        )
+
+    def _describe_marked(self) -> str:
+        if self.marked is None or self.marked == self.counts.samples:
+            return ""
+        return (
+            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'picture')}, since a JPEG whose bytes are kept stays as "
+            f"it came (a --size would have it encoded), and pictures of less than {LEAST_AREA:,} pixels get none"
         )
 
     @property
@@ -133,11 +153,11 @@ class Job:
             if finished is not None:
                 result = BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
             else:
-                result = BuildResult(self._session.layout.root, self._make(plan), self._session.resumed)
+                result = self._make(plan)
         self._check_rejects(result)
         return result
 
-    def _make(self, plan: Plan) -> Manifest:
+    def _make(self, plan: Plan) -> BuildResult:
         """Do what is not done yet."""
         if not self._workspace.assembly.exists():
             self._work(plan)
@@ -193,7 +213,7 @@ class Job:
                 [Unit("task", number) for number in missing],
                 on_event,
                 shared_detector=self._shares_detector(),
-                announced=f"packing: {plan.items} items{before} into {self._recipe.format} shards",
+                announced=f"packing: {counted(plan.items, 'item')}{before} into {self._recipe.format} shards",
             )
 
     def _shares_detector(self) -> bool:
@@ -221,14 +241,15 @@ class Job:
                 settler.add(part, f"task {number} (items {task.start} to {task.stop - 1})")
                 rows.append(len(part))
             counts = reports.counts(plan.ignored)
-        write_durably(space.root / "counts.json", json.dumps(counts.to_json()).encode())
+        counted_up = {"counts": counts.to_json(), "marked": reports.marked if self._recipe.restart_markers else None}
+        write_durably(space.root / _COUNTS_NAME, json.dumps(counted_up).encode())
         if not counts.samples:
             reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
             shown = "; ".join(f"{line['item']!r}, {line['step']}: {line['reason']}" for line in reasons)
             # Nothing is worth a resume: the call that mends this has another plan, which what is here would only refuse.
             space.give_up(space.final / REJECTS_NAME)
             raise TooManyRejectsError(
-                f"none of {counts.items} items gave a sample, so nothing was packed: {shown} (all reasons: {space.reasons})"
+                f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
             )
         config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
@@ -237,17 +258,20 @@ class Job:
         write_index(assembly.source, assembly.order, space.final / INDEX_FOLDER)
         assembly.save()
 
-    def _commit(self, plan: Plan, shards: tuple[Shard, ...]) -> Manifest:
-        counts = Counts(**json.loads((self._workspace.root / "counts.json").read_bytes()))
-        generation = Generation("build", plan.fingerprint, plan.told_recipe, plan.runtime, counts, shards)
-        return self._session.commit([generation], {"tasks_run": self._session.done("task", "join")})
+    def _commit(self, plan: Plan, shards: tuple[Shard, ...]) -> BuildResult:
+        found = json.loads((self._workspace.root / _COUNTS_NAME).read_bytes())
+        generation = Generation(
+            "build", plan.fingerprint, plan.told_recipe, plan.runtime, Counts(**found["counts"]), shards
+        )
+        manifest = self._session.commit([generation], {"tasks_run": self._session.done("task", "join")})
+        return BuildResult(self._session.layout.root, manifest, self._session.resumed, marked=found["marked"])
 
     def _check_rejects(self, result: BuildResult) -> None:
         counts = result.counts
         share = counts.rejected_items / counts.items
         if share > self._options.max_rejects:
             raise TooManyRejectsError(
-                f"{result.path}: packed, but {counts.rejected_items} of {counts.items} items ({share:.1%}) were rejected, "
+                f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were rejected, "
                 f"more than {self._options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
                 result,
             )

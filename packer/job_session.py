@@ -18,6 +18,7 @@ from packer.folder import begun_on, committed, make_room
 from packer.lost_worker import describe_lost
 from packer.options import BuildOptions
 from packer.plan import Task
+from packer.plurals import counted
 from packer.progress import say
 from packer.replacement import finish_replacement
 from packer.resources import count_workers
@@ -61,7 +62,8 @@ class JobResult:
 
     def _contents(self) -> str:
         shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
-        return f"{self.manifest.samples} samples in {len(shards)} {self.manifest.format} shards ({size / 1e6:.1f} MB)"
+        cut = counted(len(shards), f"{self.manifest.format} shard")
+        return f"{counted(self.manifest.samples, 'sample')} in {cut} ({size / 1e6:.1f} MB)"
 
 
 class JobPlan(Protocol):

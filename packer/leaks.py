@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.groups import read_groups
+from packer.plurals import counted
 from shardspec.errors import UsageError
 
 
@@ -58,7 +59,7 @@ def render_leaks(leaks: Sequence[Leak], paths: Sequence[Path], by: str) -> str:
     if not leaks:
         return f"{together}: no {by} occurs in more than one"
     lines = [
-        f"  {leak.group!r}: " + ", ".join(f"{size} samples in {path}" for path, size in leak.samples.items())
+        f"  {leak.group!r}: " + ", ".join(f"{counted(size, 'sample')} in {path}" for path, size in leak.samples.items())
         for leak in leaks
     ]
-    return "\n".join([f"{together}: LEAK: {len(leaks)} values of {by} occur in more than one:", *lines])
+    return "\n".join([f"{together}: LEAK: {counted(len(leaks), 'value')} of {by} in more than one:", *lines])

@@ -8,10 +8,12 @@ from typing import Any
 
 from packer.item import ALSO, BOXES_FROM, Item, ItemFile
 from packer.packed_items import PACKED_ROW
-from packer.recipe import SAMPLING, Recipe
+from packer.plurals import counted
+from packer.recipe import Recipe
 from packer.sidecar import open_sidecar
 from packer.sources.base import Listing, Source, describe_path, name_inside
 from packer.suffixes import is_video
+from packer.unread_options import SAMPLING
 from shardspec.errors import UsageError
 
 
@@ -28,14 +30,16 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
-        raise UsageError(
-            f"expected items to pack, found none among {listing.ignored} files, none of which is a picture or video by its suffix"
+        ignored = (
+            f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
         )
+        raise UsageError(f"expected items to pack, found none{ignored}")
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column))
     _check_also(listing.items, recipe)
+    _check_label_maps(listing, recipe)
     if recipe.boxes is not None:
         sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
         if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
@@ -89,6 +93,16 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
                 raise UsageError(
                     f"{name}: read only of videos, found a packed dataset, whose samples are taken as they are"
                 )
+
+
+def _check_label_maps(listing: Listing, recipe: Recipe) -> None:
+    """A label map stays one: it must not be resized by averaging because nobody thought of it."""
+    resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
+    if resizes and listing.label_maps and recipe.also_resample != "nearest":
+        raise UsageError(
+            f"also_resample: expected nearest, by which {', '.join(map(repr, listing.label_maps))} of the packed dataset was cut, "
+            f"found {recipe.also_resample}: give --also-resample nearest"
+        )
 
 
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:

@@ -80,9 +80,9 @@ def merge(
 
     Raises
     ------
-    SchemaError
+    UsageError
         The schemas differ in anything else; the message names every difference, and the remedy.
-    DatasetError, UsageError, ResumeMismatchError, BuildLockedError, BuildError
+    DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert.convert`.
     """
     target = Path(out).absolute()
@@ -92,8 +92,8 @@ def merge(
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
         raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
-    for other in inputs[1:]:
-        check_schemas(inputs[0], other)
+    for count in range(2, len(inputs) + 1):
+        check_schemas(inputs[:count])
     inputs = number_keys(inputs)
     options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     arrangement = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
@@ -111,18 +111,18 @@ def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def check_schemas(first: Input, other: Input) -> None:
-    """See that two datasets can be one (`packer.unite`).
+def check_schemas(inputs: Sequence[Input]) -> None:
+    """See that the last dataset can be one with those before it, which can (`packer.unite`).
 
     Raises
     ------
-    SchemaError
+    UsageError
     """
     try:
-        unite_schemas([first.manifest.schema, other.manifest.schema])
+        unite_schemas([one.manifest.schema for one in inputs])
     except SchemaError as error:
-        raise SchemaError(
-            f"{other.path}: expected a schema that can be joined with that of {first.path}, found another: {error}. To make them "
+        raise UsageError(
+            f"{inputs[-1].path}: expected a schema that can be joined with that of {inputs[0].path}, found another: {error}. To make them "
             "alike, build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
         ) from error
 

@@ -11,6 +11,7 @@ import numpy as np
 from packer.detect.detections import FaceDetector
 from packer.item import Item, ItemReport
 from packer.packed_items import PackedItems
+from packer.plurals import counted
 from packer.recipe import Recipe, StepSpec
 from shardspec.errors import ItemError, UsageError
 from shardspec.registry import Entry, import_target, resolve
@@ -71,13 +72,17 @@ class Pipeline:
         Raises
         ------
         StepError
-            A step raised; nothing more comes from this item.
+            A step raised, or gave no sample: the first that did so is named. Nothing more comes from this item.
         """
         start: Sample = {"source": item.name, ITEM: item, REPORT: report}
         samples = _guard("source", self._load, iter([start]))
-        for name, step in self.steps:
-            samples = _guard(name, step, samples)
-        return samples
+        given = [0] * len(self.steps)
+        for place, (name, step) in enumerate(self.steps):
+            samples = _count(_guard(name, step, samples), given, place)
+        yield from samples
+        if not given[-1]:
+            barren = given.index(0)
+            raise StepError(self.steps[barren][0], _describe_none(report, given[barren - 1] if barren else 1))
 
     def close(self) -> None:
         """Close what items were read from."""
@@ -108,6 +113,22 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         raise StepError(
             name, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
         ) from error
+
+
+def _count(samples: Iterator[Sample], given: list[int], place: int) -> Iterator[Sample]:
+    """The same samples, counted in ``given[place]``."""
+    for sample in samples:
+        given[place] += 1
+        yield sample
+
+
+def _describe_none(report: ItemReport, taken: int) -> str:
+    """Why a step gave no sample of those that it was given: by what was skipped, and in so many words if that was not all."""
+    skipped = sum(map(len, report.skipped.values()))
+    reasons = [f"{reason} ({counted(len(frames), 'frame')})" for reason, frames in report.skipped.items()]
+    if skipped < max(1, report.frames):
+        reasons.insert(0, f"gave no sample ({counted(taken, 'sample')} came to it)")
+    return ", ".join(reasons)
 
 
 def _check_sample(sample: Any) -> None:

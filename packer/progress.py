@@ -7,6 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from packer.plurals import counted
+
 _LINE_INTERVAL_S = 5.0
 
 
@@ -66,7 +68,7 @@ class Progress:
 
     def _details(self) -> str:
         rate = self._samples / max(1e-9, time.monotonic() - self._started_s)
-        return f"{rate:.1f} samples/s, {self._rejects} rejects"
+        return f"{rate:.1f} samples/s, {counted(self._rejects, 'reject')}"
 
     def _print(self) -> None:
         self._printed_s = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from packer.byte_sizes import parse_bytes
-from packer.unread_options import unread_options
+from packer.unread_options import SAMPLING, unread_options
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
@@ -19,9 +19,6 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
     "images": ("decode", "resize"),
 }
 """The built-in steps of each preset, in order."""
-
-SAMPLING = ("every", "fps", "frames", "keyframes")
-"""Options that choose a video's frames; at most one of them is given."""
 
 DEFAULT_FACE_SIZE = 224
 DEFAULT_QUALITY = 95
@@ -159,7 +156,9 @@ class Recipe:
         metavar="COLUMN",
     )
     also_resample: str = _option(
-        "area", "faces: how --also is resized: areas averaged, or the nearest pixel", choices=("area", "nearest")
+        "area",
+        "how --also (faces) and further pictures, such as masks, (images) are resized: areas averaged, or the nearest pixel",
+        choices=("area", "nearest"),
     )
 
     encode: str = _option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))

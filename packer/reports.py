@@ -16,12 +16,18 @@ class ReportWriter:
     ``faces`` found where a detector ran, and the samples that came as ``progressive`` JPEGs where there are any.
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason for which frames of a packed item gave no sample
     (``kind`` frames) and per video whose rest could not be read (``kind`` damage).
+
+    Attributes
+    ----------
+    marked : int
+        Samples whose picture has restart markers (`packer.item.ItemReport`).
     """
 
     def __init__(self, rejects: Path, items: Path) -> None:
         self._rejects = rejects.open("wb")
         self._items = items.open("wb")
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
+        self.marked = 0
 
     def __enter__(self) -> "ReportWriter":
         return self
@@ -45,6 +51,7 @@ class ReportWriter:
         self._counts["packed_items" if packed else "rejected_items"] += 1
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
+        self.marked += report.marked
         item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
         item |= {"samples": report.samples, "frames": report.frames}
         if report.faces is not None:

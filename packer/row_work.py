@@ -5,6 +5,7 @@ from typing import Any
 
 from packer.assemble import PlannedShards
 from packer.detect.detections import FaceDetector
+from packer.durable import writing
 from packer.packed_rows import PackedRows
 from packer.units import Progress, Unit, Verdicts
 from packer.workspace import Workspace
@@ -46,7 +47,7 @@ class RowWork:
         DatasetError
             A shard is not what its manifest says.
         """
-        with self._workspace.writing():
+        with writing(self._workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
             if self._rows is None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from packer.frame_faces import NO_TRACK, FrameFaces
 from packer.sidecar import FARTHEST, GIVEN_SCORE, are_boxes, check_any
+from packer.sources.rows import where_in
 from packer.sources.table import read_csv, read_jsonl
 from shardspec.errors import ItemError, UsageError
 from shardspec.points import get_layout
@@ -36,7 +37,8 @@ class TableSidecar:
     def __init__(self, path: Path, scale: float) -> None:
         self._path = path
         self._scale = scale
-        columns = _read(path)
+        columns, lines = _read(path)
+        self._where = where_in(lines)
         points = [name for name in POINTS if name in columns]
         missing = [name for name in ("path", "frame", *EDGES) if name not in columns]
         missing += [name for name in POINTS if points and name not in columns]
@@ -104,11 +106,11 @@ class TableSidecar:
     def _refuse(self, wrong: npt.NDArray[np.bool_], expected: str, values: npt.NDArray[np.float64]) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise UsageError(f"{self._path}, row {row + 1}: expected {expected}, found {values[row].tolist()}")
+            raise UsageError(f"{self._path}, {self._where(row)}: expected {expected}, found {values[row].tolist()}")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The columns of a table."""
+def _read(path: Path) -> tuple[dict[str, Any], Sequence[int]]:
+    """The columns of a table, and the lines of its rows."""
     if path.suffix.lower() == ".parquet":
         read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
         try:
@@ -116,7 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
         except (OSError, ValueError) as error:  # pyarrow's errors are both
             raise UsageError(f"{path}: expected a Parquet file, {error}") from error
         wanted = {"path", "frame", "score", "track", *EDGES, *POINTS}
-        return {name: table.column(name).to_pylist() for name in table.column_names if name in wanted}
-    rows = read_csv(path) if path.suffix.lower() == ".csv" else read_jsonl(path)
+        return {name: table.column(name).to_pylist() for name in table.column_names if name in wanted}, ()
+    rows, lines = read_csv(path) if path.suffix.lower() == ".csv" else read_jsonl(path)
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+    return {name: [row.get(name) for row in rows] for name in names}, lines

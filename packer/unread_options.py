@@ -3,13 +3,16 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+SAMPLING = ("every", "fps", "frames", "keyframes")
+"""Options that choose a video's frames; at most one of them is given."""
+
 _STEPS: Mapping[str, tuple[str, ...]] = {
-    "decode": ("every", "fps", "frames", "keyframes"),
+    "decode": SAMPLING,
     "faces": (
         *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
-        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also", "also_resample"),
+        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also"),
     ),
-    "faces|resize": ("size",),
+    "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),
 }
 """The built-in steps that read an option, where not every recipe does."""
@@ -24,7 +27,11 @@ class _Condition(NamedTuple):
 
 
 _CONDITIONS: Mapping[str, _Condition] = {
-    "also_resample": _Condition("also", "with also", lambda options, _: options["also"] is not None),
+    "also_resample": _Condition(
+        "also",
+        "with also, or where the step 'resize' has a size",
+        lambda options, steps: options["also"] is not None or ("resize" in steps and options["size"] is not None),
+    ),
     "boxes_scale": _Condition("boxes", "with boxes", lambda options, _: options["boxes"] is not None),
     "detector": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
     "device": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),

@@ -23,7 +23,7 @@ from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 
-_DISAGREE = "the manifest's counts and this file disagree"
+_CONTRADICTS = "the manifest contradicts this file, whose digest it has"
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         except (ValueError, OSError, EOFError) as error:
             found = str(error)
         if found != (expected := f"{field.dtype} of shape {(manifest.samples,)}"):
-            yield f"{path}: expected {expected}, found {found}: {_DISAGREE}"
+            yield f"{path}: expected {expected}, found {found}: {_CONTRADICTS}"
     counts = total(manifest.generations)
     if ITEMS_NAME in names:
         items = Counter(line.get("state") for line in _lines(layout.items))
@@ -196,14 +196,14 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         if found_items != (counts.items, counts.packed_items, counts.rejected_items):
             yield (
                 f"{layout.items}: expected {counts.items} items, {counts.packed_items} packed and {counts.rejected_items} "
-                f"rejected, found {found_items[0]}, {found_items[1]} and {found_items[2]}: {_DISAGREE}"
+                f"rejected, found {found_items[0]}, {found_items[1]} and {found_items[2]}: {_CONTRADICTS}"
             )
     if REJECTS_NAME in names:
         kinds = Counter(line.get("kind") for line in _lines(layout.rejects))
         if (kinds["item"], kinds["damage"]) != (counts.rejected_items, counts.damaged_items):
             yield (
                 f"{layout.rejects}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
-                f"found {kinds['item']} and {kinds['damage']}: {_DISAGREE}"
+                f"found {kinds['item']} and {kinds['damage']}: {_CONTRADICTS}"
             )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from packer.assemble import PlannedShards
 from packer.detect.detections import FaceDetector
+from packer.durable import writing
 from packer.encode import Encoder
 from packer.item import Item, ItemReport, read_items
 from packer.packed_items import PACKED_KEY, sample_key
@@ -70,7 +71,7 @@ class Work:
         BuildError
             The job cannot go on, whatever the item.
         """
-        with self.workspace.writing():
+        with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
             if unit.do == "join":
@@ -111,14 +112,10 @@ class Work:
             if item.index in verdicts:
                 raise StepError(*verdicts[item.index])
             self._append_samples(item, report, part)
-            if not report.samples:
-                reasons = ", ".join(f"{reason} ({len(frames)} frames)" for reason, frames in report.skipped.items())
-                raise StepError(self._recipe.chain[-1].use, reasons or "the steps gave no sample")
         except StepError as error:
             part.rollback(mark)
-            report = ItemReport(
-                item.name, frames=report.frames, faces=report.faces, step=error.step, reason=error.reason
-            )
+            reason = "; ".join([error.reason, *item.changes()])
+            report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
         part.reports.append(report)
         return report
 
@@ -126,9 +123,6 @@ class Work:
         assert self._pipeline is not None
         assert self._encoder is not None
         for number, sample in enumerate(self._pipeline.run(item, report)):
-            if not isinstance(sample, dict):
-                last = self._recipe.chain[-1].use
-                raise StepError(last, f"expected a sample, a dict of fields, found {type(sample).__name__}")
             try:
                 row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
                 part.append(row)
@@ -136,6 +130,7 @@ class Work:
                 raise StepError("encode", str(error)) from error
             report.samples += 1
             report.progressive += sum(value.progressive for value in row.values())
+            report.marked += sum(value.marked for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
         """Concatenate the parts of a task's items, which then go. May be done again after a crash at any moment."""

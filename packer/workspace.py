@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packer.durable import fsync_folder, remove_tree
-from shardspec.errors import BuildError, ShardspecError
-from shardspec.layout import MANIFEST_NAME
+from shardspec.layout import MANIFEST_NAME, REJECTS_NAME
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class Workspace:
 
     @property
     def reasons(self) -> Path:
-        """Why no item gave a sample, one JSON line each: all that is left of a build that was given up for that."""
-        return self.root / "rejects.jsonl"
+        """Why no item gave a sample (`shardspec.layout.Layout.reasons`): all that is left of a build that was given up for that."""
+        return self.root / REJECTS_NAME
 
     @property
     def logs(self) -> Path:
@@ -131,16 +130,6 @@ class Workspace:
         """Make the folders."""
         for folder in (self.root, self.parts, self.final, self.logs, self.ready, self.root / "staging"):
             folder.mkdir(parents=True, exist_ok=True)
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """What the system refuses inside (disk full, read-only folder) becomes a `BuildError` that names the file."""
-        try:
-            yield
-        except ShardspecError:  # some of them are OSErrors too
-            raise
-        except OSError as error:
-            raise BuildError(f"{error.filename or self.out}: cannot be written: {error.strerror or error}") from error
 
     def sweep(self) -> None:
         """Remove what killed workers left half-written."""

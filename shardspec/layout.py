@@ -49,8 +49,13 @@ class Layout:
 
     @property
     def build(self) -> Path:
-        """The working folder of an unfinished build."""
+        """The working folder of a build that is not finished, or packed nothing."""
         return self.root / BUILD_FOLDER
+
+    @property
+    def reasons(self) -> Path:
+        """Why no item gave a sample, one JSON line each: there where the last build packed nothing for that."""
+        return self.build / REJECTS_NAME
 
     def index(self, field: str) -> Path:
         """The index file of a scalar field: its values for the whole dataset, in row order."""
@@ -70,7 +75,7 @@ class Layout:
         Raises
         ------
         NotADatasetError
-            There is no manifest. The message says so if a build is unfinished there.
+            There is no manifest. The message says so if a build is unfinished there, or packed nothing.
         ManifestError, VersionError
         """
         try:
@@ -78,7 +83,7 @@ class Layout:
         except FileNotFoundError:
             if self.build.is_dir():
                 raise NotADatasetError(
-                    f"{self.root}: expected a packed dataset, found an unfinished build: run the same command again to resume it"
+                    f"{self.root}: expected a packed dataset, found {self.describe_build()}"
                 ) from None
             found = "a folder without one" if self.root.is_dir() else "no such folder"
             raise NotADatasetError(
@@ -89,6 +94,12 @@ class Layout:
         except OSError as error:
             raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
         return Manifest.loads(data, str(self.manifest))
+
+    def describe_build(self) -> str:
+        """What the working folder holds, and what to do about it."""
+        if self.reasons.exists():
+            return f"a build that packed nothing, since no item gave a sample: the reasons lie in {self.reasons}"
+        return "an unfinished build: run the same command again to resume it"
 
     def check_sizes(self, shard: Shard) -> None:
         """Compare the shard's files with the manifest by existence and size.

@@ -11,15 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.api import build, open_source
+from packer.api import OPTION_NAMES, build, open_source
 from packer.commands.arguments import add_option, print_result
 from packer.estimate import Estimate, estimate
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.recipe import Recipe, refuse_unknown
 from shardspec.errors import TooManyRejectsError, UsageError
-
-_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
-"""Options of the build, in a recipe file too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = _read_config(options.config) if options.config else {}
     if options.config:
         _let_import(Path(options.config).absolute().parent)
-    chosen |= {name: value for name, value in vars(options).items() if name in _NAMES}
+    chosen |= {name: value for name, value in vars(options).items() if name in OPTION_NAMES}
     if options.dry_run:
         return _dry_run(options, chosen)
     too_many: TooManyRejectsError | None = None
@@ -55,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
         if error.result is None:
             raise
         result, too_many = error.result, error
-    print_result(options, replace(result, path=Path(options.out)), **result.counts.to_json())
+    print_result(
+        options, replace(result, path=Path(options.out)), **result.counts.to_json(), restart_marked=result.marked
+    )
     if too_many is not None:
         raise too_many
     return 0
@@ -86,7 +85,7 @@ def _read_config(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: expected TOML, {error}") from error
     chosen = {key.replace("-", "_"): value for key, value in document.items()}
     try:
-        refuse_unknown(chosen, _NAMES)
+        refuse_unknown(chosen, OPTION_NAMES)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return chosen

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from packer.plurals import counted
 from packer.preview import DEFAULT_CELL, DEFAULT_COUNT, preview
 
 
@@ -37,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
         cell=options.cell,
         geometry=not options.plain,
     )
-    print(f"{options.out}: {len(rows)} samples, rows {rows[0]} to {rows[-1]}, each above its key")
+    print(f"{options.out}: {counted(len(rows), 'sample')}, rows {rows[0]} to {rows[-1]}, each above its key")
     return 0

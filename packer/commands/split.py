@@ -5,6 +5,7 @@ import json
 
 from packer.assignment import parse_ratios
 from packer.commands.arguments import add_row_arguments, row_options
+from packer.plurals import counted
 from packer.split import SplitPart, split
 from shardspec.formats import FORMATS
 
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def _account(parts: list[SplitPart], by: str) -> str:
     samples, groups = sum(part.samples for part in parts), sum(part.groups for part in parts)
     lines = [
-        f"{part.result.describe()}, {part.samples / max(1, samples):.2%} (wanted {part.ratio:.2%}), {part.groups} values of {by}"
+        f"{part.result.describe()}, {part.samples / max(1, samples):.2%} (wanted {part.ratio:.2%}), {counted(part.groups, 'value')} of {by}"
         for part in parts
     ]
     lines.append(f"samples: {' + '.join(str(part.samples) for part in parts)} = {samples}")

@@ -4,9 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
+from packer.plurals import counted
 from packer.verify import verify
 from shardspec.errors import VerifyError
-from shardspec.layout import BUILD_FOLDER
+from shardspec.layout import BUILD_FOLDER, Layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,16 +28,15 @@ def run(options: argparse.Namespace) -> int:
         return 1 if report.problems else 0
     if report.problems:
         lines = "\n".join(f"  {problem}" for problem in report.problems)
-        raise VerifyError(f"{options.dataset}: {len(report.problems)} problems:\n{lines}")
+        raise VerifyError(f"{options.dataset}: {counted(len(report.problems), 'problem')}:\n{lines}")
     how = "every value decoded" if report.deep else "--deep decodes every value as well"
     print(
-        f"{options.dataset}: {report.samples} samples in {report.shards} shards, {report.files} files, "
+        f"{options.dataset}: {counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}, {counted(report.files, 'file')}, "
         f"{report.bytes / 1e6:.1f} MB as the manifest says ({how})"
     )
     if report.unlisted:
         print(f"not part of the dataset: {', '.join(report.unlisted)}")
     if BUILD_FOLDER in report.unlisted:
-        print(
-            f"{BUILD_FOLDER} holds a build that has not finished: the same command goes on with it; to drop it, delete {BUILD_FOLDER}"
-        )
+        held = Layout(options.dataset).describe_build()
+        print(f"{BUILD_FOLDER} holds {held}; to drop it, delete {BUILD_FOLDER}")
     return 0

@@ -18,6 +18,7 @@ from packer.decode.container import reason
 from packer.decode.sampling import Sampling
 from packer.decode.timeline import Timeline
 from packer.decode.trust import Trust
+from packer.plurals import counted
 
 # Where the bitstream itself tells a frame that no other refers to (H.264's nal_ref_idc 0), so that skipping it changes nothing.
 # HEVC tells it only within a temporal layer.
@@ -136,7 +137,7 @@ class Decoding:
                 else:
                     yield index, time, frame
         if left_out:
-            self.problems.append(f"{left_out} sampled frames are damaged")
+            self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
 
     def _decode(self, wanted: NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
         """What each packet gives, and where in decoding order damage showed, if it did."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _SOI = b"\xff\xd8"
-_SOS, _EOI, _APP1, _TEM = 0xDA, 0xD9, 0xE1, 0x01
+_SOS, _EOI, _APP1, _TEM, _DRI = 0xDA, 0xD9, 0xE1, 0x01, 0xDD
 _STANDALONE = frozenset({_TEM, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 (C4 DHT, C8 JPG, CC DAC are none)
 BASELINE, PROGRESSIVE = 0xC0, 0xC2
@@ -29,6 +29,8 @@ class JpegHeader:
         1 grey, 3 colour, 4 CMYK or YCCK.
     exif : bytes
         The TIFF structure of the first EXIF block, empty if there is none.
+    restart_interval : int
+        MCUs between two restart markers, 0 without any.
     """
 
     frame_marker: int
@@ -37,6 +39,7 @@ class JpegHeader:
     width: int
     components: int
     exif: bytes
+    restart_interval: int
 
     @property
     def ordinary(self) -> bool:
@@ -55,6 +58,7 @@ def read_header(data: bytes) -> JpegHeader | None:
         return None
     frame: tuple[int, int, int, int, int] | None = None
     exif = b""
+    restart_interval = 0
     at = 2
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
@@ -77,8 +81,16 @@ def read_header(data: bytes) -> JpegHeader | None:
             frame = (marker, segment[0], height, width, segment[5])
         elif marker == _APP1 and not exif and segment.startswith(_EXIF):
             exif = segment[len(_EXIF) :]
+        elif marker == _DRI:
+            restart_interval = int.from_bytes(segment[:2], "big")
         at += 2 + length
-    return None if frame is None else JpegHeader(*frame, exif)
+    return None if frame is None else JpegHeader(*frame, exif, restart_interval)
+
+
+def has_restart_markers(data: bytes) -> bool:
+    """Whether a JPEG can be decoded in pieces."""
+    header = read_header(data)
+    return header is not None and header.restart_interval > 0
 
 
 def is_progressive(data: bytes) -> bool:

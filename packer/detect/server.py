@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from packer.detect.channel import Channel, ChannelError
 from packer.detect.detections import Detections, FaceDetector
+from packer.plurals import counted
 
 __all__ = ["DetectorServer", "ServedDetector"]
 
@@ -117,7 +118,9 @@ class DetectorServer:
                 frames = [_new_frame(self._detector, *shape) for shape in shapes]
             except MemoryError as error:
                 self._announce("over", worker, len(shapes))
-                channel.send({"error": f"no memory for {len(shapes)} frames: {type(error).__name__}: {error}"})
+                channel.send(
+                    {"error": f"no memory for {counted(len(shapes), 'frame')}: {type(error).__name__}: {error}"}
+                )
                 return
             channel.send({"room": True})
             for frame in frames:

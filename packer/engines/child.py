@@ -16,6 +16,7 @@ from packer.entry_point import inherited_environment, module_command
 _READER_JOIN_S = 5.0
 """A child that left the process's group may hold its pipe open; the reader is a daemon and may wait for it."""
 _LOG_TAIL_BYTES = 1500
+_SIGKILL = 9  # not every system has the name
 
 Answers = queue.SimpleQueue["tuple[Child, dict[str, Any]]"]
 
@@ -82,6 +83,8 @@ class Child:
         """How the process ended, with the end of what it wrote."""
         code = self.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        if code == -_SIGKILL:
+            how += ", as when memory runs out"
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
             tail = log.read().decode(errors="replace").strip()

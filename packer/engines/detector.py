@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from packer.engines.child import Answers, Child
 from packer.handover import hand_over
+from packer.plurals import counted
 from packer.workspace import Workspace
 
 _START_LIMIT_S = 300.0
@@ -106,7 +107,9 @@ class DetectorChild(Child):
             return Late(busy.number, f"the detector process was not ready after {_START_LIMIT_S:g} s")
         limit_s = min(_REQUEST_LIMIT_S, self.item_timeout / 2)
         if busy.worker is not None and passed_s > limit_s:
-            return Late(busy.number, f"the detector process took longer than {limit_s:g} s over {busy.frames} frames")
+            return Late(
+                busy.number, f"the detector process took longer than {limit_s:g} s over {counted(busy.frames, 'frame')}"
+            )
         return None
 
     def describe_death(self) -> str:

@@ -54,8 +54,9 @@ def estimate_outline(points5: ArrayLike) -> FloatArray:
     -------
     ndarray, (27, 2), float64
     """
-    placed = place_mean_face(points5)
-    return upright_outline(points5) @ placed[:, :2].T + placed[:, 2]
+    known = check_points(points5, "5")
+    placed = place_mean_face(known)
+    return _outline(known, placed) @ placed[:, :2].T + placed[:, 2]
 
 
 def upright_outline(points5: ArrayLike) -> FloatArray:
@@ -71,7 +72,11 @@ def upright_outline(points5: ArrayLike) -> FloatArray:
     ndarray, (27, 2), float64
     """
     known = check_points(points5, "5")
-    placed = place_mean_face(known)
+    return _outline(known, place_mean_face(known))
+
+
+def _outline(known: FloatArray, placed: FloatArray) -> FloatArray:
+    """The outline in the mean frame, of points and the mean face that is placed on them."""
     symmetric, tilted = (
         np.clip(found, -limit, limit) for found, limit in zip(features(known, placed), FEATURE_LIMITS, strict=True)
     )

@@ -27,6 +27,8 @@ class Listing:
         What further paths in the items' columns are relative to, and must not leave; None where columns hold no paths.
     fields : dict of str to str
         The field of a sample that each column of a table becomes.
+    label_maps : tuple of str
+        Fields of pictures that were cut by the nearest pixel, so that their values must not be mixed.
     """
 
     items: Sequence[Item]
@@ -34,6 +36,7 @@ class Listing:
     classes: dict[str, list[str]] = field(default_factory=dict)
     root: Path | None = None
     fields: dict[str, str] = field(default_factory=dict)
+    label_maps: tuple[str, ...] = ()
 
 
 class Source(Protocol):

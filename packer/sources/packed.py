@@ -1,12 +1,14 @@
 """A packed dataset as a source: each sample is an item, with its fields decoded."""
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from packer.encode import is_picture_field
 from packer.groups import read_groups
 from packer.packed_items import describe_row, taken_ordinals
 from packer.packed_rows import PackedRows
@@ -32,8 +34,8 @@ def is_packed(path: Path) -> bool:
 class PackedSource:
     """Each sample of a packed dataset. It keeps its key, its source, frame, time, label and all other fields.
 
-    The shards' digests are compared with the manifest when the items are listed. The built-in ``resize`` scales geometry with the
-    picture; a step of one's own that moves pixels has to move landmarks, hull, regions and matrix too.
+    The shards' digests are compared with the manifest when the items are listed. The built-in ``resize`` scales geometry and
+    masks with the picture; a step of one's own that moves pixels has to move landmarks, hull, regions, matrix and ``*_image`` too.
 
     Parameters
     ----------
@@ -86,7 +88,7 @@ class PackedSource:
             )
             for row, name in enumerate(names)
         ]
-        return Listing(items, classes=classes)
+        return Listing(items, classes=classes, label_maps=_label_maps(manifest))
 
     def _names(self, manifest: Manifest) -> list[str]:
         """What reports call the rows: their keys."""
@@ -113,6 +115,21 @@ class PackedSource:
         values: list[Any] = [int(value) for batch in rows.batches([field_name]) for value in batch[field_name].tolist()]
         rows.close()
         return values, None if field.classes is None else list(field.classes)
+
+
+def _label_maps(manifest: Manifest) -> tuple[str, ...]:
+    """Further pictures of a dataset, if anything that made it chose the nearest pixel for them."""
+    if "nearest" not in _resamplings([generation.to_json() for generation in manifest.generations]):
+        return ()
+    return tuple(f.name for f in manifest.schema if f.is_image and f.name != "image" and is_picture_field(f.name))
+
+
+def _resamplings(generations: Any) -> Iterator[Any]:
+    """How further pictures were resized, by the generations of a manifest and those that splits and shuffled merges name in turn."""
+    for generation in generations:
+        yield generation["recipe"].get("also_resample")
+        for one in generation["recipe"].get("inputs", ()):
+            yield from _resamplings(one["generations"])
 
 
 def _check_digests(layout: Layout, manifest: Manifest) -> None:

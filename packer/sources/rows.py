@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,25 +19,36 @@ from shardspec.suggest import did_you_mean
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _INT64 = np.iinfo(np.int64)
-_SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: ""}
+_SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: "", list: [], tuple: (), dict: {}, bytes: b""}
+
+Where = Callable[[int], str]
+"""What a user calls a row, by its index."""
+
+
+def where_in(lines: Sequence[int]) -> Where:
+    """Rows by the line of their file in which they begin; without lines by their number, counted from 0."""
+    return lambda row: f"line {lines[row]}" if lines else f"row {row} (counted from 0)"
 
 
 class RowsSource:
     """Rows with a path, or with an ``image`` array of their own.
 
     Every column but the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with a sentinel
-    (0, 0.0, false, "") and a field ``<column>_valid``. Mixed integers and floats become floats; other mixtures are an error.
+    (0, 0.0, false, "", an empty list or object) and a field ``<column>_valid``. Mixed integers and floats become floats; other mixtures are an error.
 
     Parameters
     ----------
     rows : sequence of mapping
     root : Path
         What relative paths are relative to; files outside it are rejects.
+    lines : sequence of int
+        The line of a file in which each row begins, where there is one.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], root: Path) -> None:
+    def __init__(self, rows: Sequence[Mapping[str, Any]], root: Path, lines: Sequence[int] = ()) -> None:
         self.rows = rows
         self.root = root.resolve()
+        self._where = where_in(lines)
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
@@ -49,9 +60,9 @@ class RowsSource:
         for name, field in fields.items():
             if field == "image":
                 columns[field] = [row.get(name) for row in rows]
-                _check_images(name, columns[field])
+                _check_images(name, columns[field], self._where)
             else:
-                columns.update(_typed(name, field, [row.get(name) for row in rows]))
+                columns.update(_typed(name, field, [row.get(name) for row in rows], self._where))
         label = self._label_field(label_from, fields)
         classes = {}
         rejects: list[str | None] = [None] * len(rows)
@@ -65,7 +76,10 @@ class RowsSource:
             columns["label"], names_of = _class_numbers(label, values, valid)
             if names_of is not None:
                 classes["label"] = names_of
-            rejects = [None if ok else f"expected a label in column {label!r}, found none" for ok in valid]
+            rejects = [
+                None if ok else f"{self._where(row)}: expected a label in column {label!r}, found none"
+                for row, ok in enumerate(valid)
+            ]
         items = [
             replace(item, reject=item.reject or reason)
             for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
@@ -83,7 +97,8 @@ class RowsSource:
             elif values.get("image") is not None:
                 items.append(Item(index, f"row-{index:08d}", None, columns=values))
             else:
-                reason = f"expected a path in column {path_column!r}, found {path!r}"
+                found = "none" if path is None else repr(path)
+                reason = f"{self._where(index)}: expected a path in column {path_column!r}, found {found}"
                 items.append(Item(index, f"row-{index:08d}", None, columns=values, reject=reason))
         return items
 
@@ -123,22 +138,26 @@ def _check_names(fields: Mapping[str, str]) -> None:
         taken[field] = column
 
 
-def _check_images(column: str, values: list[Any]) -> None:
+def _check_images(column: str, values: list[Any], where: Where) -> None:
     """A column ``image`` holds the pictures themselves."""
-    for number, value in enumerate(values):
+    for row, value in enumerate(values):
         if value is not None and not isinstance(value, np.ndarray):
             raise UsageError(
-                f"column {column!r}, row {number}: expected pictures as arrays (of Python rows), found {type(value).__name__}: "
-                "rename the column, since the pack stage writes a field of that name"
+                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found {value!r:.80}: if it holds "
+                f"the paths, name it in path_column (--path-column {column}); else rename it, since the pack stage writes a field of that name"
             )
 
 
-def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
+def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str, list[Any]]:
     """One column's values in one type, and its validity where any is missing."""
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
     valid = [value is not None and not (isinstance(value, float) and math.isnan(value)) for value in values]
-    kinds = {type(value) for value, ok in zip(values, valid, strict=True) if ok}
-    _check_kinds(column, kinds, values)
+    rows_of: dict[type, int] = {}  # of each kind, the first row
+    for row, (value, ok) in enumerate(zip(values, valid, strict=True)):
+        if ok:
+            rows_of.setdefault(type(value), row)
+    kinds = set(rows_of)
+    _check_kinds(column, rows_of, values, where)
     if kinds == {int, float}:
         try:
             values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
@@ -148,15 +167,15 @@ def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
             ) from error
         kinds = {float}
     if len(kinds) > 1:
-        raise UsageError(
-            f"column {column!r}: expected values of one type, found {', '.join(sorted(k.__name__ for k in kinds))}"
-        )
+        found = ", ".join(f"{kind.__name__} in {where(row)}" for kind, row in rows_of.items())
+        raise UsageError(f"column {column!r}: expected values of one type, found {found}")
     if all(valid):
         return {field: values}
     kind = kinds.pop() if kinds else str
     if kind not in _SENTINELS:
         raise UsageError(
-            f"column {column!r}: expected a value in every row, since there is no stand-in for a missing {kind.__name__}"
+            f"column {column!r}, {where(valid.index(False))}: expected a value in every row, since there is no stand-in for a missing "
+            f"{kind.__name__}, found none"
         )
     return {
         field: [v if ok else _SENTINELS[kind] for v, ok in zip(values, valid, strict=True)],
@@ -164,26 +183,27 @@ def _typed(column: str, field: str, values: list[Any]) -> dict[str, list[Any]]:
     }
 
 
-def _check_kinds(column: str, kinds: set[type], values: list[Any]) -> None:
-    """Whether all values of a column are ones that a plan can hold."""
-    odd = sorted(kind.__name__ for kind in kinds if not issubclass(kind, _KINDS))
-    if odd:
-        raise UsageError(
-            f"column {column!r}: expected numbers, texts, lists, objects, bytes or arrays, found {', '.join(odd)}"
-        )
-    large = [value for value in values if type(value) is int and not _INT64.min <= value <= _INT64.max]
-    if large and float not in kinds:
-        raise UsageError(
-            f"column {column!r}: expected integers of 64 bits with their sign, found {large[0]}: make it a column of texts"
-        )
-    for value in values:
+def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], where: Where) -> None:
+    """Whether all values of a column are ones that a plan can hold; `rows_of` has each kind's first row."""
+    for kind, row in rows_of.items():
+        if not issubclass(kind, _KINDS):
+            raise UsageError(
+                f"column {column!r}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, found {kind.__name__}"
+            )
+    for row, value in enumerate(values):
+        if type(value) is int and float not in rows_of and not _INT64.min <= value <= _INT64.max:
+            raise UsageError(
+                f"column {column!r}, {where(row)}: expected integers of 64 bits with their sign, found {value}: make it a column of texts"
+            )
         if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value
             try:
                 json.dumps(value, allow_nan=False)
             except ValueError as error:
-                raise UsageError(f"column {column!r}: expected finite numbers, found {value!r}") from error
+                raise UsageError(
+                    f"column {column!r}, {where(row)}: expected finite numbers, found {value!r}"
+                ) from error
             except TypeError as error:
-                raise UsageError(f"column {column!r}: expected what JSON can say, {error}") from error
+                raise UsageError(f"column {column!r}, {where(row)}: expected what JSON can say, {error}") from error
 
 
 def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[list[int], list[str] | None]:

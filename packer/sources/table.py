@@ -5,8 +5,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from packer.plurals import counted
 from packer.sources.base import Listing
 from packer.sources.rows import RowsSource
 from shardspec.errors import UsageError
@@ -21,24 +22,44 @@ class TableSource:
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        rows = _READERS[self.path.suffix.lower()](self.path)
-        if rows and all(path_column not in row for row in rows):
+        table = _READERS[self.path.suffix.lower()](self.path)
+        if not table.rows:
+            raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
+        if all(path_column not in row for row in table.rows):
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {', '.join(rows[0])}: name it with --path-column"
+                f"{self.path}: expected a column {path_column!r} of paths, found {', '.join(table.rows[0])}: name it with --path-column"
             )
-        return RowsSource(rows, self.path.parent).list_items(label_from, path_column)
+        return RowsSource(table.rows, self.path.parent, table.lines).list_items(label_from, path_column)
+
+
+class TableRows(NamedTuple):
+    """The rows of a table, and the line of the file in which each begins, counted from 1; no lines of a file that has none."""
+
+    rows: list[dict[str, Any]]
+    lines: list[int]
 
 
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
 
 
-def read_csv(path: Path) -> list[dict[str, Any]]:
+_OTHER_MARKS = (";", "\t", "|")
+"""Between the cells of tables that are called CSV all the same."""
+
+
+def read_csv(path: Path) -> TableRows:
     """Rows of a CSV file with a header. Columns of integers, or of numbers, are read as such; an empty cell is missing."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
+        reader = csv.reader(file, strict=True)
+        rows, lines = [], []
         try:
-            header = list(reader.fieldnames or ())
-            rows = list(reader)
+            header = next(filter(None, reader), [])
+            _refuse_other_marks(path, header)
+            last = reader.line_num
+            for cells in reader:
+                if cells:
+                    rows.append(cells)
+                    lines.append(last + 1)
+                last = reader.line_num
         except (csv.Error, UnicodeDecodeError) as error:
             raise UsageError(f"{path}, line {reader.line_num}: expected CSV, {error}") from error
     doubled = sorted({name for name in header if header.count(name) > 1})
@@ -46,13 +67,21 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
         raise UsageError(
             f"{path}: expected every column once, found more than one {', '.join(map(repr, doubled))}: rename one"
         )
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
+    for line, row in zip(lines, rows, strict=True):
+        if len(row) != len(header):
             raise UsageError(
-                f"{path}, row {number}: expected {len(reader.fieldnames or ())} cells, found more or fewer"
+                f"{path}, line {line}: expected {counted(len(header), 'cell')} as in the header, found {len(row)}"
             )
-    columns = {name: _parse_column([row[name] for row in rows]) for name in reader.fieldnames or ()}
-    return [{name: values[i] for name, values in columns.items()} for i in range(len(rows))]
+    columns = [_parse_column([row[place] for row in rows]) for place in range(len(header))]
+    return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], lines)
+
+
+def _refuse_other_marks(path: Path, header: list[str]) -> None:
+    mark = next((mark for mark in _OTHER_MARKS if mark in header[0]), None) if len(header) == 1 else None
+    if mark is not None:
+        raise UsageError(
+            f"{path}: expected commas between the cells, found {mark!r}: save it with commas, or as JSON lines or Parquet"
+        )
 
 
 def _parse_column(cells: list[str]) -> list[Any]:
@@ -79,9 +108,9 @@ def _parse_decimal(cell: str) -> float:
     return float(cell)
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> TableRows:
     """Rows of a JSON lines file: one object per line."""
-    rows = []
+    rows, lines = [], []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -93,20 +122,20 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
             if not isinstance(row, dict):
                 raise UsageError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
             rows.append(row)
-    return rows
+            lines.append(number)
+    return TableRows(rows, lines)
 
 
-def read_parquet(path: Path) -> list[Mapping[str, Any]]:
+def read_parquet(path: Path) -> TableRows:
     """Rows of a Parquet file."""
     read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
     try:
-        rows: list[Mapping[str, Any]] = read(path).to_pylist()
+        return TableRows(read(path).to_pylist(), [])
     except (OSError, ValueError) as error:  # pyarrow's errors are both
         raise UsageError(f"{path}: expected a Parquet file, {error}") from error
-    return rows
 
 
-_READERS: Mapping[str, Callable[[Path], Any]] = {
+_READERS: Mapping[str, Callable[[Path], TableRows]] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,

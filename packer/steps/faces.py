@@ -16,6 +16,7 @@ from packer.face_search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.frame_faces import NO_TRACK, FrameFaces
 from packer.item import ALSO, ItemReport
 from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
+from packer.plurals import counted
 from packer.recipe import Recipe
 from packer.suffixes import is_video
 from shardspec.errors import ItemError
@@ -222,7 +223,7 @@ class _Second:
             yield self._companion.damage
         if self._companion is not None and self._missing:
             name = self._companion.file.name
-            yield f"also {name!r}: {len(self._missing)} frames are missing (the first is frame {self._missing[0]})"
+            yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
 
     def _picture(self, index: int) -> npt.NDArray[np.uint8] | None:
         assert self._companion is not None

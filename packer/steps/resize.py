@@ -1,9 +1,14 @@
-"""``resize``: pictures to one size, by area averaging where they shrink; geometry in their pixels goes with them."""
+"""``resize``: pictures to one size, by area averaging where they shrink; geometry in their pixels and masks go with them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from packer.decode.limits import MAX_PIXELS
-from packer.geometry.resize import resize_exact, resize_shorter
+from packer.encode import is_picture_field
+from packer.geometry.resize import resize_exact, resize_nearest, resize_shorter
 from packer.geometry.scaling import scale_geometry
 from packer.pipeline import Sample, Step
 from packer.recipe import Recipe
@@ -16,15 +21,37 @@ def make(recipe: Recipe, _detector: object = None) -> Step:
     if size is None or recipe.resize == "none":
         return lambda samples: samples
     scale = resize_exact if recipe.resize == "exact" else resize_shorter
+    fit = resize_nearest if recipe.also_resample == "nearest" else resize_exact
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
             if recipe.resize == "shorter":
                 _check_proportions(sample["image"].shape[:2], size)
             image = scale(sample["image"], size)
-            yield {**sample, **scale_geometry(sample, sample["image"].shape[:2], image.shape[:2]), "image": image}
+            old, new = sample["image"].shape[:2], image.shape[:2]
+            yield {**sample, **scale_geometry(sample, old, new), **_further(sample, old, new, fit), "image": image}
 
     return resize
+
+
+def _further(
+    sample: Sample,
+    old: tuple[int, int],
+    new: tuple[int, int],
+    fit: Callable[[npt.NDArray[np.uint8], tuple[int, int]], npt.NDArray[np.uint8]],
+) -> dict[str, Any]:
+    """Further pictures that were as large as ``image``, such as masks, in its new size; others are a user's own."""
+    if old == new:
+        return {}
+    return {
+        name: fit(value, new)
+        for name, value in sample.items()
+        if name != "image" and isinstance(name, str) and is_picture_field(name) and _is_picture(value, old)
+    }
+
+
+def _is_picture(value: Any, sides: tuple[int, int]) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape == (*sides, 3)
 
 
 def _check_proportions(sides: tuple[int, int], size: int) -> None:

@@ -327,7 +327,7 @@ class TestPython:
         assert (second.resumed, second.found_finished) == (True, True)
         assert second.manifest == first.manifest
         size = sum(shard.bytes for shard in first.manifest.shards) / 1e6
-        made = f"4 samples in 1 lmdb shards ({size:.1f} MB) from 4 of 4 items, 0 rejected"
+        made = f"4 samples in 1 lmdb shard ({size:.1f} MB) from 4 of 4 items, 0 rejected"
         assert repr(second) == f"<BuildResult {tmp_path}/out: {made}>"
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
@@ -338,13 +338,33 @@ class TestPython:
         with pytest.raises(UsageError, match="either a recipe or its options, found both: size"):
             packer.build(mixed, tmp_path / "out", recipe=recipe, size=3)
 
+    @pytest.mark.parametrize(
+        ("name", "value", "told"),
+        [
+            ("config", "recipe.toml", r"config: .*command line.*\*\*tomllib\.load\(file\)"),
+            ("dry_run", True, r"dry_run: .*packer\.estimate\.estimate"),
+            ("quiet", True, r"quiet: .*progress=False"),
+            ("json", True, r"json: .*take what the build returns"),
+            ("worker", 2, r"unknown option 'worker': expected one of preset, .*; did you mean 'workers'"),
+            ("progres", False, r"unknown option 'progres': .*; did you mean 'progress'"),
+        ],
+    )
+    def test_a_name_that_is_none_here_is_answered_with_what_is(
+        self, mixed: Path, tmp_path: Path, name: str, value: Any, told: str
+    ) -> None:
+        more: dict[str, Any]
+        for more in ({}, {"recipe": packer.Recipe()}):
+            with pytest.raises(UsageError, match=told):
+                packer.build(mixed, tmp_path / "out", **{name: value}, **more)
+        assert not (tmp_path / "out").exists()
+
 
 class TestRefusals:
     def test_a_source_without_items(self, tmp_path: Path) -> None:
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "notes.txt").write_text("x")
         with pytest.raises(
-            UsageError, match=r"expected items to pack, found none among 1 files, none of which is a picture"
+            UsageError, match=r"expected items to pack, found none \(1 file ignored: no picture or video by suffix\)"
         ):
             packer.build(tmp_path / "source", tmp_path / "out", progress=False)
         assert not (tmp_path / "out").exists()

@@ -64,7 +64,7 @@ def test_without_a_command_it_is_a_wrong_call() -> None:
 def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out")
     assert re.fullmatch(
-        rf"{tmp_path}/out: 3 samples in 1 lmdb shards \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
+        rf"{tmp_path}/out: 3 samples in 1 lmdb shard \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
     )
     assert re.match(r"packing: 3 items into lmdb shards by 1 worker process\n", done.stderr)
     assert re.search(r"^packing: 3/3 items, .* samples/s, 0 rejects$", done.stderr, re.MULTILINE)

@@ -213,7 +213,7 @@ def test_frames_for_which_there_is_no_memory_at_all_are_refused(served: Served) 
     channel.send({"frames": [(1 << 40, 1 << 20)]})
     answer = channel.receive("room")
     assert answer is not None
-    assert answer["error"].startswith("no memory for 1 frames: MemoryError: ")
+    assert answer["error"].startswith("no memory for 1 frame: MemoryError: ")
     assert served.told == [("waits", 0, 1), ("over", 0, 1)]
     channel.close()
     assert len(served.client().detect([frame(6)]).boxes) == 6

@@ -261,7 +261,7 @@ class TestAlso:
         assert not picture["forgery_mask_image_valid"]
         assert not picture["forgery_mask_image"].any()
         (damage,) = lines_of(tmp_path / "out", "damage")
-        assert "4 frames are missing (the first is frame 12)" in damage["reason"]
+        assert "4 missing frames (the first is frame 12)" in damage["reason"]
 
     def test_a_faceless_frame_has_its_mask_whole(self, folder: Path, tmp_path: Path) -> None:
         write_picture(folder / "coffee.png", photograph("coffee"))

@@ -165,9 +165,9 @@ class TestTable:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"x1": 0.0, "x0": 0.0}, "row 1: expected a box with x0 < x1 and y0 < y1"),
-            ({"y1": None}, "row 1: expected a box"),
-            ({"frame": 1.5}, "row 1: expected a whole number of 0 or more in column 'frame'"),
+            ({"x1": 0.0, "x0": 0.0}, "line 1: expected a box with x0 < x1 and y0 < y1"),
+            ({"y1": None}, "line 1: expected a box"),
+            ({"frame": 1.5}, "line 1: expected a whole number of 0 or more in column 'frame'"),
             ({"frame": -1}, "expected a whole number of 0 or more"),
             ({"score": 95}, "expected a score from 0 to 1"),
             ({"x0": "left"}, "expected numbers in column 'x0'"),

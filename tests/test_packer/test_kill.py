@@ -265,7 +265,7 @@ def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) ->
     again = ("build", mixed, out, *OPTIONS, "--format", format, "--overwrite")
     run_packer(*again, env=env, expect=-signal.SIGKILL)
     told = run_packer("verify", out, "--deep", expect=1).stderr
-    assert "1 problems" in told
+    assert "1 problem:" in told
     assert "run the same command again to finish it" in told
     manifest = Layout(out).load()
     assert manifest.generations[-1].recipe["size"] == 32

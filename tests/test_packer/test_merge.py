@@ -1,5 +1,6 @@
 """``packer merge``: several datasets of one schema become one, and every sample stays what it was."""
 
+import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,10 @@ from packer import build
 from packer.merge import merge
 from packer.verify import verify
 from readers import open_dataset
-from shardspec.errors import DatasetError, SchemaError, UsageError
+from shardspec.errors import DatasetError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
-from shardspec.schema import Schema
+from shardspec.schema import Field, Schema
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 
@@ -112,16 +113,28 @@ def test_other_schemas_are_refused_field_by_field(tmp_path: Path) -> None:
     columns = face_columns(3)
     columns["score"] = columns["score"].astype("<f8")
     write_dataset(tmp_path / "b", "npy", Schema(tuple(fields)), columns)
-    with pytest.raises(SchemaError) as caught:
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
+    done = run_packer("merge", tmp_path / "a", tmp_path / "b", tmp_path / "out", "--engine", "inline", expect=2)
     for text in (
         "field 'track' is missing",
         "field 'label', classes: expected ['real', 'fake'], found None",
         "field 'score', dtype: expected <f4, found <f8",
         "packer build",
     ):
-        assert text in str(caught.value)
+        assert text in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_more_classes_than_the_labels_can_number_are_refused(tmp_path: Path) -> None:
+    """Any two of the three could be joined."""
+    schema, classes = face_schema(), 50
+    for place, name in enumerate("abc"):
+        names = tuple(f"class {number:03d}" for number in range(classes * place, classes * (place + 1)))
+        label = Field("label", "fixed", "|i1", (), classes=names)
+        columns = {**face_columns(3), "label": np.zeros(3, np.int8)}
+        fields = tuple(label if field.name == "label" else field for field in schema)
+        write_dataset(tmp_path / name, "npy", Schema(fields), columns)
+    with pytest.raises(UsageError, match=r"/c: .*150 classes together, more than \|i1 can number"):
+        merge([tmp_path / name for name in "abc"], tmp_path / "out", **QUIET)
 
 
 def write_labelled(root: Path, format: str, classes: tuple[str, ...], labels: list[int], size: int = 32) -> None:
@@ -202,6 +215,8 @@ def test_different_shapes_are_warned_of(tmp_path: Path) -> None:
             "warning: pictures of field 'image' are of different shapes (32 x 32, 20 x 20), so a batch"
         )
         assert "collate_fn=ds.collate" in warning
+    (line,) = run_packer(*call, "--json").stdout.splitlines()
+    assert json.loads(line)["different_shapes"] == {"image": ["32 x 32", "20 x 20"]}
     alike = run_packer("merge", tmp_path / "b", tmp_path / "c", tmp_path / "alike", "--engine", "inline", "--quiet")
     assert "warning" not in alike.stdout
     batch = next(iter(DataLoader(ds := open_dataset(tmp_path / "out"), batch_size=9, collate_fn=ds.collate)))

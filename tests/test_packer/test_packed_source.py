@@ -13,8 +13,9 @@ from support.datasets import assert_same, encode, face_schema, fixed, text, writ
 from support.media import scene
 
 from packer import build
-from packer.geometry.resize import resize_exact
+from packer.geometry.resize import resize_exact, resize_nearest
 from packer.geometry.scaling import scale_geometry
+from packer.merge import merge
 from packer.packed_samples import PackedSamples
 from packer.verify import verify
 from shardspec.codecs import codec_for
@@ -148,7 +149,7 @@ def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec
         assert build(tmp_path / "in", tmp_path / "out", **how).counts.samples == 12
         assert not any(sample["image"].any() for sample in samples_of(tmp_path / "out"))
     else:
-        with pytest.raises(TooManyRejectsError, match=r"none of 12 items gave a sample.*read-only"):
+        with pytest.raises(TooManyRejectsError, match=r"no item gave a sample \(12 in all\).*read-only"):
             build(tmp_path / "in", tmp_path / "out", **how)
 
 
@@ -168,12 +169,54 @@ def test_a_mask_stays_without_loss(tmp_path: Path, encode: str) -> None:
     assert lossy.schema["mask_image"].codec.name == "jpeg"
 
 
+@pytest.mark.parametrize("how", ["area", "nearest"])
+def test_a_resize_takes_masks_with_it(tmp_path: Path, how: str) -> None:
+    rng = np.random.default_rng(0)
+    masks = [np.repeat(rng.choice([0, 90, 255], (18, 24, 1)).astype(np.uint8), 3, axis=2) for _ in range(3)]
+    others = {"own_image": np.zeros((5, 5, 3), np.uint8), "deep_image": np.zeros((18, 24, 3), np.float32)}
+    rows = [{"image": scene(n, (24, 18)), "mask_image": mask, **others} for n, mask in enumerate(masks)]
+    build(rows, tmp_path / "in", encode="png", **QUIET)
+    options = ("--size", 9, "--encode", "png", "--also-resample", how, "--engine", "inline", "--quiet")
+    run_packer("build", tmp_path / "in", tmp_path / "out", *options)
+    for sample, mask in zip(samples_of(tmp_path / "out"), masks, strict=True):
+        assert sample["image"].shape == (9, 12, 3)
+        expected = mask[1::2, 1::2] if how == "nearest" else resize_exact(mask, (9, 12))
+        assert np.array_equal(sample["mask_image"], expected)
+        assert sample["own_image"].shape == (5, 5, 3)
+        assert sample["deep_image"].shape == (18, 24, 3)
+    assert how == "area" or not set(np.unique(expected)) - {0, 90, 255}
+
+
+def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None:
+    """However the dataset came here from the one that was packed with the nearest pixel."""
+    rows = [{"image": scene(n, (24, 18)), "mask_image": scene(n, (24, 18))} for n in range(4)]
+    for name, nearest in (("a", True), ("b", False)):
+        build(rows, tmp_path / name, size=12, encode="png", also_resample="nearest" if nearest else "area", **QUIET)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", shuffle=1, **QUIET)
+    for name in ("a", "both"):
+        with pytest.raises(UsageError, match=r"expected nearest, by which 'mask_image' .* --also-resample nearest"):
+            build(tmp_path / name, tmp_path / "out", size=6, encode="png", **QUIET)
+        assert not (tmp_path / "out").exists()
+    build(tmp_path / "a", tmp_path / "again", encode="png", **QUIET)  # nothing is resized
+    build(tmp_path / "b", tmp_path / "small", size=6, encode="png", **QUIET)
+
+
+@pytest.mark.parametrize("sides", [(7, 5), (40, 60), (18, 24), (1, 1)])
+def test_the_nearest_pixel_is_the_one_under_the_centre(sides: tuple[int, int]) -> None:
+    picture = scene(0, (24, 18))
+    small = resize_nearest(picture, sides)
+    assert small.shape == (*sides, 3)
+    for row, column in np.ndindex(*sides):
+        y, x = int((row + 0.5) * 18 / sides[0]), int((column + 0.5) * 24 / sides[1])
+        assert np.array_equal(small[row, column], picture[y, x])
+
+
 def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", 40, "tfrecord", codec="jpeg", shard_rows=9)
     options = ("--size", "24", "--steps", "decode,steps_over_packed:mirror_twice,resize", "--quiet", "--workers", "2")
     env = environment(python_path=Path(__file__).parent)
     done = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
-    assert "80 samples in 1 lmdb shards" in done.stdout
+    assert "80 samples in 1 lmdb shard (" in done.stdout
     inline = build(
         tmp_path / "in",
         tmp_path / "inline",

@@ -66,7 +66,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_kept_ones_are_counted_and_told(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
-    assert "2 of 4 pictures are progressive JPEGs" in done.stdout
+    assert "2 of 4 pictures came as progressive JPEGs, and stored as they are" in done.stdout
     assert "--progressive baseline" in done.stdout
     assert stored_pictures(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
     assert Layout(tmp_path / "out").load().generations[-1].counts.progressive_jpegs == 2
@@ -125,7 +125,7 @@ class TestBaseline:
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "a.jpg").write_bytes(before)
         result = build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
-        assert "1 of 1 pictures were progressive JPEGs: stored as baseline" in result.describe()
+        assert "1 of 1 picture came as progressive JPEGs: stored as baseline" in result.describe()
         (after,) = stored_pictures(tmp_path / "out")
         header = read_header(after)
         assert header is not None
@@ -144,7 +144,7 @@ class TestBaseline:
     def test_the_command_line_in_worker_processes(self, source: Path, tmp_path: Path) -> None:
         call = ("--format", "npy", "--quiet", "--max-rejects", "100%", "--progressive", "baseline")
         done = run_packer("build", source, tmp_path / "out", *call, "--workers", "2")
-        assert "2 of 4 pictures were progressive JPEGs: stored as baseline, without loss" in done.stdout
+        assert "2 of 4 pictures came as progressive JPEGs: stored as baseline, without loss" in done.stdout
         pictures = stored_pictures(tmp_path / "out")
         assert not any(map(is_progressive, pictures))
         assert pictures[1] == (source / "b.jpg").read_bytes()

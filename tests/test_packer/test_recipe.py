@@ -78,7 +78,8 @@ def test_a_recipe_is_frozen() -> None:
             "landmark_model: read only with landmarks mesh, found landmarks 5",
         ),
         ({"preset": "faces", "boxes_scale": 2.0}, "boxes_scale: read only with boxes, found no boxes"),
-        ({"preset": "faces", "also_resample": "nearest"}, "also_resample: read only with also, found no also"),
+        ({"preset": "faces", "also_resample": "nearest"}, "also_resample: read only with also, or where"),
+        ({"also_resample": "nearest"}, "or where the step 'resize' has a size, found no also"),
         *(
             (
                 {"preset": "faces", "boxes": "b.json", name: value},
@@ -95,6 +96,7 @@ def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], t
 
 def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(resize="none").size is None
+    assert Recipe(size=9, also_resample="nearest").also_resample == "nearest"
     assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="exact").size == 224  # type: ignore[arg-type]
     assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="none", size=64).size == 64  # type: ignore[arg-type]
     assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,15 @@ from support.steps import LOG, read_log
 
 import packer
 from packer.plan import TASK_ITEMS
-from shardspec.errors import BuildError, BuildLockedError, ResumeMismatchError, TooManyRejectsError, UsageError
+from readers import open_dataset
+from shardspec.errors import (
+    BuildError,
+    BuildLockedError,
+    NotADatasetError,
+    ResumeMismatchError,
+    TooManyRejectsError,
+    UsageError,
+)
 from shardspec.layout import Layout
 
 Build = Any
@@ -251,7 +260,7 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(
             TooManyRejectsError,
-            match=r"none of 1 items gave a sample, so nothing was packed: 'b\.png', decode: expected a picture",
+            match=r"no item gave a sample \(1 in all\), so nothing was packed: 'b\.png', decode: expected a picture",
         ):
             build(tmp_path / "source", tmp_path / "out", max_rejects=1)
         (why,) = read_jsonl(tmp_path / "out" / ".build" / "rejects.jsonl")
@@ -261,6 +270,20 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
     build(tmp_path / "source", tmp_path / "out", max_rejects=1)
     check_whole(tmp_path / "out")
     assert not (tmp_path / "out" / ".build").exists()
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_who_reads_what_a_build_of_nothing_left_is_told_where_the_reasons_lie(tmp_path: Path, command: str) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    (source / "b.png").write_bytes(b"")
+    run_packer("build", source, out, expect=3)
+    told = (
+        f"found a build that packed nothing, since no item gave a sample: the reasons lie in {out}/.build/rejects.jsonl"
+    )
+    assert told in run_packer(command, out, expect=2).stderr
+    with pytest.raises(NotADatasetError, match=re.escape(told)):
+        open_dataset(out)
 
 
 def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(source: Path, tmp_path: Path) -> None:
@@ -273,10 +296,15 @@ def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(s
         (bad / f"{number}.png").write_bytes(b"")
     done = run_packer("build", bad, out, "--overwrite", expect=3)
     assert done.stdout == ""
-    assert "none of 5 items gave a sample, so nothing was packed: '0.png', decode: " in done.stderr
+    assert "no item gave a sample (5 in all), so nothing was packed: '0.png', decode: " in done.stderr
     assert f"(all reasons: {out}/.build/rejects.jsonl)" in done.stderr
     assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
-    run_packer("verify", out)
+    told = run_packer("verify", out).stdout
+    assert (
+        f".build holds a build that packed nothing, since no item gave a sample: the reasons lie in {out}/.build/"
+        in told
+    )
+    assert "resume" not in told
     assert build(source, out).found_finished
     assert fingerprints(out) == before
 

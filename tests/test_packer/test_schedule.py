@@ -192,7 +192,9 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     counts = build_with(tmp_path, "kill_itself")
     assert (counts["items"], counts["packed_items"], counts["rejected_items"]) == (37, 36, 1)
     rejects = rejects_of(tmp_path / "out")
-    assert rejects["33-bad.png"].startswith("worker: brought down a worker 3 times, by itself (signal 9")
+    assert rejects["33-bad.png"].startswith(
+        "worker: brought down a worker 3 times, by itself (signal 9, as when memory runs out"
+    )
     assert read_log(tmp_path / "log") == ["33-bad.png"] * 5  # twice in its task, three times alone
     check_whole(tmp_path / "out")
 
@@ -202,7 +204,7 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     [
         (
             "kill_itself",
-            "died at 'b-bad.png' (signal 9): ",
+            "died at 'b-bad.png' (signal 9, as when memory runs out): ",
             [
                 "its task is run again",
                 "its task is run again, item by item",
@@ -250,7 +252,7 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
     [
         ("fail", "support.steps:fail: RuntimeError: the step does not like this picture"),
         ("fail_late", "support.steps:fail_late: RuntimeError: the second sample is broken"),
-        ("give_nothing", "support.steps:give_nothing: the steps gave no sample"),
+        ("give_nothing", "support.steps:give_nothing: gave no sample (1 sample came to it)"),
         ("exit_early", "support.steps:exit_early: SystemExit: 0"),
         ("give_no_dict", "support.steps:give_no_dict: expected samples as dicts, found ndarray"),
         ("add_field", "encode: the sample differs from those before it: field 'extra' is new"),
@@ -371,6 +373,16 @@ def test_an_interrupt_ends_workers_and_says_how_to_resume(
     out = tmp_path / "with space" / "out"
     assert not (out / "manifest.json").exists()
     assert "expected a packed dataset, found an unfinished build" in run_packer("inspect", out, expect=2).stderr
+
+
+def test_an_interrupted_dry_run_has_nothing_to_resume(tmp_path: Path, builds: list[Any]) -> None:
+    write_pictures(tmp_path / "source", ["a-bad.png"])
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    steps = "decode,support.steps:log_items,support.steps:hang"
+    builds.append(start_packer("build", tmp_path / "source", tmp_path / "out", "--steps", steps, "--dry-run", env=env))
+    wait_for("the first item", lambda: read_log(tmp_path / "log"))
+    os.kill(builds[0].pid, signal.SIGINT)
+    assert finish(builds[0]) == (130, "packer: interrupted\n")
 
 
 @pytest.mark.parametrize("step", ["slow", "hang", "hang_hard", "start_child"])

@@ -260,4 +260,4 @@ class TestFaults:
         spoilt(tmp_path / "site", f"open({str(hanging)!r}, 'x').close(); time.sleep(10_000)")
         monkeypatch.syspath_prepend(tmp_path / "site")
         packer.build(with_bad(tmp_path / "in"), tmp_path / "out", item_timeout=1e6, **OURS)
-        assert rejects(tmp_path / "out") == {"1-bad.png": "the detector process took longer than 0.25 s over 1 frames"}
+        assert rejects(tmp_path / "out") == {"1-bad.png": "the detector process took longer than 0.25 s over 1 frame"}

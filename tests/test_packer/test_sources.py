@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,10 @@ def write_table(folder: Path, suffix: str, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-TABLES = pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+SECOND_ROW = {".csv": "line 3", ".jsonl": "line 2", ".parquet": "row 1 (counted from 0)"}
+"""What messages call it in a file by `write_table`."""
+
+TABLES = pytest.mark.parametrize("suffix", sorted(SECOND_ROW))
 
 
 class TestTable:
@@ -187,7 +191,7 @@ class TestTable:
         rows = [{"path": "0.png", "x": 1}, {"path": None, "x": 2}]
         why = states(listing(TableSource(write_table(pictures, suffix, rows))))
         assert why["0.png"] is None
-        assert "expected a path in column 'path', found None" in str(why["row-00000001"])
+        assert why["row-00000001"] == f"{SECOND_ROW[suffix]}: expected a path in column 'path', found none"
 
     @TABLES
     def test_a_table_without_the_path_column_names_those_it_has(self, pictures: Path, suffix: str) -> None:
@@ -231,6 +235,20 @@ class TestTable:
         with pytest.raises(UsageError, match="which the pack stage writes itself: rename it"):
             TableSource(path).list_items("auto", "path")
 
+    @TABLES
+    def test_paths_in_a_column_image_are_told_how_to_be_taken(self, pictures: Path, suffix: str) -> None:
+        path = write_table(pictures, suffix, [{"path": "0.png", "image": None}, {"path": "0.png", "image": "1.png"}])
+        told = rf"column 'image', {re.escape(SECOND_ROW[suffix])}: .*, found '1\.png': .*--path-column image\); else rename it"
+        with pytest.raises(UsageError, match=told):
+            TableSource(path).list_items("auto", "path")
+
+    @pytest.mark.parametrize(("value", "stand_in"), [([1, 2], []), ({"a": 1}, {})])
+    def test_a_null_among_lists_or_objects_is_a_missing_value(self, pictures: Path, value: Any, stand_in: Any) -> None:
+        rows = [{"path": "0.png", "x": value}, {"path": "1.png", "x": None}, {"path": "2.png"}]
+        found = listing(TableSource(write_table(pictures, ".jsonl", rows)))
+        assert [item.columns["x"] for item in found.items] == [value, stand_in, stand_in]
+        assert [item.columns["x_valid"] for item in found.items] == [True, False, False]
+
     def test_a_label_column_beside_another_label_is_told(self, pictures: Path) -> None:
         path = write_table(pictures, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
         with pytest.raises(UsageError, match="label"):
@@ -245,7 +263,9 @@ class TestTable:
     def test_values_of_several_types_are_told(self, pictures: Path, suffix: str) -> None:
         if suffix == ".jsonl":
             path = write_table(pictures, suffix, [{"path": "0.png", "x": 1}, {"path": "1.png", "x": "one"}])
-            with pytest.raises(UsageError, match="column 'x': expected values of one type, found int, str"):
+            with pytest.raises(
+                UsageError, match=r"column 'x': expected values of one type, found int in line 1, str in line 2$"
+            ):
                 TableSource(path).list_items("auto", "path")
         rows = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": 2.5}]
         if suffix != ".parquet":
@@ -255,8 +275,8 @@ class TestTable:
 
     @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "[1, Infinity]", "[NaN]"])
     def test_infinite_numbers_are_told(self, pictures: Path, value: str) -> None:
-        (pictures / "table.jsonl").write_text('{"path": "0.png", "x": ' + value + "}\n")
-        with pytest.raises(UsageError, match="column 'x': expected finite numbers"):
+        (pictures / "table.jsonl").write_text('\n{"path": "0.png", "x": ' + value + "}\n")
+        with pytest.raises(UsageError, match="column 'x', line 2: expected finite numbers"):
             TableSource(pictures / "table.jsonl").list_items("auto", "path")
 
     @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70])
@@ -264,7 +284,9 @@ class TestTable:
         """One dtype for the whole column: that of the first values would reject the others, task by task."""
         rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
         for suffix in (".csv", ".jsonl"):
-            with pytest.raises(UsageError, match=f"column 'x': expected integers of 64 bits .*, found {value}"):
+            with pytest.raises(
+                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected integers of 64 bits .*, found {value}"
+            ):
                 TableSource(write_table(pictures, suffix, rows)).list_items("auto", "path")
         floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
         assert [item.columns["x"] for item in floats.list_items("auto", "path").items] == [0.5, float(value)]
@@ -277,7 +299,7 @@ class TestTable:
     def test_what_json_cannot_say_is_told(self, pictures: Path) -> None:
         table = pa.table({"path": ["0.png"], "when": pa.array([0], pa.timestamp("s"))})
         pq.write_table(table, pictures / "table.parquet")
-        with pytest.raises(UsageError, match=r"column 'when': expected .*, found datetime"):
+        with pytest.raises(UsageError, match=r"column 'when', row 0 \(counted from 0\): expected .*, found datetime"):
             TableSource(pictures / "table.parquet").list_items("auto", "path")
 
 
@@ -295,7 +317,7 @@ class TestFiles:
         }
         lines = [",".join(columns), *(",".join(cells) for cells in zip(*columns.values(), strict=True))]
         path.write_text("\n".join(lines) + "\n")
-        rows = read_csv(path)
+        rows = read_csv(path).rows
         found = {name: [row[name] for row in rows] for name in columns}
         assert found == {
             "integer": [1, -2, None],
@@ -322,13 +344,18 @@ class TestFiles:
                 csv.writer(file, quoting=csv.QUOTE_ALL).writerows(
                     [["path", "text"], *(["p", f"x{text}"] for _, text in rows)]
                 )
-            assert [row["text"] for row in read_csv(path)] == [f"x{text}" for _, text in rows]
+            assert [row["text"] for row in read_csv(path).rows] == [f"x{text}" for _, text in rows]
 
     @pytest.mark.parametrize(
         ("name", "content", "told"),
         [
-            ("t.csv", b"path,x\na,1,2\n", "row 2: expected 2 cells"),
-            ("t.csv", b"path,x\na\n", "row 2: expected 2 cells"),
+            ("t.csv", b"path,x\na,1,2\n", "line 2: expected 2 cells as in the header, found 3"),
+            ("t.csv", b'path,x\n"a\nb",1\n\na\n', "line 5: expected 2 cells as in the header, found 1"),
+            ("t.csv", b"path;x\na;1,5\n", "expected commas between the cells, found ';': save it with commas"),
+            ("t.csv", b"path\tx\na\t1\n", r"expected commas between the cells, found '\t'"),
+            ("t.csv", b"", "expected a row for each picture or video, found no rows"),
+            ("t.csv", b"path,x\n", "expected a row for each picture or video, found no rows"),
+            ("t.jsonl", b"\n", "expected a row for each picture or video, found no rows"),
             ("t.csv", b"path,x,x\na,1,2\n", "'x'"),
             ("t.csv", b"path\n\xff\xfe\n", "expected CSV"),
             ("t.csv", b'path\n"a', "expected CSV"),
@@ -382,7 +409,7 @@ class TestRows:
 
     def test_a_missing_array_has_no_stand_in(self, pictures: Path) -> None:
         rows = [{"path": "0.png", "quad": np.zeros(4)}, {"path": "1.png"}]
-        with pytest.raises(UsageError, match="column 'quad': expected a value in every row"):
+        with pytest.raises(UsageError, match=r"column 'quad', row 1 \(counted from 0\): expected a value in every row"):
             RowsSource(rows, pictures).list_items("auto", "path")
 
 

@@ -1,0 +1,87 @@
+"""Whom a reject blames, and what it says of files that are no longer what they were."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import TESTS, write_pictures
+from support.command import environment, read_jsonl, run_packer
+from support.media import write_video
+
+import packer
+from packer.pipeline import ITEM
+from shardspec.errors import TooManyRejectsError
+
+Sample = dict[str, Any]
+
+
+def reasons(out: Path) -> dict[str, tuple[str, str]]:
+    """Step and reason by item."""
+    return {line["item"]: (line["step"], line["reason"]) for line in read_jsonl(out / "rejects.jsonl")}
+
+
+def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "source", ["a.png", "b-bad.png"])
+    steps = "decode,support.steps:give_nothing,support.steps:add_measures,resize"
+    options = ("--steps", steps, "--size", 16, "--max-rejects", "100%", "--quiet")
+    run_packer("build", tmp_path / "source", tmp_path / "out", *options, env=environment(python_path=TESTS))
+    told = ("support.steps:give_nothing", "gave no sample (1 sample came to it)")
+    assert reasons(tmp_path / "out") == {"b-bad.png": told}
+
+
+def skip_first(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out the first frame, and say so."""
+    for sample in samples:
+        if sample["frame"]:
+            yield sample
+        else:
+            sample["_report"].skip(0, "the first")
+
+
+def drop_all(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out every frame, and say nothing."""
+    yield from (sample for sample in samples if sample["frame"] < 0)
+
+
+def skip_all(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out every frame, and say so."""
+    for sample in samples:
+        sample["_report"].skip(sample["frame"], "not wanted")
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([skip_first, drop_all], r"test_reject_reasons\.drop_all: gave no sample \(3 samples came to it\), the first \(1 frame\)"),
+        ([skip_all, drop_all], r"test_reject_reasons\.skip_all: not wanted \(4 frames\) \(all reasons"),
+    ],
+)  # fmt: skip
+def test_what_was_skipped_before_is_not_taken_for_the_whole_reason(tmp_path: Path, steps: list[Any], told: str) -> None:
+    write_video(tmp_path / "source" / "a.mp4", frames=4)
+    with pytest.raises(TooManyRejectsError, match=told):
+        packer.build(tmp_path / "source", tmp_path / "out", steps=["decode", *steps], progress=False)
+
+
+def cut_off(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Something else writes into a picture, or takes it away, before it is read."""
+    for sample in samples:
+        if "cut" in sample["source"]:
+            sample[ITEM].location().write_bytes(b"")
+        if "gone" in sample["source"]:
+            sample[ITEM].location().unlink()
+        if "bad" in sample["source"]:
+            raise ValueError("no")
+        yield sample
+
+
+def test_a_file_that_has_changed_since_the_plan_is_named(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "bad.png", "cut.png", "gone.png"])
+    packer.build(source, tmp_path / "out", steps=[cut_off, "decode"], progress=False, max_rejects=1)
+    found = reasons(tmp_path / "out")
+    assert "planned" not in found["bad.png"][1]
+    assert found["cut.png"] == (
+        "decode", "expected a picture, found an empty file; 'cut.png' has changed since the build was planned"
+    )  # fmt: skip
+    assert found["gone.png"][1].endswith("; 'gone.png' was there when the build was planned")
