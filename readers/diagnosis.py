@@ -182,7 +182,7 @@ def _verdict(
         return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
     return (
         f"{begin} Reading and decoding take {read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
-        "or decode=Whole(fast_dct=True, fast_upsampling=True) for JPEG."
+        "or decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
     )
 
 
