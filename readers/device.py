@@ -7,6 +7,7 @@ import torch
 
 from readers.collate import Batch
 from readers.stages import Stage, not_an_end
+from shardspec.errors import UsageError
 
 BatchTransform = Callable[..., Batch]
 """Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
@@ -19,6 +20,47 @@ SeededBatch = tuple[Batch, torch.Tensor | None]
 def wants_seeds(transform: BatchTransform | None) -> bool:
     """Whether a batch transform is called with a number for each sample."""
     return getattr(transform, "seeded", False) is True
+
+
+def as_device(device: torch.device | str | int) -> torch.device:
+    """A device that torch can use here.
+
+    A GPU is counted, not tried: a context takes memory of it, and who makes a Loader may fork before the first batch.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        chosen = torch.device(device)
+        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+            torch.empty(0, device=chosen)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"device: expected one that torch can use here, found {device!r} ({_first_line(error)}): "
+            "leave it out to have batches in ordinary memory"
+        ) from error
+    return chosen
+
+
+def check_pinning() -> None:
+    """See that there is a device to pin memory for.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        if torch.cuda.device_count() == 0:
+            torch.empty(1, pin_memory=True)
+    except RuntimeError as error:
+        raise UsageError(
+            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): leave it out"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 class OneAhead:
