@@ -74,6 +74,9 @@ class ClipDataset(SampleDataset):
     def __len__(self) -> int:
         return len(self._firsts)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} clips of {self.length} samples each, from {self.base!r}"
+
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes of ``label``."""

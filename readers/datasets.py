@@ -95,7 +95,10 @@ class PackedDataset(SampleDataset):
 
     def __repr__(self) -> str:
         root, shards = self.pool.layout.root, len(self.manifest.shards)
-        return f"{type(self).__name__}({str(root)!r}): {len(self)} samples, {self.manifest.format}, {shards} shards"
+        return (
+            f"{type(self).__name__}({str(root)!r}): {len(self)} samples ({', '.join(self.schema.names)}), "
+            f"{self.manifest.format}, {shards} shard{'' if shards == 1 else 's'}"
+        )
 
     @property
     def path(self) -> Path:

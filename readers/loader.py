@@ -142,6 +142,14 @@ class Loader(Resumable):
     def __len__(self) -> int:
         return self._batches(self._cut().length(len(self._progress.order)))
 
+    def __repr__(self) -> str:
+        threads = f"{self.workers} thread{'' if self.workers == 1 else 's'}"
+        device = "" if self.device is None else f", to {self.device}"
+        return (
+            f"{type(self).__name__}: {len(self)} batches of {self.batch_size} an epoch, {self._progress}, "
+            f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
+        )
+
     def __iter__(self) -> "LoaderIterator":
         self._progress.cut = self._cut()
         if self._progress.undecided:

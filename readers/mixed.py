@@ -85,6 +85,10 @@ class MixedDataset(SampleDataset):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    def __repr__(self) -> str:
+        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
+        return f"{type(self).__name__}: {len(self)} samples, " + "; ".join(f"{n} from {d!r}" for n, d in parts)
+
     @property
     def raw_layout(self) -> BatchLayout:
         """How values lie in each of the datasets."""

@@ -254,6 +254,9 @@ class Cut:
                 f"rank: expected 0 <= rank < world_size, found rank {self.rank} of world_size {self.world_size}"
             )
 
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
+
     def length(self, total: int, consumed: int = 0) -> int:
         """Samples that this rank takes of an epoch of `total`, of which all ranks together have consumed some."""
         left = max(0, total - consumed)

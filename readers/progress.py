@@ -63,6 +63,9 @@ class Progress:
         self._chosen = False  # by set_epoch
         self._used = False  # the epoch, by any of its iterations
 
+    def __str__(self) -> str:
+        return f"order {self.shuffle!r}, seed {self.order.seed}"
+
     def decide(self, choice: Choice) -> None:
         """Take the order that was chosen."""
         self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)

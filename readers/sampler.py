@@ -43,6 +43,9 @@ class OrderSampler(Resumable, Sampler[int]):
     def __len__(self) -> int:
         return self._progress.length()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} samples an epoch, {self._progress}, {self._progress.cut}"
+
     def __iter__(self) -> Iterator[int]:
         # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element. One that nobody took
         # from uses up no epoch, since torchdata makes several for each that it reads.
