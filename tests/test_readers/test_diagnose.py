@@ -33,6 +33,16 @@ def test_a_slow_transform(raw_path):
     assert found.waiting > 0.5
 
 
+def test_a_slow_batch_transform(raw_path):
+    def slow(batch):
+        time.sleep(0.05)
+        return batch
+
+    found = diagnose(Loader(open_dataset(raw_path), 5, batch_transform=slow), lambda batch: None, batches=8)
+    assert "copies to the device and batch_transform, which run in the loop's own thread" in found.verdict
+    assert found.moving > 0.5
+
+
 def test_a_slow_disk(jpeg_path, monkeypatch):
     dataset = open_dataset(jpeg_path)
     reader = dataset.pool._class()
@@ -53,7 +63,9 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
 
 def test_the_advice_on_decoding_is_an_argument(jpeg_path):
     loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
-    verdict = _verdict(loader, together=1, waiting=1, alone=1, step_rate=2, read_s=1, transform_s=0, processor=1)
+    verdict = _verdict(
+        loader, together=1, waiting=1, moving=0, alone=1, step_rate=2, read_s=1, transform_s=0, processor=1
+    )
     advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
     assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
 
