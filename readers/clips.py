@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_count
 from readers.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order import Picks
 from readers.samples import SampleDataset
@@ -58,10 +59,11 @@ class ClipDataset(SampleDataset):
         transform: AnyTransform | None = None,
     ) -> None:
         super().__init__(transform)
-        if length < 1 or stride < 1:
-            raise UsageError(f"length, stride: expected 1 sample or more, found {length} and {stride}")
         self.base = base
-        self.length = length
+        self.length = as_count("length", length, unit="sample")
+        stride = as_count("stride", stride, unit="sample")
+        if max_step is not None:
+            max_step = as_count("max_step", max_step, unit="frame")
         self._once = frozenset(once)
         frames = np.asarray(base.column("frame"), np.int64)
         groups = _groups(base, by, "label" in self._once and "label" in base.raw_layout)
@@ -71,6 +73,9 @@ class ClipDataset(SampleDataset):
 
     def __len__(self) -> int:
         return len(self._firsts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} clips of {self.length} samples each, from {self.base!r}"
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
+from readers.arguments import as_count, as_number, as_pair
 from readers.jpeg_parts import crop_jpeg
 from readers.plans import Image, Whole, decode_jpeg
 from readers.values import ValueLayout
@@ -51,8 +52,11 @@ class _Crop:
     fast_upsampling: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.shape) < 1:
-            raise UsageError(f"size: expected 1 pixel or more, found {self.size}")
+        sides = tuple(self.size) if isinstance(self.size, tuple | list) else (self.size,)
+        if len(sides) not in (1, 2):
+            raise UsageError(f"size: expected pixels, or (height, width), found {self.size!r}")
+        sides = tuple(as_count("size", side, unit="pixel") for side in sides)
+        object.__setattr__(self, "size", sides if len(sides) == 2 else sides[0])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -168,7 +172,7 @@ class CenterCrop(_Crop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.fraction <= 1:
+        if not 0 < as_number("fraction", self.fraction) <= 1:
             raise UsageError(f"fraction: expected above 0, at most 1, found {self.fraction}")
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
@@ -198,11 +202,13 @@ class RandomResizedCrop(_Crop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+        least, most = as_pair("scale", self.scale)
+        if not 0 < least <= most <= 1:
             raise UsageError(f"scale: expected 0 < low <= high <= 1, found {self.scale}")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
+        least, most = as_pair("ratio", self.ratio)
+        if not 0 < least <= most:
             raise UsageError(f"ratio: expected 0 < low <= high, found {self.ratio}")
-        if not 0 <= self.flip <= 1:
+        if not 0 <= as_number("flip", self.flip) <= 1:
             raise UsageError(f"flip: expected 0 to 1, found {self.flip}")
 
     @property

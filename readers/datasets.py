@@ -1,6 +1,6 @@
 """Packed datasets for torch: map-style, read by the batch, one class per format."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar
@@ -74,7 +74,7 @@ class PackedDataset(SampleDataset):
         decode: Mapping[str, DecodePlan] | None = None,
     ) -> None:
         super().__init__(transform)
-        if isinstance(fields, str) or (fields is not None and not fields):
+        if fields is not None and not _are_names(fields):
             raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
         layout = Layout(Path(fspath(path)).absolute())
         self.manifest: Manifest = layout.load()
@@ -87,7 +87,7 @@ class PackedDataset(SampleDataset):
         how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
         self.pool = ShardPool(layout, self.manifest, how, checksums)
         selected = self.manifest.schema.select(None if fields is None else list(fields))
-        self._decoding = Decoding(self.pool, selected, decode or {})
+        self._decoding = Decoding(self.pool, selected, {} if decode is None else decode)
         self._blocks = Blocks.of_shards(self.manifest.shards)
 
     def __len__(self) -> int:
@@ -95,7 +95,10 @@ class PackedDataset(SampleDataset):
 
     def __repr__(self) -> str:
         root, shards = self.pool.layout.root, len(self.manifest.shards)
-        return f"{type(self).__name__}({str(root)!r}): {len(self)} samples, {self.manifest.format}, {shards} shards"
+        return (
+            f"{type(self).__name__}({str(root)!r}): {len(self)} samples ({', '.join(self.schema.names)}), "
+            f"{self.manifest.format}, {shards} shard{'' if shards == 1 else 's'}"
+        )
 
     @property
     def path(self) -> Path:
@@ -193,6 +196,12 @@ class PackedDataset(SampleDataset):
             decoding.read_into(Picks(rows, np.zeros(len(rows), np.uint64), 0), whole, rows)
         column: npt.NDArray[Any] | list[Any] = whole[field.name]
         return column
+
+
+def _are_names(fields: Any) -> bool:
+    """Whether something is a list of one name or more, or the like."""
+    named = isinstance(fields, Collection) and not isinstance(fields, str) and len(fields) > 0
+    return named and all(isinstance(name, str) for name in fields)
 
 
 class HDF5Dataset(PackedDataset):

@@ -34,8 +34,12 @@ class Decoding:
     def __init__(self, pool: ShardPool, schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         self.pool = pool
         self.schema = schema
+        if not isinstance(plans, Mapping):
+            raise UsageError(f"decode: expected a dict such as {{'image': CenterCrop(224)}}, found {plans!r}")
         self.plans = dict(plans)
-        for name in plans:
+        for name, plan in plans.items():
+            if isinstance(plan, type) or not isinstance(plan, DecodePlan):
+                raise UsageError(f"decode: expected a plan for {name!r}, such as CenterCrop(224), found {plan!r}")
             if name not in schema or not schema[name].is_image:
                 pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
                 raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")

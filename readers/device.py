@@ -7,6 +7,7 @@ import torch
 
 from readers.collate import Batch
 from readers.stages import Stage, not_an_end
+from shardspec.errors import UsageError
 
 BatchTransform = Callable[..., Batch]
 """Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
@@ -19,6 +20,70 @@ SeededBatch = tuple[Batch, torch.Tensor | None]
 def wants_seeds(transform: BatchTransform | None) -> bool:
     """Whether a batch transform is called with a number for each sample."""
     return getattr(transform, "seeded", False) is True
+
+
+def as_device(device: torch.device | str | int) -> torch.device:
+    """A device that torch can use here.
+
+    A GPU is counted, not tried: a context takes memory of it, and who makes a Loader may fork before the first batch.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        chosen = torch.device(device)
+        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+            torch.empty(0, device=chosen)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"device: expected one that torch can use here, found {device!r} ({_first_line(error)}): "
+            "leave it out to have batches in ordinary memory"
+        ) from error
+    return chosen
+
+
+def check_pinning() -> None:
+    """See that there is a device to pin memory for.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        if torch.cuda.device_count() == 0:
+            torch.empty(1, pin_memory=True)
+    except RuntimeError as error:
+        raise UsageError(
+            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): leave it out"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+class OneAhead:
+    """Keeps the next batch, made before it is asked for. An error in it waits for its turn: the batch before it comes first."""
+
+    def __init__(self) -> None:
+        self._made: SeededBatch | None = None
+        self._error: Exception | None = None
+
+    def begin(self, make: Callable[[], SeededBatch]) -> None:
+        """Make the next batch, and keep it or the error."""
+        try:
+            self._made = make()
+        except Exception as error:
+            self._error = error
+
+    def take(self, make: Callable[[], SeededBatch]) -> SeededBatch:
+        """The batch that is kept; if none is, one that is made now."""
+        made, error = self._made, self._error
+        self._made = self._error = None
+        if error is not None:
+            raise error
+        return make() if made is None else made
 
 
 class DeviceStage:
@@ -46,29 +111,25 @@ class DeviceStage:
         self._device = device
         self._transform = transform
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
-        self._ahead: SeededBatch | None = None
+        self._copies = OneAhead()
 
     def __next__(self) -> Batch:
         if self._side is None:
             batch, seeds = next(self._batches)
             return self._transformed(self._to_device(batch), seeds)
         # Elsewhere a copy ahead would happen at once, in the consumer's own time.
-        current = self._ahead if self._ahead is not None else self._copy()
-        if current is None:
-            raise StopIteration
-        torch.cuda.current_stream(self._device).wait_stream(self._side)
-        batch, seeds = current
+        batch, seeds = self._copies.take(self._copy)
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_stream(self._side)
         for value in batch.values():
-            _record(value, torch.cuda.current_stream(self._device))
-        self._ahead = self._copy() if self._batches.ready() else None
+            _record(value, stream)
+        if self._batches.ready():
+            self._copies.begin(self._copy)
         return self._transformed(batch, seeds)
 
-    def _copy(self) -> SeededBatch | None:
-        """Start the next batch's copy; None at the end."""
-        try:
-            batch, seeds = next(self._batches)
-        except StopIteration:
-            return None
+    def _copy(self) -> SeededBatch:
+        """Start the next batch's copy."""
+        batch, seeds = next(self._batches)
         with torch.cuda.stream(self._side):
             return self._to_device(batch), seeds
 

@@ -33,6 +33,9 @@ class Diagnosis:
         Samples per second of loader and step together.
     waiting : float
         Fraction of the loop's time that it waited for batches.
+    moving : float
+        Fraction of the loop's time that copies to the device and `batch_transform` took, which run in its own thread; part of
+        `waiting`.
     loader_rate : float
         Samples per second of the loader alone.
     step_rate : float
@@ -48,6 +51,7 @@ class Diagnosis:
 
     loop_rate: float
     waiting: float
+    moving: float
     loader_rate: float
     step_rate: float
     read_s: float
@@ -83,21 +87,21 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
         raise UsageError("diagnose: expected an epoch of one batch or more, found none")
-    together, waiting = _measure(loader, step, batches)
-    alone, _ = _measure(loader, lambda batch: None, batches)
+    together, waiting, moving = _measure(loader, step, batches)
+    alone, _, _ = _measure(loader, lambda batch: None, batches)
     cached = list(islice(loader, _CACHED_BATCHES))
     step_rate = _measure_step(cached, step, batches)
     batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
     order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
     read_s, transform_s, processor = _measure_reading(loader.dataset)
-    verdict = _verdict(loader, together, waiting, alone, step_rate, read_s, transform_s, processor)
-    return Diagnosis(together, waiting, alone, step_rate, read_s, transform_s, processor, verdict, order)
+    verdict = _verdict(loader, together, waiting, moving, alone, step_rate, read_s, transform_s, processor)
+    return Diagnosis(together, waiting, moving, alone, step_rate, read_s, transform_s, processor, verdict, order)
 
 
-def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float]:
-    """Samples per second of a loop, and the fraction of its time spent waiting for batches."""
+def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
+    """Samples per second of a loop, and the fractions of its time spent waiting for batches, and of that not for the threads."""
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
-    samples, waited, begin = 0, 0.0, time.perf_counter()
+    samples, waited, threads, begin = 0, 0.0, 0.0, time.perf_counter()
     iterator = iter(loader)
     for number in range(batches):
         before = time.perf_counter()
@@ -108,14 +112,15 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
-            samples, waited, begin = 0, 0.0, time.perf_counter()
+            samples, waited, threads, begin = 0, 0.0, iterator.times.waiting, time.perf_counter()
             continue
         samples += _length(batch)
         waited += after - before
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
     iterator.close()
-    return samples / elapsed, waited / elapsed
+    moving = max(0.0, waited - (iterator.times.waiting - threads))
+    return samples / elapsed, waited / elapsed, moving / elapsed
 
 
 def _measure_step(cached: list[Batch], step: Callable[[Batch], Any], batches: int) -> float:
@@ -150,6 +155,7 @@ def _verdict(
     loader: Loader,
     together: float,
     waiting: float,
+    moving: float,
     alone: float,
     step_rate: float,
     read_s: float,
@@ -161,6 +167,11 @@ def _verdict(
     if waiting < _WAITING_MATTERS:
         return f"The step is the limit: the loop waits {waiting:.0%} of its time for data ({numbers}). Nothing in the loader will make it faster."
     begin = f"The loader is the limit: the loop waits {waiting:.0%} of its time for data ({numbers})."
+    if moving > waiting / 2:
+        return (
+            f"{begin} {moving / waiting:.0%} of that are copies to the device and batch_transform, which run in the loop's own thread: "
+            "make batch_transform cheaper, run it on a GPU (device='cuda'), or move it to sample_transform, which the threads run."
+        )
     if alone > step_rate:
         return (
             f"{begin} Yet alone it is fast enough, so step and loader take the processors from each other: "
@@ -182,7 +193,7 @@ def _verdict(
         return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
     return (
         f"{begin} Reading and decoding take {read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
-        "or decode=Whole(fast_dct=True, fast_upsampling=True) for JPEG."
+        "or decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
     )
 
 

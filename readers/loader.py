@@ -1,19 +1,22 @@
 """The Loader: threads that put whole batches together ahead of the training loop."""
 
+import math
 import os
 import weakref
 from collections.abc import Iterator
 from copy import copy
-from typing import Any
+from inspect import signature
+from typing import Any, Never
 
 import numpy.typing as npt
 import torch
 
 from readers.ahead import ReadAhead, default_depth
+from readers.arguments import as_count, as_number
 from readers.batches import BatchPicks, BatchWork
 from readers.choice import AnyShuffle, Choice, agree, choose_apart, choose_shuffle
 from readers.collate import Batch
-from readers.device import BatchTransform, DeviceStage, SeededBatch, wants_seeds
+from readers.device import BatchTransform, DeviceStage, SeededBatch, as_device, check_pinning, wants_seeds
 from readers.order import WINDOW_BLOCKS, Cut
 from readers.progress import Iteration, Progress
 from readers.resumable import Resumable
@@ -23,6 +26,7 @@ from readers.seeding import SampleTransform, SeededTransform
 from readers.shards import explain_thread
 from readers.stages import Stage, StageTimes
 from readers.stores import find_residence
+from readers.torch_names import refuse_unknown
 from shardspec.errors import UsageError
 
 
@@ -74,6 +78,11 @@ class Loader(Resumable):
         Page-locked batches; by default where `device` is a CUDA device.
     timeout_s : float
         For one batch; a read that hangs is then an error that names the file.
+
+    Raises
+    ------
+    UsageError
+        An argument cannot be meant, is one of torch's DataLoader only, or asks for a device that is not there.
     """
 
     def __init__(
@@ -97,14 +106,18 @@ class Loader(Resumable):
         device: torch.device | str | None = None,
         pin_memory: bool | None = None,
         timeout_s: float = 300.0,
+        **unknown: Never,
     ) -> None:
-        self.workers = available_processors() if workers is None else workers
-        self.prefetch = self.workers + 2 if prefetch is None else prefetch
-        for name, value in (("batch_size", batch_size), ("workers", self.workers), ("prefetch", self.prefetch)):
-            if value < 1:
-                raise UsageError(f"{name}: expected 1 or more, found {value}")
-        if read_ahead is not None and read_ahead < 0:
-            raise UsageError(f"read_ahead: expected 0 batches or more, found {read_ahead}")
+        refuse_unknown(unknown, signature(Loader).parameters)
+        self.batch_size = as_count("batch_size", batch_size)
+        self.workers = available_processors() if workers is None else as_count("workers", workers)
+        self.prefetch = self.workers + 2 if prefetch is None else as_count("prefetch", prefetch)
+        self._read_ahead = None if read_ahead is None else as_count("read_ahead", read_ahead, 0, "batches")
+        self.timeout_s = as_number("timeout_s", timeout_s)
+        if not 0 < self.timeout_s < math.inf:
+            raise UsageError(f"timeout_s: expected seconds above 0, found {timeout_s}")
+        if batch_transform is not None and not callable(batch_transform):
+            raise UsageError(f"batch_transform: expected a callable from batch to batch, found {batch_transform!r}")
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
         if not isinstance(dataset, SampleDataset):
@@ -113,22 +126,29 @@ class Loader(Resumable):
                 "its subset(rows) or split(fractions), or torch's own DataLoader"
             )
         self.dataset = dataset.with_transform(sample_transform)
-        self.batch_size = batch_size
         self.drop_last = drop_last
-        self.timeout_s = timeout_s
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else as_device(device)
         self.batch_transform = batch_transform
         self.pin_memory = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
+        if self.pin_memory:
+            check_pinning()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
         order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
         self._progress = Progress(order, self._cut(), auto=shuffle == "auto")
-        self._read_ahead = read_ahead
-        rows = min(batch_size, max(1, len(order)))
+        rows = min(self.batch_size, max(1, len(order)))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(len(self._progress.order)))
+
+    def __repr__(self) -> str:
+        threads = f"{self.workers} thread{'' if self.workers == 1 else 's'}"
+        device = "" if self.device is None else f", to {self.device}"
+        return (
+            f"{type(self).__name__}: {len(self)} batches of {self.batch_size} an epoch, {self._progress}, "
+            f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
+        )
 
     def __iter__(self) -> "LoaderIterator":
         self._progress.cut = self._cut()

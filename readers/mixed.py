@@ -1,12 +1,13 @@
 """Several datasets as one, in given proportions."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_count, as_number
 from readers.order import Picks
 from readers.permutation import Permutation, mix_array, mix_words
 from readers.samples import SampleDataset
@@ -50,15 +51,19 @@ class MixedDataset(SampleDataset):
         transform: AnyTransform | None = None,
     ) -> None:
         super().__init__(transform)
+        # A dataset, taken for a list of them, would be read to its end.
+        several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
+        if not several or not all(isinstance(dataset, SampleDataset) for dataset in datasets):
+            raise UsageError(f"datasets: expected a list of datasets of readers, found {datasets!r}")
         if not datasets or any(len(dataset) == 0 for dataset in datasets):
             raise UsageError("datasets: expected one or more, none of them empty")
         self.datasets = tuple(datasets)
-        shares = [float(len(dataset)) for dataset in datasets] if weights is None else [float(w) for w in weights]
+        shares = [float(len(d)) for d in datasets] if weights is None else [as_number("weights", w) for w in weights]
         if len(shares) != len(datasets) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
             raise UsageError(f"weights: expected {len(datasets)} numbers, none below 0 and not all 0, found {shares}")
-        if length is not None and length < 1:
-            raise UsageError(f"length: expected 1 sample or more, found {length}")
-        total = sum(len(dataset) for dataset in datasets) if length is None else length
+        total = (
+            sum(len(dataset) for dataset in datasets) if length is None else as_count("length", length, unit="sample")
+        )
         ends = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
         self._ends: IntArray = ends
         self._quotas: IntArray = np.diff(ends, prepend=0)
@@ -67,8 +72,8 @@ class MixedDataset(SampleDataset):
         for number, dataset in enumerate(self.datasets):
             if dataset.layout != first:
                 raise UsageError(
-                    f"datasets: expected the same fields in all, found {dict(first)} in the first and {dict(dataset.layout)} in number {number}: "
-                    "choose fields=, or make them alike with transform="
+                    f"datasets: expected the same fields in all, found {_difference(first, dataset.layout, number)}: "
+                    "choose fields=, decode= or transform= so that they are alike"
                 )
             if "label" in first and dataset.classes != self.classes:
                 raise UsageError(
@@ -79,6 +84,10 @@ class MixedDataset(SampleDataset):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    def __repr__(self) -> str:
+        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
+        return f"{type(self).__name__}: {len(self)} samples, " + "; ".join(f"{n} from {d!r}" for n, d in parts)
 
     @property
     def raw_layout(self) -> BatchLayout:
@@ -155,3 +164,12 @@ class MixedDataset(SampleDataset):
             chosen = cycles == cycle
             out[chosen] = Permutation(length, self.seed, cycle, number, _MIX_TAG)(within[chosen])
         return out, cycles
+
+
+def _difference(first: BatchLayout, other: BatchLayout, number: int) -> str:
+    """The fields in which the layouts of two datasets differ, and how."""
+    names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+    return "; ".join(
+        f"{name!r} {first.get(name, 'missing')} in the first, {other.get(name, 'missing')} in number {number}"
+        for name in names
+    )

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_count, as_integer
 from readers.blocks import Blocks
 from readers.permutation import Permutation, mix_array, mix_words
 from readers.seeding import check_epoch, check_seed
@@ -86,15 +87,16 @@ class Order:
     _cumulative: npt.NDArray[np.float64] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        object.__setattr__(self, "window", as_count("window", self.window, unit="block"))
         if self.shuffle not in SHUFFLES:
             raise UsageError(
                 f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
             )
-        if self.window < 1:
-            raise UsageError(f"window: expected 1 block or more, found {self.window}")
-        if self.draws is not None and (self.weights is None or self.draws < 0):
-            raise UsageError(f"draws: expected 0 or more, together with weights, found {self.draws}")
+        if self.draws is not None:
+            object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
+            if self.weights is None:
+                raise UsageError(f"draws: expected together with weights, found {self.draws} without")
         if self.shuffle == "blocks" and self.weights is None:
             if self.blocks is None:
                 raise UsageError("shuffle: 'blocks' needs a dataset with blocks, and this one has none: use 'full'")
@@ -246,10 +248,14 @@ class Cut:
     drop: bool = False
 
     def __post_init__(self) -> None:
-        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+        rank, world_size = as_integer("rank", self.rank), as_integer("world_size", self.world_size)
+        if world_size < 1 or not 0 <= rank < world_size:
             raise UsageError(
                 f"rank: expected 0 <= rank < world_size, found rank {self.rank} of world_size {self.world_size}"
             )
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
 
     def length(self, total: int, consumed: int = 0) -> int:
         """Samples that this rank takes of an epoch of `total`, of which all ranks together have consumed some."""

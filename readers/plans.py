@@ -1,7 +1,7 @@
 """Decode plans: how much of a stored picture is decoded, and at which size, before anything else sees it."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from shardspec.schema import Field
 Image = npt.NDArray[np.uint8]
 
 
+@runtime_checkable
 class DecodePlan(Protocol):
     """Turns a stored picture into the one that training sees. Safe to share between threads and to pickle.
 

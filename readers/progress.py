@@ -61,6 +61,10 @@ class Progress:
         self._epoch = 0
         self._consumed = 0  # when the epoch's iteration begins
         self._chosen = False  # by set_epoch
+        self._used = False  # the epoch, by any of its iterations
+
+    def __str__(self) -> str:
+        return f"order {self.shuffle!r}, seed {self.order.seed}"
 
     def decide(self, choice: Choice) -> None:
         """Take the order that was chosen."""
@@ -73,22 +77,33 @@ class Progress:
         name = _order_state(self.order, self.undecided)["shuffle"]
         return name if isinstance(name, bool) else str(name)
 
-    def begin(self, least: int = 1) -> Iteration:
-        """Start an iteration.
+    def begin(self, least: int = 1, unused_again: bool = False) -> Iteration:
+        """Start an iteration, with a count of its own.
 
         Parameters
         ----------
         least : int
             Samples that this rank must have left of a restored epoch; with fewer it is finished, and the next one begins.
+        unused_again : bool
+            Whether an epoch that was begun, but not `use`d, is begun once more instead of the next one.
         """
-        left = self.cut.length(len(self.order), self._consumed)
-        finished = self._consumed > 0 and left < least and not self._chosen
-        if self.running is not None or finished:
+        if self.running is not None:
+            onward = self._used or not unused_again
+        else:
+            left = self.cut.length(len(self.order), self._consumed)
+            onward = self._consumed > 0 and left < least and not self._chosen
+            self._used = False
+        if onward:
             self._epoch += 1
             self._consumed = 0
+            self._used = False
         self._chosen = False
         self.running = Iteration(self._epoch, self._consumed)
         return self.running
+
+    def use(self, iteration: Iteration) -> None:
+        """Say that samples are taken from an iteration, be it the newest or an older one."""
+        self._used = self._used or iteration.epoch == self._epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""

@@ -21,7 +21,7 @@ class OrderSampler(Resumable, Sampler[int]):
 
     The length is the same on every rank, and that of a whole epoch also where a state was loaded and the next iteration yields
     the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers. Iterating again takes the next
-    epoch; `set_epoch` chooses one.
+    epoch; `set_epoch` chooses one. Of several iterators each gives its whole epoch; the state is that of the newest.
 
     Parameters
     ----------
@@ -43,17 +43,18 @@ class OrderSampler(Resumable, Sampler[int]):
     def __len__(self) -> int:
         return self._progress.length()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} samples an epoch, {self._progress}, {self._progress.cut}"
+
     def __iter__(self) -> Iterator[int]:
         # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element. One that nobody took
         # from uses up no epoch, since torchdata makes several for each that it reads.
-        running = self._progress.running
-        if running is None or running.taken or running.ended:
-            running = self._progress.begin()
-        return self._iterate(running)
+        return self._iterate(self._progress.begin(unused_again=True), self._progress.order)
 
-    def _iterate(self, iteration: Iteration) -> Iterator[int]:
+    def _iterate(self, iteration: Iteration, order: Order) -> Iterator[int]:
+        self._progress.use(iteration)
         epoch, consumed, cut = iteration.epoch, iteration.consumed, self._progress.cut
-        sequence = self._progress.order.epoch(epoch)
+        sequence = order.epoch(epoch)
         length = cut.length(len(sequence), consumed)
         for start in range(0, length, _CHUNK):
             picks = sequence.at(cut.positions(start, min(start + _CHUNK, length), consumed))

@@ -223,7 +223,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         to epoch and follow ``torch.manual_seed``.
         """
         length = len(self)
-        rows = np.asarray(indices, np.int64).reshape(-1)
+        given = np.asarray(indices)
+        if given.dtype.kind not in "iu" and given.size:  # a mask, say, which would be taken for rows 0 and 1
+            raise UsageError(f"indices: expected integers, found {given.dtype}: a mask's rows are np.flatnonzero(mask)")
+        rows = given.astype(np.int64).reshape(-1)
         if len(rows) and not (-length <= rows.min() and rows.max() < length):
             wrong = next(int(row) for row in rows if not -length <= row < length)
             raise IndexError(f"index {wrong}: expected {-length} to {length - 1}")

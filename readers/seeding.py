@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, Self, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_integer
 from shardspec.errors import UsageError
 
 ROW_BITS = 40
@@ -88,16 +89,18 @@ def sample_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
 
 def check_seed(seed: int) -> int:
     """The seed, if it is one."""
-    if not 0 <= seed <= _MAX_SEED:
+    number = as_integer("seed", seed)
+    if not 0 <= number <= _MAX_SEED:
         raise UsageError(f"seed: expected 0 to 2**64 - 1, found {seed}")
-    return int(seed)
+    return number
 
 
 def check_epoch(epoch: int) -> int:
     """The epoch, if it is one."""
-    if not 0 <= epoch <= _MAX_EPOCH:
+    number = as_integer("epoch", epoch)
+    if not 0 <= number <= _MAX_EPOCH:
         raise UsageError(f"epoch: expected 0 to {_MAX_EPOCH}, found {epoch}")
-    return int(epoch)
+    return number
 
 
 class SampledIndex(int):

@@ -45,6 +45,9 @@ class Subset(SampleDataset):
             raise UsageError(f"rows: expected 0 to {len(base) - 1}, found {found}")
         self._blocks = _blocks_of(base.blocks, self.rows)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} samples of {self.base!r}"
+
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes of ``label``."""

@@ -14,7 +14,7 @@ import torch
 from readers.collate import layout_of_value
 from readers.seeding import AnyTransform, is_seeded, sample_rng
 from readers.values import BatchLayout, ValueLayout
-from shardspec.errors import SchemaError
+from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
 """Samples read together before a transform takes them one by one: 16 pictures of 224 px still lie in a processor's cache."""
@@ -35,6 +35,9 @@ class Chain:
 
     def __init__(self, transforms: Sequence[AnyTransform]) -> None:
         self._transforms = tuple(transforms)
+        for transform in self._transforms:
+            if not callable(transform):
+                raise UsageError(f"transform: expected a callable from sample to sample, found {transform!r}")
         self.seeded = any(is_seeded(t) for t in self._transforms)
         self._restore()
 

@@ -44,6 +44,9 @@ class ValueLayout:
     picture: bool = False
     begin: int = field(default=0, compare=False)
 
+    def __str__(self) -> str:
+        return "of varying shape" if self.shape is None else f"{self.dtype} {self.shape}"
+
 
 BatchLayout = Mapping[str, ValueLayout]
 

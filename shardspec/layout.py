@@ -85,12 +85,14 @@ class Layout:
                 raise NotADatasetError(
                     f"{self.root}: expected a packed dataset, found {self.describe_build()}"
                 ) from None
-            found = "a folder without one" if self.root.is_dir() else "no such folder"
+            found = "a folder without one: pack it first ('packer build')" if self.root.is_dir() else "no such folder"
             raise NotADatasetError(
                 f"{self.root}: expected a packed dataset with a {MANIFEST_NAME}, found {found}"
             ) from None
         except NotADirectoryError:
-            raise NotADatasetError(f"{self.root}: expected the folder of a packed dataset, found a file") from None
+            raise NotADatasetError(
+                f"{self.root}: expected the folder of a packed dataset, found a file: give the folder that holds its {MANIFEST_NAME}"
+            ) from None
         except OSError as error:
             raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
         return Manifest.loads(data, str(self.manifest))

@@ -1,11 +1,14 @@
 """The diagnosis names what is slow. Delays are sleeps that outweigh everything else many times over."""
 
+import re
 import time
 
 import pytest
 import torch
 
-from readers import Loader, diagnose, open_dataset
+from readers import Loader, Whole, diagnose, open_dataset
+from readers.diagnosis import _verdict
+from readers.loader import available_processors
 from shardspec.errors import UsageError
 
 
@@ -30,6 +33,16 @@ def test_a_slow_transform(raw_path):
     assert found.waiting > 0.5
 
 
+def test_a_slow_batch_transform(raw_path):
+    def slow(batch):
+        time.sleep(0.05)
+        return batch
+
+    found = diagnose(Loader(open_dataset(raw_path), 5, batch_transform=slow), lambda batch: None, batches=8)
+    assert "copies to the device and batch_transform, which run in the loop's own thread" in found.verdict
+    assert found.moving > 0.5
+
+
 def test_a_slow_disk(jpeg_path, monkeypatch):
     dataset = open_dataset(jpeg_path)
     reader = dataset.pool._class()
@@ -46,6 +59,15 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
     found = diagnose(Loader(dataset, 10, shuffle="blocks"), lambda batch: None, batches=6)
     assert "for the disk or network: a greater read_ahead (now 0)" in found.verdict
     assert found.order == "order 'blocks', as asked for; 0 batches read ahead"
+
+
+def test_the_advice_on_decoding_is_an_argument(jpeg_path):
+    loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
+    verdict = _verdict(
+        loader, together=1, waiting=1, moving=0, alone=1, step_rate=2, read_s=1, transform_s=0, processor=1
+    )
+    advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
+    assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
 
 
 def test_an_epoch_no_longer_than_the_warm_up(raw_path):

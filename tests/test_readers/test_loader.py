@@ -3,7 +3,6 @@
 import pickle
 import random
 import threading
-import time
 from copy import copy
 from functools import partial
 
@@ -182,19 +181,23 @@ def test_transforms_that_change_shapes_and_fields(raw_path):
 
 
 def test_each_thread_has_its_own_transform(raw_path):
-    threads_of = {}
+    threads_of, met = {}, {threading.get_ident()}
+    together = threading.Barrier(3)
 
     class Stateful:
         def __call__(self, sample):
-            threads_of.setdefault(id(self), set()).add(threading.get_ident())
-            time.sleep(0.0005)
+            thread = threading.get_ident()
+            threads_of.setdefault(id(self), set()).add(thread)
+            if thread not in met:  # each waits in its first call until all three are in theirs
+                met.add(thread)
+                together.wait(60)
             return sample
 
     original = Stateful()
     for _ in Loader(open_dataset(raw_path), 4, workers=3, sample_transform=original):
         pass
     assert threads_of.pop(id(original)) == {threading.get_ident()}  # the samples tried first
-    assert len(threads_of) > 1
+    assert len(threads_of) == 3
     assert all(len(threads) == 1 for threads in threads_of.values())
 
 

@@ -122,15 +122,6 @@ def test_ctrl_c_ends_a_training_at_once(raw_path):
     assert errors.endswith("KeyboardInterrupt\n")
 
 
-def test_wrong_arguments(raw_path):
-    dataset = open_dataset(raw_path)
-    for arguments in ({"batch_size": 0}, {"workers": 0}, {"prefetch": 0}):
-        with pytest.raises(UsageError, match="expected 1 or more, found 0"):
-            Loader(dataset, **{"batch_size": 4, **arguments})
-    with pytest.raises(UsageError, match="expected both or neither"):
-        Loader(dataset, 4, rank=1)
-
-
 def test_a_wrong_shape_from_a_transform_names_the_sample(raw_path):
     def uneven(sample):
         return {"image": sample["image"][: 20 + (sample["key"] == keys(60)[30])]}

@@ -115,6 +115,36 @@ def test_only_the_last_iterator_counts(dataset, make):
     assert sampler.state_dict()["consumed"] == 60
 
 
+def test_iterators_made_at_once_each_count_for_themselves(dataset):
+    sampler = dataset.sampler(seed=4)
+    expected = list(dataset.sampler(seed=4))
+    first, second = iter(sampler), iter(sampler)
+    found = [next(first) for _ in range(50)]
+    assert sampler.state_dict()["consumed"] == 0, "the newest has given nothing"
+    other = [next(second) for _ in range(20)]
+    state = sampler.state_dict()
+    assert state["consumed"] == 20
+    assert found + list(first) == other + list(second) == expected
+    resumed = dataset.sampler(seed=4)
+    resumed.load_state_dict(state)
+    assert list(resumed) == expected[20:]
+    iter(sampler)
+    third = dataset.sampler(seed=4)
+    third.set_epoch(1)
+    assert list(sampler) == list(third), "the epoch behind them is the next one"
+
+
+def test_an_iterator_that_is_not_the_newest_uses_up_its_epoch(dataset):
+    sampler = dataset.sampler()
+    first, _ = iter(sampler), iter(sampler)
+    whole = list(first)
+    second = list(sampler)
+    assert whole == list(dataset.sampler()) != second
+    sampler.set_epoch(1)
+    iter(sampler)
+    assert list(sampler) == second
+
+
 def test_states_of_other_orders_are_refused(dataset):
     state = dataset.sampler(seed=1).state_dict()
     for other in (

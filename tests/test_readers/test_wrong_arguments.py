@@ -1,0 +1,174 @@
+"""What a caller is told who gives an argument that cannot be meant: when it is given, not in the first batch."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from readers import CenterCrop, Loader, MixedDataset, NpyDataset, RandomResizedCrop, Resize, open_dataset
+from shardspec.errors import NotADatasetError, UsageError
+
+
+def told(message, make):
+    with pytest.raises(UsageError, match="^" + re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": "a"}, "batch_size: expected an integer, found 'a'"),
+        ({"batch_size": 2.5}, "batch_size: expected an integer, found 2.5"),
+        ({"batch_size": True}, "batch_size: expected an integer, found True"),
+        ({"batch_size": 0}, "batch_size: expected 1 or more, found 0"),
+        ({"workers": -1}, "workers: expected 1 or more, found -1"),
+        ({"workers": "a"}, "workers: expected an integer, found 'a'"),
+        ({"prefetch": 0}, "prefetch: expected 1 or more, found 0"),
+        ({"prefetch": None, "workers": 0}, "workers: expected 1 or more, found 0"),
+        ({"read_ahead": "a"}, "read_ahead: expected an integer, found 'a'"),
+        ({"shuffle": "yes"}, "shuffle: expected 'full', 'blocks' or False"),
+        ({"shuffle": True}, "shuffle: expected 'full', 'blocks' or False"),
+        ({"seed": "a"}, "seed: expected an integer, found 'a'"),
+        ({"seed": 1.0}, "seed: expected an integer, found 1.0"),
+        ({"window": "a"}, "window: expected an integer, found 'a'"),
+        ({"weights": np.ones(60), "draws": "a"}, "draws: expected an integer, found 'a'"),
+        ({"draws": 5}, "draws: expected together with weights, found 5 without"),
+        ({"rank": 0}, "rank, world_size: expected both or neither, found 0 and None"),
+        ({"rank": "a", "world_size": 2}, "rank: expected an integer, found 'a'"),
+        ({"rank": 3, "world_size": 2}, "rank: expected 0 <= rank < world_size, found rank 3 of world_size 2"),
+        ({"timeout_s": "a"}, "timeout_s: expected a number, found 'a'"),
+        ({"timeout_s": 0}, "timeout_s: expected seconds above 0, found 0"),
+        ({"timeout_s": float("inf")}, "timeout_s: expected seconds above 0, found inf"),
+        ({"sample_transform": 5}, "transform: expected a callable from sample to sample, found 5"),
+        ({"batch_transform": 5}, "batch_transform: expected a callable from batch to batch, found 5"),
+        ({"device": "gpu"}, "device: expected one that torch can use here, found 'gpu'"),
+        ({"device": "cuda:99"}, "device: expected one that torch can use here, found 'cuda:99'"),
+    ],
+)
+def test_a_loaders(raw_path, arguments, message):
+    told(message, lambda: Loader(open_dataset(raw_path), **{"batch_size": 4, **arguments}))
+
+
+def test_a_device_that_is_not_there(raw_path, monkeypatch):
+    dataset = open_dataset(raw_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for device in ("cuda", "cuda:1"):  # counted, and no context is made
+        assert Loader(dataset, 4, device=device, pin_memory=False).device == torch.device(device)
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+        told("device: expected one that torch can use here, found 'cuda' (", lambda: Loader(dataset, 4, device="cuda"))
+        told("pin_memory: expected a device that batches are copied to", lambda: Loader(dataset, 4, pin_memory=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("num_workers", "use workers="),
+        ("prefetch_factor", "use prefetch="),
+        ("timeout", "use timeout_s="),
+        ("sampler", "shuffle=, seed= and weights="),
+        ("generator", "seed="),
+        ("collate_fn", "batch_transform="),
+        ("persistent_workers", "leave it out"),
+    ],
+)
+def test_torchs_names_lead_to_the_loaders(raw_path, name, instead):
+    with pytest.raises(UsageError, match=f"^{name}: expected an argument of Loader, found one of torch's.*{instead}"):
+        Loader(open_dataset(raw_path), 4, **{name: None})
+
+
+def test_a_misspelt_name(raw_path):
+    told(
+        "prefetsh: expected an argument of Loader, found none of that name; did you mean 'prefetch'?",
+        lambda: Loader(open_dataset(raw_path), 4, prefetsh=3),
+    )
+
+
+def test_integers_of_numpy_are_integers(raw_path):
+    loader = Loader(open_dataset(raw_path), np.int64(60), seed=np.int64(3), workers=np.int32(1))
+    assert {type(value) for value in (loader.batch_size, loader.workers, loader.state_dict()["seed"])} == {int}
+    assert torch.equal(next(iter(loader))["label"], next(iter(Loader(open_dataset(raw_path), 60, seed=3)))["label"])
+    assert Resize(np.int64(3)) == Resize(3)
+    assert Resize([3, 4]).shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CenterCrop(2.5), "size: expected an integer, found 2.5"),
+        (lambda: Resize("a"), "size: expected an integer, found 'a'"),
+        (lambda: Resize((3, 4.5)), "size: expected an integer, found 4.5"),
+        (lambda: Resize((3, 4, 3)), "size: expected pixels, or (height, width), found (3, 4, 3)"),
+        (lambda: RandomResizedCrop(0), "size: expected 1 pixel or more, found 0"),
+        (lambda: RandomResizedCrop(4, scale=0.5), "scale: expected two numbers, found 0.5"),
+        (lambda: RandomResizedCrop(4, ratio=(1, 2, 3)), "ratio: expected two numbers, found (1, 2, 3)"),
+        (lambda: RandomResizedCrop(4, flip="a"), "flip: expected a number, found 'a'"),
+        (lambda: CenterCrop(4, fraction="a"), "fraction: expected a number, found 'a'"),
+    ],
+)
+def test_a_crops(make, message):
+    told(message, make)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"decode": {"image": 224}}, "decode: expected a plan for 'image', such as CenterCrop(224), found 224"),
+        ({"decode": {"image": Resize}}, "decode: expected a plan for 'image', such as CenterCrop(224), found <class"),
+        ({"decode": Resize(4)}, "decode: expected a dict such as {'image': CenterCrop(224)}, found Resize("),
+        ({"fields": 5}, "fields: expected a list of names, or None for all, found 5"),
+        ({"fields": [1]}, "fields: expected a list of names, or None for all, found [1]"),
+        ({"transform": 5}, "transform: expected a callable from sample to sample, found 5"),
+    ],
+)
+def test_a_datasets(raw_path, arguments, message):
+    told(message, lambda: open_dataset(raw_path, **arguments))
+
+
+def test_a_field_that_is_misspelt(raw_path):
+    with pytest.raises(
+        ValueError, match=r"there is no field 'imgae': the dataset has key, image.*did you mean 'image'"
+    ):
+        open_dataset(raw_path, fields=["imgae"])
+
+
+def test_what_was_never_packed(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"a picture")
+    for open_ in (open_dataset, NpyDataset):
+        with pytest.raises(NotADatasetError, match=r"found a folder without one: pack it first \('packer build'\)"):
+            open_(tmp_path)
+        with pytest.raises(NotADatasetError, match=r"found a file: give the folder that holds its manifest\.json"):
+            open_(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("indices", [[1.5], np.arange(60) < 30, ["a"]])
+def test_what_is_no_index_in_a_batch(raw_path, indices):
+    """A mask would have been taken for the rows 0 and 1."""
+    told("indices: expected integers, found ", lambda: open_dataset(raw_path).read_batch(indices))
+
+
+def test_a_mixtures(raw_path, jpeg_path):
+    dataset = open_dataset(raw_path)
+    told("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
+    told("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
+    told("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
+    told("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
+    small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})
+    told(
+        "datasets: expected the same fields in all, found 'image' uint8 (48, 48, 3) in the first, uint8 (8, 8, 3) in number 1; "
+        "'landmarks' float32 (5, 2) in the first, missing in number 1: choose fields=, decode= or transform=",
+        lambda: MixedDataset([dataset, small]),
+    )
+
+
+def test_a_samplers_and_a_clips(raw_path, face_path):
+    dataset = open_dataset(raw_path)
+    told("rank: expected 0 <= rank < world_size, found rank 3", lambda: dataset.sampler(rank=3, world_size=2))
+    told("seed: expected an integer, found 1.5", lambda: dataset.sampler(seed=1.5))
+    told("epoch: expected an integer, found 'a'", lambda: dataset.sampler().set_epoch("a"))
+    for arguments in ({"length": 2.5}, {"length": 2, "stride": 2.5}, {"length": 2, "max_step": 2.5}):
+        told(
+            f"{[*arguments][-1]}: expected an integer, found 2.5",
+            lambda a=arguments: open_dataset(face_path).clips(**a),
+        )
