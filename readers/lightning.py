@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
+from readers.arguments import as_count
 from readers.choice import AnyShuffle, Choice, agree, choose_shuffle
 from readers.datasets import open_dataset
 from readers.device import BatchTransform
@@ -50,20 +51,21 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     Parameters
     ----------
     train : SampleDataset or path
-    val, test : SampleDataset or path, optional
-        Read in stored order; random transforms draw the same every time.
+    val, test, predict : SampleDataset or path, optional
+        Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of rank r of W is
+        row i W + r; those behind the end are repetitions.)
     batch_size : int
         Per rank.
     loader : {"threads", "processes"}
         ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
     eval_batch_size : int, optional
-        Of validation and test; `batch_size` by default.
+        Of all but training; `batch_size` by default.
     fields, verify, checksums
         Of all that is given as a path (`readers.PackedDataset`).
     transform, decode, sample_transform, batch_transform
         Of training. `batch_transform` needs ``"threads"``.
     eval_transform, eval_decode, eval_batch_transform
-        Of validation and test.
+        Of all but training.
     shuffle, seed, drop_last, window, weights, draws
         Of training (`readers.Loader`). ``shuffle="auto"`` is decided by rank 0 for all. ``Trainer(overfit_batches=…)`` turns shuffling off.
     workers : int, optional
@@ -79,12 +81,12 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     Attributes
     ----------
-    train, val, test : SampleDataset or None
+    train, val, test, predict : SampleDataset or None
 
     Raises
     ------
     UsageError
-        Options exclude each other.
+        Options exclude each other, or cannot be meant.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         train: Source,
         val: Source | None = None,
         test: Source | None = None,
+        predict: Source | None = None,
         *,
         batch_size: int,
         loader: LoaderKind = "threads",
@@ -129,16 +132,22 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
         how = _Reading(fields, verify, checksums)
         self.train = _open(train, how, transform, decode).with_transform(sample_transform)
-        self.val = None if val is None else _open(val, how, eval_transform, eval_decode)
-        self.test = None if test is None else _open(test, how, eval_transform, eval_decode)
-        self.batch_size = batch_size
-        self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
+        self.val, self.test, self.predict = (
+            None if source is None else _open(source, how, eval_transform, eval_decode)
+            for source in (val, test, predict)
+        )
+        self.batch_size = as_count("batch_size", batch_size)
+        self.eval_batch_size = (
+            self.batch_size if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
+        )
         self.loader = loader
         self._drop_last = drop_last
         self._order = {"shuffle": shuffle, "seed": seed, "window": window, "weights": weights, "draws": draws}
         self._transforms = (batch_transform, eval_batch_transform)
-        self._workers, self._prefetch, self._read_ahead = workers, prefetch, read_ahead
-        self._pin_memory, self._timeout_s = pin_memory, timeout_s
+        least = 1 if loader == "threads" else 0
+        self._workers = None if workers is None else as_count("workers", workers, least)
+        self._prefetch = None if prefetch is None else as_count("prefetch", prefetch)
+        self._read_ahead, self._pin_memory, self._timeout_s = read_ahead, pin_memory, timeout_s
         self._batches: TrainBatches | None = None
         # Lightning asks for more of them with `reload_dataloaders_every_n_epochs`, and drops those that it had.
         self._eval: WeakSet[EvalBatches] = WeakSet()
@@ -168,6 +177,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     def test_dataloader(self) -> EvalBatches | list[Any]:
         """Batches of `test`, this rank's, in stored order."""
         return self._eval_batches(self.test)
+
+    def predict_dataloader(self) -> EvalBatches | list[Any]:
+        """Batches of `predict`, this rank's, in stored order."""
+        return self._eval_batches(self.predict)
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch and the samples of it that the training loops of all ranks have consumed."""

@@ -164,6 +164,37 @@ def test_options_go_where_they_belong(jpeg_path):
         iter(validation)
 
 
+class KeyPredictor(Recorder):
+    """Predicts each sample's key."""
+
+    def predict_step(self, batch, batch_idx):
+        return batch["key"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_predictions_come_in_stored_order(jpeg_path, tmp_path, kind):
+    predicted = open_dataset(jpeg_path, fields=["key"]).subset(range(19))
+    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, workers=1)
+    batches = make_trainer(tmp_path).predict(KeyPredictor(), datamodule=data)
+    assert [len(batch) for batch in batches] == [8, 8, 3]
+    assert [key for batch in batches for key in batch] == list(predicted.column("key"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: expected 1 or more, found 0"),
+        ({"eval_batch_size": "8"}, "eval_batch_size: expected an integer, found '8'"),
+        ({"workers": 0}, "workers: expected 1 or more, found 0"),
+        ({"workers": -1, "loader": "processes"}, "workers: expected 0 or more, found -1"),
+        ({"prefetch": 0}, "prefetch: expected 1 or more, found 0"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_at_once(jpeg_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        PackedDataModule(jpeg_path, **{"batch_size": 8, **options})
+
+
 def test_options_that_exclude_each_other_are_refused(jpeg_path):
     with pytest.raises(UsageError, match="loader: expected 'threads' or 'processes', found 'fork'"):
         PackedDataModule(jpeg_path, batch_size=8, loader="fork")
