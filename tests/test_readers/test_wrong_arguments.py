@@ -1,6 +1,7 @@
 """What a caller is told who gives an argument that cannot be meant: when it is given, not in the first batch."""
 
 import re
+from collections import UserList
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_integers_of_numpy_are_integers(raw_path):
     assert {type(value) for value in (loader.batch_size, loader.workers, loader.state_dict()["seed"])} == {int}
     assert torch.equal(next(iter(loader))["label"], next(iter(Loader(open_dataset(raw_path), 60, seed=3)))["label"])
     assert Resize(np.int64(3)) == Resize(3)
-    assert Resize([3, 4]).shape == (3, 4)
+    for sides in ([3, 4], np.array([3, 4]), UserList([3, 4])):
+        assert Resize(sides) == Resize((3, 4))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,7 @@ def test_a_mixtures(raw_path, jpeg_path):
     dataset = open_dataset(raw_path)
     told("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
     told("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
+    assert len(MixedDataset(d for d in (dataset, dataset))) == 2 * len(dataset)
     told("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
     told("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
     small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})
