@@ -195,7 +195,8 @@ def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", shuffle=1, **QUIET)
     build(tmp_path / "a", tmp_path / "again", encode="webp", **QUIET)  # nothing is resized
     build(tmp_path / "again", tmp_path / "once more", encode="png", **QUIET)
-    for name in ("a", "both", "again", "once more"):
+    merge([tmp_path / "once more", tmp_path / "b"], tmp_path / "mixed", shuffle=1, **QUIET)
+    for name in ("a", "both", "again", "once more", "mixed"):
         with pytest.raises(UsageError, match=r"expected nearest, by which 'mask_image' .* --also-resample nearest"):
             build(tmp_path / name, tmp_path / "out", size=6, encode="png", **QUIET)
         assert not (tmp_path / "out").exists()
