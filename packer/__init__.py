@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packer.api import build
+    from packer.api import build, dry_run
+    from packer.estimate import Estimate
     from packer.job import BuildResult
     from packer.options import BuildOptions
     from packer.recipe import Recipe, StepSpec
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 _NAMES = {
     "BuildOptions": "packer.options",
     "BuildResult": "packer.job",
+    "Estimate": "packer.estimate",
     "Recipe": "packer.recipe",
     "StepSpec": "packer.recipe",
     "build": "packer.api",
+    "dry_run": "packer.api",
 }
 
-__all__ = ["BuildOptions", "BuildResult", "Recipe", "StepSpec", "build"]
+__all__ = ["BuildOptions", "BuildResult", "Estimate", "Recipe", "StepSpec", "build", "dry_run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer.estimate import Estimate, estimate
 from packer.job import BuildResult, Job
 from packer.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.pipeline import Step
@@ -22,7 +23,7 @@ OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in da
 
 _INSTEAD: Mapping[str, str] = {
     "config": "give the keys of the file as arguments, **tomllib.load(file)",
-    "dry_run": "call packer.estimate.estimate",
+    "dry_run": "call packer.dry_run with the other arguments",
     "quiet": "give progress=False",
     "json": "take what the build returns",
 }
@@ -64,6 +65,43 @@ def build(
     ResumeMismatchError, BuildLockedError, BuildError, TooManyRejectsError
         See `packer.job.Job.run`.
     """
+    return Job(*_resolve(source, out, recipe, options), shown=progress).run()
+
+
+def dry_run(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    **options: Any,
+) -> Estimate:
+    """What a build would do and need, by its plan and by a few items that are packed into a temporary folder. It writes nothing else.
+
+    Parameters
+    ----------
+    source, out, recipe, **options
+        See `build`.
+
+    Returns
+    -------
+    Estimate
+        ``print(found.describe())`` shows it.
+
+    Raises
+    ------
+    UsageError
+        The call cannot be meant.
+    """
+    return estimate(*_resolve(source, out, recipe, options))
+
+
+def _resolve(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    recipe: Recipe | None,
+    options: dict[str, Any],
+) -> tuple[Source, Path, Recipe, BuildOptions, Mapping[str, Step]]:
+    """Source, folder, recipe, options and functions of a call."""
     _refuse_unknown(options)
     how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
     functions: dict[str, Step] = {}
@@ -76,7 +114,7 @@ def build(
     target = Path(out).absolute()
     if functions and "engine" not in how:
         how["engine"] = "inline"
-    return Job(open_source(source, target), target, recipe, BuildOptions(**how), functions, shown=progress).run()
+    return open_source(source, target), target, recipe, BuildOptions(**how), functions
 
 
 def open_source(source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source, out: Path) -> Source:

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from packer.item import Item
 from packer.listing import list_items
 from packer.options import BuildOptions
 from packer.part import Part
+from packer.pipeline import Step, check_steps
 from packer.plan import Plan, make_plan
 from packer.plurals import counted
 from packer.recipe import Recipe
@@ -70,8 +71,8 @@ class Estimate:
         """The estimate as JSON, with the plan's recipe and counts."""
         values = {name: value for name, value in vars(self).items() if name != "plan"}
         plan = self.plan
-        counted = {"items": plan.items, "tasks": len(plan.tasks), "ignored_files": plan.ignored}
-        return {**counted, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
+        counts = {"items": plan.items, "tasks": len(plan.tasks), "ignored_files": plan.ignored}
+        return {**counts, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
 
     def describe(self) -> str:
         """The estimate for people."""
@@ -89,8 +90,17 @@ class Estimate:
         )
 
 
-def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -> Estimate:
-    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`."""
+def estimate(
+    source: Source, out: Path, recipe: Recipe, options: BuildOptions, functions: Mapping[str, Step] | None = None
+) -> Estimate:
+    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
+
+    Parameters
+    ----------
+    source, out, recipe, options, functions
+        See `packer.job.Job`.
+    """
+    check_steps(recipe, functions or {})
     refuse_files(out)
     listing = list_items(source, recipe)
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
@@ -104,7 +114,7 @@ def estimate(source: Source, out: Path, recipe: Recipe, options: BuildOptions) -
         chosen = _spread(group)
         if chosen:
             with tempfile.TemporaryDirectory() as folder:
-                found = _pack(chosen, recipe, plan, Path(folder))
+                found = _pack(chosen, recipe, plan, Path(folder), functions)
             tried += found
             total += found.scaled(weigh(group) / max(1, weigh(chosen)))
     workers = count_workers(options.workers, recipe.preset, len(plan.tasks))
@@ -167,14 +177,14 @@ def _spread(items: Sequence[Item]) -> list[Item]:
     return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
 
-def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path) -> _Tried:
+def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path, functions: Mapping[str, Step] | None) -> _Tried:
     """Pack the items, timed once the models are loaded."""
     space = Workspace(folder / "build")
     space.create()
     moved = [replace(item, index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
     space.items.write_text("".join(lines), "ascii")
-    work = Work(space, small, live=dict(enumerate(moved)))
+    work = Work(space, small, functions, dict(enumerate(moved)))
     work.prepare()
     started_s = time.perf_counter()
     for number in range(len(small.tasks)):

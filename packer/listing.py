@@ -26,7 +26,8 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     Raises
     ------
     UsageError
-        There are no items; frames are chosen of samples that are packed already; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+        There are no items; frames are chosen of samples that are packed already; label maps would be resized by averaging;
+        there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
@@ -101,7 +102,7 @@ def _check_label_maps(listing: Listing, recipe: Recipe) -> None:
     if resizes and listing.label_maps and recipe.also_resample != "nearest":
         raise UsageError(
             f"also_resample: expected nearest, by which {', '.join(map(repr, listing.label_maps))} of the packed dataset was cut, "
-            f"found {recipe.also_resample}: give --also-resample nearest"
+            f"found {recipe.also_resample}, which would mix the values of label maps: give --also-resample nearest"
         )
 
 

@@ -72,17 +72,19 @@ class Pipeline:
         Raises
         ------
         StepError
-            A step raised, or gave no sample: the first that did so is named. Nothing more comes from this item.
+            A step raised, or ended without having given a sample: the first that did so is named. Nothing more comes from this item.
         """
         start: Sample = {"source": item.name, ITEM: item, REPORT: report}
         samples = _guard("source", self._load, iter([start]))
-        given = [0] * len(self.steps)
-        for place, (name, step) in enumerate(self.steps):
-            samples = _count(_guard(name, step, samples), given, place)
+        given = [1] + [0] * len(self.steps)
+        ended: list[int] = []
+        for place, (name, step) in enumerate(self.steps, start=1):
+            samples = _count(_guard(name, step, samples), given, ended, place)
         yield from samples
         if not given[-1]:
-            barren = given.index(0)
-            raise StepError(self.steps[barren][0], _describe_none(report, given[barren - 1] if barren else 1))
+            # Not the first that gave none: a step that does not ask for samples leaves those before it unread.
+            barren = next(place for place in ended if not given[place])
+            raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
 
     def close(self) -> None:
         """Close what items were read from."""
@@ -115,11 +117,12 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         ) from error
 
 
-def _count(samples: Iterator[Sample], given: list[int], place: int) -> Iterator[Sample]:
-    """The same samples, counted in ``given[place]``."""
+def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Iterator[Sample]:
+    """The same samples, counted in ``given[place]``; at their end `place` is put behind those in `ended`."""
     for sample in samples:
         given[place] += 1
         yield sample
+    ended.append(place)
 
 
 def _describe_none(report: ItemReport, taken: int) -> str:

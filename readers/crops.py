@@ -35,6 +35,14 @@ _REACH = 3
 """Pixels of the decoded scale around a crop that it depends on: two by the interpolation of chroma, one by rounding its edges."""
 
 
+def _sides(size: Any) -> tuple[Any, ...]:
+    """One side or more: a list of a configuration library, or an array, is as good as a tuple."""
+    try:
+        return (size,) if isinstance(size, str) else tuple(size)
+    except TypeError:
+        return (size,)
+
+
 @dataclass(frozen=True)
 class _Crop:
     """What the plans of this file share.
@@ -52,7 +60,7 @@ class _Crop:
     fast_upsampling: bool = False
 
     def __post_init__(self) -> None:
-        sides = tuple(self.size) if isinstance(self.size, tuple | list) else (self.size,)
+        sides = _sides(self.size)
         if len(sides) not in (1, 2):
             raise UsageError(f"size: expected pixels, or (height, width), found {self.size!r}")
         sides = tuple(as_count("size", side, unit="pixel") for side in sides)

@@ -81,9 +81,12 @@ class OneAhead:
         """The batch that is kept; if none is, one that is made now."""
         made, error = self._made, self._error
         self._made = self._error = None
-        if error is not None:
-            raise error
-        return make() if made is None else made
+        try:
+            if error is not None:
+                raise error
+            return make() if made is None else made
+        finally:
+            del error  # its traceback refers to this frame, which must not refer to it: an epoch's batches would stay until a collection
 
 
 class DeviceStage:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -87,15 +87,26 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
         raise UsageError("diagnose: expected an epoch of one batch or more, found none")
-    together, waiting, moving = _measure(loader, step, batches)
-    alone, _, _ = _measure(loader, lambda batch: None, batches)
+    loop_rate, waiting, moving = _measure(loader, step, batches)
+    loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
     cached = list(islice(loader, _CACHED_BATCHES))
     step_rate = _measure_step(cached, step, batches)
+    read_s, transform_s, read_processor = _measure_reading(loader.dataset)
     batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
     order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
-    read_s, transform_s, processor = _measure_reading(loader.dataset)
-    verdict = _verdict(loader, together, waiting, moving, alone, step_rate, read_s, transform_s, processor)
-    return Diagnosis(together, waiting, moving, alone, step_rate, read_s, transform_s, processor, verdict, order)
+    measured = Diagnosis(
+        loop_rate=loop_rate,
+        waiting=waiting,
+        moving=moving,
+        loader_rate=loader_rate,
+        step_rate=step_rate,
+        read_s=read_s,
+        transform_s=transform_s,
+        read_processor=read_processor,
+        verdict="",
+        order=order,
+    )
+    return replace(measured, verdict=_verdict(loader, measured))
 
 
 def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
@@ -151,48 +162,42 @@ def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
     return read / count, transform / count, min(1.0, processor / max(read, 1e-9))
 
 
-def _verdict(
-    loader: Loader,
-    together: float,
-    waiting: float,
-    moving: float,
-    alone: float,
-    step_rate: float,
-    read_s: float,
-    transform_s: float,
-    processor: float,
-) -> str:
+def _verdict(loader: Loader, measured: Diagnosis) -> str:
     """The sentence."""
-    numbers = f"{together:.0f} samples/s; the step alone {step_rate:.0f}, the loader alone {alone:.0f}"
-    if waiting < _WAITING_MATTERS:
-        return f"The step is the limit: the loop waits {waiting:.0%} of its time for data ({numbers}). Nothing in the loader will make it faster."
-    begin = f"The loader is the limit: the loop waits {waiting:.0%} of its time for data ({numbers})."
-    if moving > waiting / 2:
+    waits = (
+        f"the loop waits {measured.waiting:.0%} of its time for data ({measured.loop_rate:.0f} samples/s; "
+        f"the step alone {measured.step_rate:.0f}, the loader alone {measured.loader_rate:.0f})."
+    )
+    if measured.waiting < _WAITING_MATTERS:
+        return f"The step is the limit: {waits} Nothing in the loader will make it faster."
+    begin = f"The loader is the limit: {waits}"
+    if measured.moving > measured.waiting / 2:
         return (
-            f"{begin} {moving / waiting:.0%} of that are copies to the device and batch_transform, which run in the loop's own thread: "
+            f"{begin} {measured.moving / measured.waiting:.0%} of that are copies to the device and batch_transform, which run in the loop's own thread: "
             "make batch_transform cheaper, run it on a GPU (device='cuda'), or move it to sample_transform, which the threads run."
         )
-    if alone > step_rate:
+    if measured.loader_rate > measured.step_rate:
         return (
             f"{begin} Yet alone it is fast enough, so step and loader take the processors from each other: "
             f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
         )
-    if transform_s > read_s:
+    if measured.transform_s > measured.read_s:
         return (
-            f"{begin} Transforms take {transform_s * 1e3:.2f} ms a sample, reading and decoding {read_s * 1e3:.2f}: move them to batch_transform on the device, "
+            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, reading and decoding {measured.read_s * 1e3:.2f}: "
+            "move them to batch_transform on the device, "
             "or use a DataLoader with worker processes if they are Python code."
         )
-    if processor < _CPU_BOUND:
+    if measured.read_processor < _CPU_BOUND:
         shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
         return (
-            f"{begin} Reading waits {1 - processor:.0%} of its time for the disk or network: {shuffle}"
+            f"{begin} Reading waits {1 - measured.read_processor:.0%} of its time for the disk or network: {shuffle}"
             f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})."
         )
     spare = available_processors() - loader.workers
     if spare > 0:
         return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
     return (
-        f"{begin} Reading and decoding take {read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
+        f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
         "or decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
     )
 

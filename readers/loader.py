@@ -108,7 +108,7 @@ class Loader(Resumable):
         timeout_s: float = 300.0,
         **unknown: Never,
     ) -> None:
-        refuse_unknown(unknown, signature(Loader).parameters)
+        refuse_unknown(unknown, [name for name in signature(Loader).parameters if name != "unknown"])
         self.batch_size = as_count("batch_size", batch_size)
         self.workers = available_processors() if workers is None else as_count("workers", workers)
         self.prefetch = self.workers + 2 if prefetch is None else as_count("prefetch", prefetch)

@@ -53,17 +53,16 @@ class MixedDataset(SampleDataset):
         super().__init__(transform)
         # A dataset, taken for a list of them, would be read to its end.
         several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
-        if not several or not all(isinstance(dataset, SampleDataset) for dataset in datasets):
+        self.datasets = tuple(datasets) if several else ()
+        if not several or not all(isinstance(dataset, SampleDataset) for dataset in self.datasets):
             raise UsageError(f"datasets: expected a list of datasets of readers, found {datasets!r}")
-        if not datasets or any(len(dataset) == 0 for dataset in datasets):
+        if not self.datasets or any(len(dataset) == 0 for dataset in self.datasets):
             raise UsageError("datasets: expected one or more, none of them empty")
-        self.datasets = tuple(datasets)
-        shares = [float(len(d)) for d in datasets] if weights is None else [as_number("weights", w) for w in weights]
-        if len(shares) != len(datasets) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
-            raise UsageError(f"weights: expected {len(datasets)} numbers, none below 0 and not all 0, found {shares}")
-        total = (
-            sum(len(dataset) for dataset in datasets) if length is None else as_count("length", length, unit="sample")
-        )
+        sizes = [len(dataset) for dataset in self.datasets]
+        shares = [float(size) for size in sizes] if weights is None else [as_number("weights", w) for w in weights]
+        if len(shares) != len(sizes) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
+            raise UsageError(f"weights: expected {len(sizes)} numbers, none below 0 and not all 0, found {shares}")
+        total = sum(sizes) if length is None else as_count("length", length, unit="sample")
         ends = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
         self._ends: IntArray = ends
         self._quotas: IntArray = np.diff(ends, prepend=0)

@@ -93,6 +93,8 @@ class Order:
             raise UsageError(
                 f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
             )
+        if not isinstance(self.shuffle, str):  # numpy's False, say, which a state could not be saved with
+            object.__setattr__(self, "shuffle", False)
         if self.draws is not None:
             object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
             if self.weights is None:

@@ -181,7 +181,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         draws: int | None = None,
     ) -> Order:
         """The order of every epoch over this dataset (`readers.order.Order`)."""
-        weighed = None if weights is None else np.asarray(weights, np.float64)
+        try:
+            weighed = None if weights is None else np.asarray(weights, np.float64)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"weights: expected a number for each sample, {error}") from error
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws)
 
     def sampler(

@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.api import OPTION_NAMES, build, open_source
+from packer.api import OPTION_NAMES, build, dry_run
 from packer.commands.arguments import add_option, print_result
-from packer.estimate import Estimate, estimate
-from packer.options import BUILD_OPTION_NAMES, BuildOptions
+from packer.options import BuildOptions
 from packer.recipe import Recipe, refuse_unknown
 from shardspec.errors import TooManyRejectsError, UsageError
 
@@ -61,10 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(options: argparse.Namespace, chosen: Mapping[str, Any]) -> int:
-    recipe = Recipe.from_options({name: value for name, value in chosen.items() if name not in BUILD_OPTION_NAMES})
-    how = BuildOptions(**{name: value for name, value in chosen.items() if name in BUILD_OPTION_NAMES})
-    out = Path(options.out).absolute()
-    found: Estimate = estimate(open_source(options.source, out), out, recipe, how)
+    found = dry_run(options.source, options.out, **chosen)
     print(json.dumps(found.to_json()) if options.json else found.describe())
     return 0
 

@@ -10,6 +10,9 @@ from packer.item import Item
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
 
+LABEL_MAPS = "label maps"
+"""Where a generation's `runtime` names those of its source."""
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -28,7 +31,8 @@ class Listing:
     fields : dict of str to str
         The field of a sample that each column of a table becomes.
     label_maps : tuple of str
-        Fields of pictures that were cut by the nearest pixel, so that their values must not be mixed.
+        Fields of pictures that were cut by the nearest pixel, so that their values must not be mixed. A build tells them on, in
+        its `runtime`: its own recipe need not speak of them.
     """
 
     items: Sequence[Item]

@@ -1,7 +1,6 @@
 """A packed dataset as a source: each sample is an item, with its fields decoded."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from packer.groups import read_groups
 from packer.packed_items import describe_row, taken_ordinals
 from packer.packed_rows import PackedRows
 from packer.resources import usable_cores
-from packer.sources.base import Listing, refuse_path_column
+from packer.sources.base import LABEL_MAPS, Listing, refuse_path_column
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
@@ -119,17 +118,19 @@ class PackedSource:
 
 def _label_maps(manifest: Manifest) -> tuple[str, ...]:
     """Further pictures of a dataset, if anything that made it chose the nearest pixel for them."""
-    if "nearest" not in _resamplings([generation.to_json() for generation in manifest.generations]):
+    if not _has_label_maps([generation.to_json() for generation in manifest.generations]):
         return ()
     return tuple(f.name for f in manifest.schema if f.is_image and f.name != "image" and is_picture_field(f.name))
 
 
-def _resamplings(generations: Any) -> Iterator[Any]:
-    """How further pictures were resized, by the generations of a manifest and those that splits and shuffled merges name in turn."""
-    for generation in generations:
-        yield generation["recipe"].get("also_resample")
-        for one in generation["recipe"].get("inputs", ()):
-            yield from _resamplings(one["generations"])
+def _has_label_maps(generations: Any) -> bool:
+    """Whether any generation of a manifest, or of those that splits and shuffled merges name in turn, made some or took some over."""
+    return any(
+        generation["recipe"].get("also_resample") == "nearest"
+        or LABEL_MAPS in generation["runtime"]
+        or any(_has_label_maps(one["generations"]) for one in generation["recipe"].get("inputs", ()))
+        for generation in generations
+    )
 
 
 def _check_digests(layout: Layout, manifest: Manifest) -> None:

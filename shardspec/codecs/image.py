@@ -17,6 +17,8 @@ class PillowCodec:
     """RGB pictures, (H, W, 3) uint8, in one of Pillow's formats."""
 
     pillow_format: ClassVar[str]
+    max_side: ClassVar[int] = 2**31 - 1
+    """Pixels; the format holds no more."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -28,8 +30,15 @@ class PillowCodec:
     def encode(self, value: Any, **more: Any) -> Buffer:
         """The encoded bytes of a picture; `more` goes to Pillow's ``save`` too."""
         file = io.BytesIO()
+        picture = check_picture(self.field, value)
+        height, width = picture.shape[:2]
+        if max(height, width) > self.max_side:
+            raise CodecError(
+                f"field {self.field.name!r}: the picture cannot be {self.pillow_format}: expected sides of at most {self.max_side} "
+                f"pixels, found {width} x {height}"
+            )
         try:
-            Image.fromarray(check_picture(self.field, value)).save(file, self.pillow_format, **self.options(), **more)
+            Image.fromarray(picture).save(file, self.pillow_format, **self.options(), **more)
         except (OSError, ValueError) as error:
             raise CodecError(
                 f"field {self.field.name!r}: the picture cannot be {self.pillow_format}: {error}"
@@ -67,6 +76,7 @@ class WebPCodec(PillowCodec):
     """Lossy, about a third smaller than JPEG at the same look, slower to decode. Configuration: ``quality``, 1 to 100."""
 
     pillow_format = "WEBP"
+    max_side = 16_383
 
     def options(self) -> dict[str, Any]:
         """The quality; libwebp's middle effort."""

@@ -25,6 +25,7 @@ class JPEGCodec(PillowCodec):
     """
 
     pillow_format = "JPEG"
+    max_side = 65_500  # of libjpeg, which would say so on standard error alone
 
     def options(self) -> dict[str, Any]:
         """Quality, and the subsampling as Pillow spells it."""

@@ -338,11 +338,28 @@ class TestPython:
         with pytest.raises(UsageError, match="either a recipe or its options, found both: size"):
             packer.build(mixed, tmp_path / "out", recipe=recipe, size=3)
 
+    def test_a_dry_run_takes_what_a_build_takes(self, tmp_path: Path) -> None:
+        def every_frame_twice(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+            for sample in samples:
+                yield sample
+                yield dict(sample)
+
+        rows = [{"image": np.full((8, 8, 3), number, np.uint8)} for number in range(6)]
+        found = packer.dry_run(rows, tmp_path / "out", steps=[every_frame_twice], encode="raw", max_rejects=0.5)
+        assert isinstance(found, packer.Estimate)
+        assert (found.plan.items, found.samples, found.tried_rejects) == (6, 12, 0)
+        assert "tried 4 items: 8 samples, 0 rejects" in found.describe()
+        wrong: dict[str, Any]
+        for wrong in ({"steps": ["decoed"]}, {"progress": False}, {"recipe": packer.Recipe(), "size": 3}):
+            with pytest.raises(UsageError):
+                packer.dry_run(rows, tmp_path / "out", **wrong)
+        assert not list(tmp_path.iterdir())
+
     @pytest.mark.parametrize(
         ("name", "value", "told"),
         [
             ("config", "recipe.toml", r"config: .*command line.*\*\*tomllib\.load\(file\)"),
-            ("dry_run", True, r"dry_run: .*packer\.estimate\.estimate"),
+            ("dry_run", True, r"dry_run: .*packer\.dry_run"),
             ("quiet", True, r"quiet: .*progress=False"),
             ("json", True, r"json: .*take what the build returns"),
             ("worker", 2, r"unknown option 'worker': expected one of preset, .*; did you mean 'workers'"),

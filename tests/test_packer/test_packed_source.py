@@ -193,12 +193,15 @@ def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None
     for name, nearest in (("a", True), ("b", False)):
         build(rows, tmp_path / name, size=12, encode="png", also_resample="nearest" if nearest else "area", **QUIET)
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", shuffle=1, **QUIET)
-    for name in ("a", "both"):
+    build(tmp_path / "a", tmp_path / "again", encode="webp", **QUIET)  # nothing is resized
+    build(tmp_path / "again", tmp_path / "once more", encode="png", **QUIET)
+    merge([tmp_path / "once more", tmp_path / "b"], tmp_path / "mixed", shuffle=1, **QUIET)
+    for name in ("a", "both", "again", "once more", "mixed"):
         with pytest.raises(UsageError, match=r"expected nearest, by which 'mask_image' .* --also-resample nearest"):
             build(tmp_path / name, tmp_path / "out", size=6, encode="png", **QUIET)
         assert not (tmp_path / "out").exists()
-    build(tmp_path / "a", tmp_path / "again", encode="png", **QUIET)  # nothing is resized
-    build(tmp_path / "b", tmp_path / "small", size=6, encode="png", **QUIET)
+    build(tmp_path / "once more", tmp_path / "small", size=6, encode="png", also_resample="nearest", **QUIET)
+    build(tmp_path / "b", tmp_path / "averaged", size=6, encode="png", **QUIET)
 
 
 @pytest.mark.parametrize("sides", [(7, 5), (40, 60), (18, 24), (1, 1)])

@@ -51,9 +51,15 @@ def skip_all(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield from ()
 
 
+def ask_for_none(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give nothing, and leave the steps before unread."""
+    yield from ()
+
+
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
+        ([drop_all, ask_for_none], r"test_reject_reasons\.ask_for_none: gave no sample \(0 samples came to it\)"),
         ([skip_first, drop_all], r"test_reject_reasons\.drop_all: gave no sample \(3 samples came to it\), the first \(1 frame\)"),
         ([skip_all, drop_all], r"test_reject_reasons\.skip_all: not wanted \(4 frames\) \(all reasons"),
     ],

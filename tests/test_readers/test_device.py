@@ -1,7 +1,9 @@
 """Batches on their way to the device."""
 
+import gc
 import threading
 import time
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -44,6 +46,25 @@ def test_what_is_made_ahead_comes_once_and_in_order():
     copies.begin(numbers.__next__)
     with pytest.raises(StopIteration):
         copies.take(numbers.__next__)
+
+
+def test_the_end_of_an_epoch_leaves_no_cycle():
+    numbers = iter(range(0))
+    copies = OneAhead()
+
+    def make():
+        return next(numbers)
+
+    copies.begin(make)
+    with pytest.raises(StopIteration):
+        copies.take(make)
+    left = weakref.ref(copies)
+    gc.disable()
+    try:
+        del copies
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 class Fails:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from readers import Loader, Whole, diagnose, open_dataset
-from readers.diagnosis import _verdict
+from readers.diagnosis import Diagnosis, _verdict
 from readers.loader import available_processors
 from shardspec.errors import UsageError
 
@@ -63,9 +63,9 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
 
 def test_the_advice_on_decoding_is_an_argument(jpeg_path):
     loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
-    verdict = _verdict(
-        loader, together=1, waiting=1, moving=0, alone=1, step_rate=2, read_s=1, transform_s=0, processor=1
-    )
+    rates = {"loop_rate": 1, "loader_rate": 1, "step_rate": 2}
+    times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    verdict = _verdict(loader, Diagnosis(**rates, **times, verdict="", order=""))
     advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
     assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
 

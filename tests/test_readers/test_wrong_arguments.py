@@ -1,6 +1,8 @@
 """What a caller is told who gives an argument that cannot be meant: when it is given, not in the first batch."""
 
+import json
 import re
+from collections import UserList
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ def told(message, make):
         ({"seed": 1.0}, "seed: expected an integer, found 1.0"),
         ({"window": "a"}, "window: expected an integer, found 'a'"),
         ({"weights": np.ones(60), "draws": "a"}, "draws: expected an integer, found 'a'"),
+        ({"weights": ["a"] * 60}, "weights: expected a number for each sample, could not convert"),
         ({"draws": 5}, "draws: expected together with weights, found 5 without"),
         ({"rank": 0}, "rank, world_size: expected both or neither, found 0 and None"),
         ({"rank": "a", "world_size": 2}, "rank: expected an integer, found 'a'"),
@@ -83,14 +86,19 @@ def test_a_misspelt_name(raw_path):
         "prefetsh: expected an argument of Loader, found none of that name; did you mean 'prefetch'?",
         lambda: Loader(open_dataset(raw_path), 4, prefetsh=3),
     )
+    with pytest.raises(UsageError, match=r"found none of that name$"):
+        Loader(open_dataset(raw_path), 4, unknow=3)
 
 
-def test_integers_of_numpy_are_integers(raw_path):
+def test_what_numpy_gives_is_taken_for_pythons(raw_path):
     loader = Loader(open_dataset(raw_path), np.int64(60), seed=np.int64(3), workers=np.int32(1))
     assert {type(value) for value in (loader.batch_size, loader.workers, loader.state_dict()["seed"])} == {int}
     assert torch.equal(next(iter(loader))["label"], next(iter(Loader(open_dataset(raw_path), 60, seed=3)))["label"])
+    ordered = Loader(open_dataset(raw_path), 4, shuffle=np.bool_(False), drop_last=np.bool_(True))
+    assert json.loads(json.dumps(ordered.state_dict()))["shuffle"] is False
     assert Resize(np.int64(3)) == Resize(3)
-    assert Resize([3, 4]).shape == (3, 4)
+    for sides in ([3, 4], np.array([3, 4]), UserList([3, 4])):
+        assert Resize(sides) == Resize((3, 4))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +160,7 @@ def test_a_mixtures(raw_path, jpeg_path):
     dataset = open_dataset(raw_path)
     told("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
     told("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
+    assert len(MixedDataset(d for d in (dataset, dataset))) == 2 * len(dataset)
     told("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
     told("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
     small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})

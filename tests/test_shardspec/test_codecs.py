@@ -200,6 +200,17 @@ def test_what_is_no_picture_is_refused(codec_name: str) -> None:
     codec.encode(picture[::-1])
 
 
+@pytest.mark.parametrize(("codec_name", "most"), [("jpeg", 65_500), ("webp", 16_383)])
+def test_a_picture_that_its_format_cannot_hold_is_refused_by_its_sides(
+    codec_name: str, most: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codec = codec_for(picture_field(codec_name))
+    assert codec.encode(np.zeros((1, most, 3), np.uint8))
+    with pytest.raises(CodecError, match=f"expected sides of at most {most} pixels, found {most + 1} x 1$"):
+        codec.encode(np.zeros((1, most + 1, 3), np.uint8))
+    assert not capfd.readouterr().err
+
+
 @pytest.mark.parametrize("codec_name", PICTURES)
 def test_bytes_that_are_no_picture_are_refused(codec_name: str) -> None:
     codec = codec_for(picture_field(codec_name))
