@@ -1,5 +1,6 @@
 """Batches on their way to the device: copies on a side stream, then transforms of whole batches."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,20 +44,18 @@ def as_device(device: torch.device | str | int) -> torch.device:
     return chosen
 
 
-def check_pinning() -> None:
-    """See that there is a device to pin memory for.
-
-    Raises
-    ------
-    UsageError
-    """
+def can_pin() -> bool:
+    """Whether there is a device to pin memory for. Warns if not, as torch's DataLoader does: a script for a GPU may be tried without one."""
     try:
         if torch.cuda.device_count() == 0:
             torch.empty(1, pin_memory=True)
     except RuntimeError as error:
-        raise UsageError(
-            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): leave it out"
-        ) from error
+        warnings.warn(
+            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): they come in ordinary memory",
+            stacklevel=3,
+        )
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from readers.arguments import as_count, as_number
 from readers.batches import BatchPicks, BatchWork
 from readers.choice import AnyShuffle, Choice, agree, choose_apart, choose_shuffle
 from readers.collate import Batch
-from readers.device import BatchTransform, DeviceStage, SeededBatch, as_device, check_pinning, wants_seeds
+from readers.device import BatchTransform, DeviceStage, SeededBatch, as_device, can_pin, wants_seeds
 from readers.order import WINDOW_BLOCKS, Cut
 from readers.progress import Iteration, Progress
 from readers.resumable import Resumable
@@ -75,7 +75,7 @@ class Loader(Resumable):
     device : torch.device or str, optional
         Where batches go.
     pin_memory : bool, optional
-        Page-locked batches; by default where `device` is a CUDA device.
+        Page-locked batches; by default where `device` is a CUDA device. Where there is no device to copy to, a warning says so.
     timeout_s : float
         For one batch; a read that hangs is then an error that names the file.
 
@@ -129,9 +129,8 @@ class Loader(Resumable):
         self.drop_last = drop_last
         self.device = None if device is None else as_device(device)
         self.batch_transform = batch_transform
-        self.pin_memory = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
-        if self.pin_memory:
-            check_pinning()
+        wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
+        self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
         order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
         self._progress = Progress(order, self._cut(), auto=shuffle == "auto")

@@ -61,7 +61,17 @@ def test_a_device_that_is_not_there(raw_path, monkeypatch):
     if not torch.cuda.is_available():
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
         told("device: expected one that torch can use here, found 'cuda' (", lambda: Loader(dataset, 4, device="cuda"))
-        told("pin_memory: expected a device that batches are copied to", lambda: Loader(dataset, 4, pin_memory=True))
+
+
+def test_memory_is_pinned_where_there_is_a_device_to_pin_it_for(raw_path):
+    dataset = open_dataset(raw_path)
+    if torch.cuda.is_available():
+        assert Loader(dataset, 4, pin_memory=True).pin_memory
+        return
+    with pytest.warns(UserWarning, match="pin_memory: expected a device that batches are copied to, found none"):
+        loader = Loader(dataset, 4, pin_memory=True)
+    assert not loader.pin_memory
+    assert len(next(iter(loader))["image"]) == 4
 
 
 @pytest.mark.parametrize(
