@@ -26,7 +26,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     Raises
     ------
     UsageError
-        There are no items; frames are chosen of samples that are packed already; label maps would be resized by averaging;
+        There are no items; frames are chosen of samples that are packed already, or nothing says how their further pictures are resized;
         there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
@@ -40,7 +40,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
         if column is not None:
             listing = replace(listing, items=_attach(listing, option, column))
     _check_also(listing.items, recipe)
-    _check_label_maps(listing, recipe)
+    _check_further(listing, recipe)
     if recipe.boxes is not None:
         sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
         if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
@@ -96,13 +96,13 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
                 )
 
 
-def _check_label_maps(listing: Listing, recipe: Recipe) -> None:
-    """A label map stays one: it must not be resized by averaging because nobody thought of it."""
+def _check_further(listing: Listing, recipe: Recipe) -> None:
+    """Packed masks may be label maps, which must not be averaged because nobody thought of them."""
     resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
-    if resizes and listing.label_maps and recipe.also_resample != "nearest":
+    if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
-            f"also_resample: expected nearest, by which {', '.join(map(repr, listing.label_maps))} of the packed dataset was cut, "
-            f"found {recipe.also_resample}, which would mix the values of label maps: give --also-resample nearest"
+            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the packed dataset would be "
+            "resized too, found neither: of label maps, whose values must not be mixed, take nearest"
         )
 
 

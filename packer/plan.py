@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from packer.item import Item
 from packer.recipe import Recipe
-from packer.sources.base import LABEL_MAPS, Listing
+from packer.sources.base import Listing
 from packer.sources.rows import digest_value
 from packer.suffixes import is_video
 from shardspec.manifest import Manifest, sha256_json
@@ -39,7 +39,7 @@ class Plan:
     recipe : dict
         The resolved recipe, as JSON.
     runtime : dict
-        Versions of the libraries, the detector's runtime, and label maps of the source.
+        Versions of the libraries, and the detector's runtime.
     items : int
     items_digest : str
         SHA-256 over the items: names, sizes, modification times, columns.
@@ -105,7 +105,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
         lines.append(_storable(item).to_line())
     plan = Plan(
         recipe=recipe.to_json(),
-        runtime={**runtime, **({LABEL_MAPS: ", ".join(listing.label_maps)} if listing.label_maps else {})},
+        runtime=dict(runtime),
         items=len(items),
         items_digest=digest.hexdigest(),
         ignored=listing.ignored,

@@ -155,9 +155,10 @@ class Recipe:
         "faces: column with the path of a second picture or video, cut as the first, into the field COLUMN_image",
         metavar="COLUMN",
     )
-    also_resample: str = _option(
-        "area",
-        "how --also (faces) and further pictures, such as masks, (images) are resized: areas averaged, or the nearest pixel",
+    also_resample: str | None = _option(
+        None,
+        "how --also and further pictures of samples, such as masks, are resized: areas averaged, as where nothing is said, or the "
+        "nearest pixel; to be said for those of a packed dataset",
         choices=("area", "nearest"),
     )
 

@@ -10,9 +10,6 @@ from packer.item import Item
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
 
-LABEL_MAPS = "label maps"
-"""Where a generation's `runtime` names those of its source."""
-
 
 @dataclass(frozen=True)
 class Listing:
@@ -30,9 +27,8 @@ class Listing:
         What further paths in the items' columns are relative to, and must not leave; None where columns hold no paths.
     fields : dict of str to str
         The field of a sample that each column of a table becomes.
-    label_maps : tuple of str
-        Fields of pictures that were cut by the nearest pixel, so that their values must not be mixed. A build tells them on, in
-        its `runtime`: its own recipe need not speak of them.
+    further : tuple of str
+        Fields of packed pictures beside ``image``.
     """
 
     items: Sequence[Item]
@@ -40,7 +36,7 @@ class Listing:
     classes: dict[str, list[str]] = field(default_factory=dict)
     root: Path | None = None
     fields: dict[str, str] = field(default_factory=dict)
-    label_maps: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
 
 
 class Source(Protocol):

@@ -12,7 +12,7 @@ from packer.groups import read_groups
 from packer.packed_items import describe_row, taken_ordinals
 from packer.packed_rows import PackedRows
 from packer.resources import usable_cores
-from packer.sources.base import LABEL_MAPS, Listing, refuse_path_column
+from packer.sources.base import Listing, refuse_path_column
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
@@ -87,7 +87,10 @@ class PackedSource:
             )
             for row, name in enumerate(names)
         ]
-        return Listing(items, classes=classes, label_maps=_label_maps(manifest))
+        further = tuple(
+            f.name for f in manifest.schema if f.is_image and f.name != "image" and is_picture_field(f.name)
+        )
+        return Listing(items, classes=classes, further=further)
 
     def _names(self, manifest: Manifest) -> list[str]:
         """What reports call the rows: their keys."""
@@ -114,23 +117,6 @@ class PackedSource:
         values: list[Any] = [int(value) for batch in rows.batches([field_name]) for value in batch[field_name].tolist()]
         rows.close()
         return values, None if field.classes is None else list(field.classes)
-
-
-def _label_maps(manifest: Manifest) -> tuple[str, ...]:
-    """Further pictures of a dataset, if anything that made it chose the nearest pixel for them."""
-    if not _has_label_maps([generation.to_json() for generation in manifest.generations]):
-        return ()
-    return tuple(f.name for f in manifest.schema if f.is_image and f.name != "image" and is_picture_field(f.name))
-
-
-def _has_label_maps(generations: Any) -> bool:
-    """Whether any generation of a manifest, or of those that splits and shuffled merges name in turn, made some or took some over."""
-    return any(
-        generation["recipe"].get("also_resample") == "nearest"
-        or LABEL_MAPS in generation["runtime"]
-        or any(_has_label_maps(one["generations"]) for one in generation["recipe"].get("inputs", ()))
-        for generation in generations
-    )
 
 
 def _check_digests(layout: Layout, manifest: Manifest) -> None:
