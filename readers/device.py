@@ -1,7 +1,9 @@
 """Batches on their way to the device: copies on a side stream, then transforms of whole batches."""
 
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -139,16 +141,24 @@ class DeviceStage:
         if self._device is None:
             return batch
         # Elsewhere a copy that has not ended may read memory that is used again: only CUDA's host allocator waits for it.
-        return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
+        with self._timed():
+            return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
 
     def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
         if self._transform is None:
             return batch
         try:
-            with torch.no_grad():
+            with self._timed(), torch.no_grad():
                 return self._transform(batch) if seeds is None else self._transform(batch, seeds)
         except StopIteration as error:
             raise not_an_end(error) from error
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count what the block takes; on a GPU much of it goes on behind the end."""
+        begin = time.monotonic()
+        yield
+        self._batches.times.moving += time.monotonic() - begin
 
 
 def _new_stream(device: torch.device) -> "torch.cuda.Stream":

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from readers.arguments import as_count
 from readers.collate import Batch
 from readers.loader import Loader, available_processors
 from readers.order import Picks
@@ -19,6 +20,7 @@ from shardspec.errors import UsageError
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
+_HELD_BACK = 0.8  # of the step's rate alone, below which a loop that does not wait is slowed by the loader's threads
 _CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
 _PROBE_SAMPLES = 256
 
@@ -81,8 +83,13 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     Raises
     ------
     UsageError
-        The epoch has no batches.
+        The epoch has no batches; an argument cannot be meant.
     """
+    if not isinstance(loader, Loader):
+        raise UsageError(f"loader: expected a readers.Loader, found {type(loader).__name__}")
+    if not callable(step):
+        raise UsageError(f"step: expected a callable that is given a batch, found {step!r}")
+    batches = as_count("batches", batches)
     loader = copy(loader)
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
@@ -110,9 +117,9 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
 
 
 def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
-    """Samples per second of a loop, and the fractions of its time spent waiting for batches, and of that not for the threads."""
+    """Samples per second of a loop, and the fractions of its time spent waiting for batches, and of that in moving them."""
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
-    samples, waited, threads, begin = 0, 0.0, 0.0, time.perf_counter()
+    samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
     iterator = iter(loader)
     for number in range(batches):
         before = time.perf_counter()
@@ -123,15 +130,14 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
-            samples, waited, threads, begin = 0, 0.0, iterator.times.waiting, time.perf_counter()
+            samples, waited, moved, begin = 0, 0.0, iterator.times.moving, time.perf_counter()
             continue
         samples += _length(batch)
         waited += after - before
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
     iterator.close()
-    moving = max(0.0, waited - (iterator.times.waiting - threads))
-    return samples / elapsed, waited / elapsed, moving / elapsed
+    return samples / elapsed, waited / elapsed, (iterator.times.moving - moved) / elapsed
 
 
 def _measure_step(cached: list[Batch], step: Callable[[Batch], Any], batches: int) -> float:
@@ -168,6 +174,12 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         f"the loop waits {measured.waiting:.0%} of its time for data ({measured.loop_rate:.0f} samples/s; "
         f"the step alone {measured.step_rate:.0f}, the loader alone {measured.loader_rate:.0f})."
     )
+    contention = (
+        "so step and loader take the processors from each other: "
+        f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
+    )
+    if measured.waiting < _WAITING_MATTERS and measured.loop_rate < _HELD_BACK * measured.step_rate:
+        return f"The step is slower beside the loader than alone: {waits} Batches are there in time, {contention}"
     if measured.waiting < _WAITING_MATTERS:
         return f"The step is the limit: {waits} Nothing in the loader will make it faster."
     begin = f"The loader is the limit: {waits}"
@@ -177,10 +189,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             "make batch_transform cheaper, run it on a GPU (device='cuda'), or move it to sample_transform, which the threads run."
         )
     if measured.loader_rate > measured.step_rate:
-        return (
-            f"{begin} Yet alone it is fast enough, so step and loader take the processors from each other: "
-            f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
-        )
+        return f"{begin} Yet alone it is fast enough, {contention}"
     if measured.transform_s > measured.read_s:
         return (
             f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, reading and decoding {measured.read_s * 1e3:.2f}: "

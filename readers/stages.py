@@ -26,6 +26,8 @@ class StageTimes:
         Of all threads together, waiting for the consumer to take results.
     waiting : float
         Of the consumer, waiting for results.
+    moving : float
+        Of the consumer, in copies to the device and in transforms of whole batches.
     jobs : int
         Results taken.
     """
@@ -33,6 +35,7 @@ class StageTimes:
     working: float = 0.0
     blocked: float = 0.0
     waiting: float = 0.0
+    moving: float = 0.0
     jobs: int = 0
 
 

@@ -70,6 +70,65 @@ def test_the_advice_on_decoding_is_an_argument(jpeg_path):
     assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
 
 
+@pytest.mark.parametrize(
+    ("waiting", "moving", "loop", "loader", "step", "verdict"),
+    [
+        (0.01, 0.0, 95, 900, 100, "The step is the limit: .* Nothing in the loader will make it faster"),
+        (
+            0.01,
+            0.0,
+            60,
+            900,
+            100,
+            "slower beside the loader than alone: .* in time, so step and loader take the processors",
+        ),
+        (
+            0.30,
+            0.0,
+            60,
+            900,
+            100,
+            "The loader is the limit: .* alone it is fast enough, so step and loader take the processors",
+        ),
+        (
+            0.30,
+            0.2,
+            60,
+            900,
+            100,
+            "The loader is the limit: .* 67% of that are copies to the device and batch_transform",
+        ),
+        (0.90, 0.1, 60, 70, 900, "The loader is the limit: .* Reading and decoding take 1000.00 ms a sample"),
+    ],
+)
+def test_the_verdict_is_of_the_measurements(raw_path, waiting, moving, loop, loader, step, verdict):
+    made = Loader(open_dataset(raw_path), 10, workers=available_processors())
+    rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step}
+    times = {"waiting": waiting, "moving": moving, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    assert re.search(verdict, _verdict(made, Diagnosis(**rates, **times, verdict="", order="")))
+
+
+def test_nothing_is_moved_where_there_is_no_device_and_no_batch_transform(raw_path):
+    found = diagnose(
+        Loader(open_dataset(raw_path), 5, workers=2), lambda batch: batch["image"].float().sum(), batches=10
+    )
+    assert found.moving == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batches": 0}, "batches: expected 1 or more, found 0"),
+        ({"step": None}, "step: expected a callable that is given a batch, found None"),
+        ({"loader": [1]}, "loader: expected a readers.Loader, found list"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(raw_path, arguments, message):
+    loader = Loader(open_dataset(raw_path), 5)
+    with pytest.raises(UsageError, match=message):
+        diagnose(**{"loader": loader, "step": lambda batch: None, **arguments})
+
+
 def test_an_epoch_no_longer_than_the_warm_up(raw_path):
     found = diagnose(Loader(open_dataset(raw_path), 15, workers=2, prefetch=4), lambda batch: None)
     assert found.loop_rate > 0
