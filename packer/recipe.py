@@ -192,6 +192,10 @@ class Recipe:
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
             problems.add("", f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
+        if self.detector == "openvino" and self.device != "cpu":
+            problems.add(
+                "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"
+            )
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
