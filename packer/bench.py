@@ -16,6 +16,7 @@ from packer.measured import MeasuredProcess, gather
 from packer.plan import is_storable, make_plan
 from packer.recipe import Recipe
 from packer.resources import count_workers
+from packer.row_plan import recipe_as_built
 from packer.sources.base import Listing
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -142,10 +143,10 @@ def _empty_side() -> dict[str, Any]:
 
 
 def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
-    """The recipe of the build that made a dataset, also where it was converted since."""
+    """The recipe by which a dataset was built, also where it was converted since."""
     made = manifest.generations[-1]
     try:
-        return Recipe.from_options(made.recipe)
+        return Recipe.from_options(recipe_as_built(manifest, made))
     except UsageError as error:
         raise UsageError(
             f"{packed}: expected a dataset that `packer build` made, found one of {made.kind!r}, which has no recipe to run "

@@ -49,7 +49,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
         shards = session.write_shards(work)
         cuts = AssemblyPlan.load(space).cuts
         generations = _share_out(arrangement.generations, arrangement.pieces, cuts, shards)
-        manifest = session.commit(generations, {"plan": plan.fingerprint, "job": plan.told})
+        manifest = session.commit(generations, {"plan": plan.fingerprint, "job": plan.told, "built": plan.built()})
     return JobResult(out, manifest, session.resumed)
 
 

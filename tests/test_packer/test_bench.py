@@ -13,6 +13,7 @@ from benchmarks.pack_vs_raw import problems
 from packer.api import build, open_source
 from packer.bench import bench
 from packer.bench_report import BenchReport, Packing, Side
+from packer.convert import convert
 from packer.measured import MeasuredProcess, gather
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
@@ -117,6 +118,21 @@ def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_pat
         assert row in table
     assert "Packing took" in table
     assert "not, file by file, what the dataset was built from" in table
+
+
+def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: Path) -> None:
+    """Through several conversions, of format, shard size and order; only the time of packing is not handed on."""
+    source = write_pictures(tmp_path / "source", ["a.jpg", "b.png", "c.jpg"])
+    build(source, tmp_path / "out", progress=False, workers=1, shard_size=1000)
+    convert(tmp_path / "out", tmp_path / "npy", format="npy", shard_size=2000, progress=False, engine="inline")
+    convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
+    for name in ("npy", "hdf5"):
+        found = bench(source, tmp_path / name, workers=1, batch_size=1, runs=1, seconds=0.01)
+        assert (found.same_source, found.pack.recorded) == (True, False)
+        assert "reckoned as one raw epoch" in found.describe()
+        assert "not, file by file" not in found.describe()
+    write_pictures(source, ["d.jpg"])
+    assert not bench(source, tmp_path / "hdf5", workers=1, batch_size=1, runs=1, seconds=0.01).same_source
 
 
 def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_path: Path) -> None:
