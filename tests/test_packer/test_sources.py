@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.media import scene, write_picture
 
-from packer.api import open_source
+from packer.api import build, open_source
 from packer.item import Item
 from packer.plan import make_plan
 from packer.recipe import Recipe
@@ -345,6 +345,23 @@ class TestFiles:
                     [["path", "text"], *(["p", f"x{text}"] for _, text in rows)]
                 )
             assert [row["text"] for row in read_csv(path).rows] == [f"x{text}" for _, text in rows]
+
+    @pytest.mark.parametrize(
+        ("rows", "found"),
+        [
+            (["photos/a.jpg"], "a list of str"),
+            ((b"a", b"b"), "a tuple of bytes"),
+            ([{"path": "a.png"}, "b.png"], "str in row 1 (counted from 0)"),
+        ],
+    )
+    def test_what_are_no_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
+        told = (
+            f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
+        )
+        with pytest.raises(UsageError) as caught:
+            build(rows, tmp_path / "out", progress=False)
+        assert str(caught.value) == told
+        assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
         ("name", "content", "told"),
