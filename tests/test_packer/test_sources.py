@@ -374,7 +374,12 @@ class TestFiles:
             ("t.csv", b"path,x\n", "expected a row for each picture or video, found no rows"),
             ("t.jsonl", b"\n", "expected a row for each picture or video, found no rows"),
             ("t.csv", b"path,x,x\na,1,2\n", "'x'"),
-            ("t.csv", b"path\n\xff\xfe\n", "expected CSV"),
+            ("t.csv", b"path\n\xff\xfe\n", "line 2: expected CSV in UTF-8, found the byte 0xff: save it as UTF-8"),
+            (
+                "t.csv",
+                b"\xef\xbb\xbfpath,x\r\n" + b"a,1\r\n" * 9000 + b"caf\xe9,2\r\nb,3\r\n",
+                "line 9002: expected CSV in",
+            ),
             ("t.csv", b'path\n"a', "expected CSV"),
             ("t.jsonl", b"{}\n{", "line 2: expected a JSON object"),
             ("t.jsonl", b"[1]\n", "line 1: expected a JSON object, found list"),
