@@ -144,6 +144,13 @@ class Job:
         listing = list_items(self._source, self._recipe)
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
+        finished = self._session.find_finished(plan)
+        result = self._enter(plan, lines) if finished is None else self._found(finished)
+        self._check_rejects(result)
+        return result
+
+    def _enter(self, plan: Plan, lines: list[str]) -> BuildResult:
+        """Take up the folder, and do what is not done yet."""
         with locked(self._workspace):
             finished = self._session.enter(
                 plan,
@@ -151,12 +158,10 @@ class Job:
                 lambda old: self._describe(old, plan, lines),
                 lambda made: self._describe_made(made, plan, lines),
             )
-            if finished is not None:
-                result = BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
-            else:
-                result = self._make(plan)
-        self._check_rejects(result)
-        return result
+            return self._make(plan) if finished is None else self._found(finished)
+
+    def _found(self, finished: Manifest) -> BuildResult:
+        return BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
 
     def _make(self, plan: Plan) -> BuildResult:
         """Do what is not done yet."""
