@@ -84,14 +84,18 @@ def bench(
             )
             for share in shares
         ]
-        measured_items = sum(answer["items"] for answer in gather(raw))
+        warmed = gather(raw)
+        measured_items = sum(answer["items"] for answer in warmed)
         # Only now: the sides are not to warm up at each other's cost.
         reader = stack.enter_context(MeasuredProcess("readers.measure", reading))
         gather([reader])
         raw_side, packed_side = _take_turns(raw, reader, runs)
     stored = sum(shard.bytes for shard in manifest.shards)
     if not raw_side["samples"]:
-        raise UsageError(f"{source}: expected items that give samples, found none among the {measured_items} tried")
+        reason = next((answer["reason"] for answer in warmed if "reason" in answer), "no reason is known")
+        raise UsageError(
+            f"{source}: expected items that give samples, found none among the {measured_items} tried ({reason})"
+        )
     return BenchReport(
         source=str(source),
         packed=str(packed),
