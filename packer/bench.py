@@ -16,6 +16,7 @@ from packer.measured import MeasuredProcess, gather
 from packer.plan import is_storable, make_plan
 from packer.recipe import Recipe
 from packer.resources import count_workers
+from packer.row_plan import recipe_as_built
 from packer.sources.base import Listing
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -83,14 +84,18 @@ def bench(
             )
             for share in shares
         ]
-        measured_items = sum(answer["items"] for answer in gather(raw))
+        warmed = gather(raw)
+        measured_items = sum(answer["items"] for answer in warmed)
         # Only now: the sides are not to warm up at each other's cost.
         reader = stack.enter_context(MeasuredProcess("readers.measure", reading))
         gather([reader])
         raw_side, packed_side = _take_turns(raw, reader, runs)
     stored = sum(shard.bytes for shard in manifest.shards)
     if not raw_side["samples"]:
-        raise UsageError(f"{source}: expected items that give samples, found none among the {measured_items} tried")
+        reason = next((answer["reason"] for answer in warmed if "reason" in answer), "no reason is known")
+        raise UsageError(
+            f"{source}: expected items that give samples, found none among the {measured_items} tried ({reason})"
+        )
     return BenchReport(
         source=str(source),
         packed=str(packed),
@@ -142,10 +147,10 @@ def _empty_side() -> dict[str, Any]:
 
 
 def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
-    """The recipe of the build that made a dataset, also where it was converted since."""
+    """The recipe by which a dataset was built, also where it was converted since."""
     made = manifest.generations[-1]
     try:
-        return Recipe.from_options(made.recipe)
+        return Recipe.from_options(recipe_as_built(manifest, made))
     except UsageError as error:
         raise UsageError(
             f"{packed}: expected a dataset that `packer build` made, found one of {made.kind!r}, which has no recipe to run "

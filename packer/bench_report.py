@@ -154,7 +154,11 @@ class BenchReport:
 
     def _remarks(self) -> list[str]:
         """What was compared, and what it comes to."""
-        how = "as the manifest says" if self.pack.recorded else "reckoned as one raw epoch: the manifest does not say"
+        how = (
+            "as the manifest says"
+            if self.pack.recorded
+            else "reckoned as one raw epoch: only the manifest of a build in one go tells it"
+        )
         paid = self.paid_after_epochs
         lines = [
             f"Packing took {_figure(self.pack.seconds)} s ({how}), "

@@ -15,6 +15,7 @@ from packer.engines.base import Event
 from packer.folder import locked
 from packer.index import write_index
 from packer.item import Item, item_name
+from packer.item_tally import ItemTally
 from packer.job_session import JobResult, JobSession
 from packer.listing import list_items
 from packer.options import BuildOptions
@@ -143,6 +144,13 @@ class Job:
         listing = list_items(self._source, self._recipe)
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
+        finished = self._session.find_finished(plan)
+        result = self._enter(plan, lines) if finished is None else self._found(finished)
+        self._check_rejects(result)
+        return result
+
+    def _enter(self, plan: Plan, lines: list[str]) -> BuildResult:
+        """Take up the folder, and do what is not done yet."""
         with locked(self._workspace):
             finished = self._session.enter(
                 plan,
@@ -150,12 +158,10 @@ class Job:
                 lambda old: self._describe(old, plan, lines),
                 lambda made: self._describe_made(made, plan, lines),
             )
-            if finished is not None:
-                result = BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
-            else:
-                result = self._make(plan)
-        self._check_rejects(result)
-        return result
+            return self._make(plan) if finished is None else self._found(finished)
+
+    def _found(self, finished: Manifest) -> BuildResult:
+        return BuildResult(self._session.layout.root, finished, resumed=True, found_finished=True)
 
     def _make(self, plan: Plan) -> BuildResult:
         """Do what is not done yet."""
@@ -190,21 +196,18 @@ class Job:
         """Run every task that has no part yet."""
         missing = [number for number in range(len(plan.tasks)) if not self._workspace.part(number).exists()]
         done = plan.items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
+        tally = ItemTally()
         with Progress("packing", plan.items, "items", shown=self._session.shown, done=done) as progress:
 
             def on_event(event: Event) -> None:
-                if event.kind == "item":
-                    rejected = not event.samples
-                    progress.advance(1, event.samples, int(rejected))
-                    if rejected and self._options.on_error == "fail":
-                        assert event.unit is not None
-                        assert event.item is not None
-                        name = item_name(self._workspace.items, plan.tasks[event.unit.number], event.item)
-                        raise BuildError(f"item {name!r} gave no sample, and --on-error is fail: {event.message}")
-                elif event.kind == "done" and event.unit is not None:
+                progress.advance(*tally.take(event))
+                if event.kind == "item" and not event.samples and self._options.on_error == "fail":
+                    assert event.unit is not None
+                    assert event.item is not None
+                    name = item_name(self._workspace.items, plan.tasks[event.unit.number], event.item)
+                    raise BuildError(f"item {name!r} gave no sample, and --on-error is fail: {event.message}")
+                if event.kind == "done" and event.unit is not None:
                     self._session.note_done(event)
-                else:
-                    progress.advance(0)
 
             before = f" ({done} of them before)" if done else ""
             self._session.run_units(

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from packer.shard_stage import assemble_shards
 from packer.units import Unit, UnitWork
 from packer.workspace import Workspace, append_line, read_lines
 from shardspec.entries import Generation, Shard
-from shardspec.errors import ResumeMismatchError
+from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 
@@ -119,6 +120,15 @@ class JobSession:
     def resumed(self) -> bool:
         """Whether an earlier call began this job."""
         return self._sessions > 1
+
+    def find_finished(self, plan: JobPlan) -> Manifest | None:
+        """What this plan has made, where nothing else is under way: a look that needs no lock, so the folder may be read-only."""
+        if self._options.overwrite:
+            return None
+        with suppress(OSError, BuildError):  # told by who enters the folder
+            manifest = None if self.workspace.root.exists() else committed(self.layout)
+            return manifest if manifest is not None and plan.made(manifest) else None
+        return None
 
     def enter(
         self,

@@ -16,6 +16,9 @@ from packer.suffixes import is_video
 from packer.unread_options import SAMPLING
 from shardspec.errors import UsageError
 
+_NEED_IMAGE = ("faces", "resize")
+"""Built-in steps that work on a picture which is there."""
+
 
 def list_items(source: Source, recipe: Recipe) -> Listing:
     """List a source under a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
@@ -26,8 +29,8 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     Raises
     ------
     UsageError
-        There are no items; frames are chosen of samples that are packed already, or nothing says how their further pictures are resized;
-        there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+        There are no items; they are files, and the first step reads none; frames are chosen of samples that are packed already, or
+        nothing says how their further pictures are resized; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
@@ -35,6 +38,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
             f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
         )
         raise UsageError(f"expected items to pack, found none{ignored}")
+    _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
         if column is not None:
@@ -84,6 +88,20 @@ def _with_file(item: Item, option: str, column: str, path: str, root: Path) -> I
         return replace(item, reject=item.reject or f"column {column!r}, {path!r}: {reason}")
     file = ItemFile(name, str(location), other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
+
+
+def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
+    """Items that are files have no image until a step has read it: ``decode``, or one of a user's own."""
+    first = recipe.chain[0].use
+    if first in _NEED_IMAGE and all(_is_unread(item) for item in items):
+        raise UsageError(
+            f"steps: expected decode first, or a step of your own, to read the files, found {first!r}: --steps decode,{first}"
+        )
+
+
+def _is_unread(item: Item) -> bool:
+    """Whether an item brings no picture of its own."""
+    return PACKED_ROW not in item.columns and item.columns.get("image") is None
 
 
 def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:

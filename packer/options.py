@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from packer.option_values import plain_value
 from shardspec.errors import UsageError
 
 
@@ -51,6 +52,8 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
+        for name in ("workers", "shared_detector", "item_timeout", "overwrite"):
+            object.__setattr__(self, name, plain_value(getattr(self, name)))
         if isinstance(self.workers, bool) or not (
             self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
         ):

@@ -146,6 +146,18 @@ def _check_sample(sample: Any) -> None:
         raise ItemError(f"expected image as a uint8 array (H, W, 3), RGB, found {found}")
 
 
+def require_image(sample: Sample) -> None:
+    """For steps that work on the picture.
+
+    Raises
+    ------
+    ItemError
+        No step before has made one, and the source brought none.
+    """
+    if sample.get("image") is None:
+        raise ItemError("expected an image, found none: begin the steps with decode, which reads it")
+
+
 def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
     """Find the steps of a recipe before anything is planned; the built-in ones are not imported.
 

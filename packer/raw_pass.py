@@ -2,7 +2,7 @@
 
 The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. As many of the
 items are taken as fit into the seconds, in a first pass, which also loads the models and warms the page cache. The answer is
-``{"items": n}``, and then, for every further line, one pass over the same items: ``samples``, ``seconds``, ``cpu_s``, ``bytes``.
+``{"items": n}``, with the first ``reason`` where one of them gave no sample, and then, for every further line, one pass over the same items: ``samples``, ``seconds``, ``cpu_s``, ``bytes``.
 The process ends when its standard input does.
 """
 
@@ -28,8 +28,11 @@ def main() -> None:
     try:
         pipeline = Pipeline(Recipe.from_options(request["recipe"]))
         with one_thread():
-            items = _warm_up(pipeline, [Item.from_line(line) for line in request["items"]], request["seconds"])
-            answers.write(json.dumps({"items": len(items)}) + "\n")
+            reasons: list[str] = []
+            items = [Item.from_line(line) for line in request["items"]]
+            items = _warm_up(pipeline, items, request["seconds"], reasons)
+            told = {"reason": reasons[0]} if reasons else {}
+            answers.write(json.dumps({"items": len(items), **told}) + "\n")
             for _ in sys.stdin:
                 answers.write(json.dumps(measure_pass(pipeline, items)) + "\n")
     except ShardspecError as error:
@@ -45,7 +48,7 @@ def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
         ``samples``; ``seconds`` and ``cpu_s``, of this process; ``bytes``, the sizes of the items' files.
     """
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
-    samples = sum(_count_samples(pipeline, item) for item in items)
+    samples = sum(_count_samples(pipeline, item, []) for item in items)
     return {
         "samples": samples,
         "seconds": time.perf_counter() - started_s,
@@ -54,26 +57,27 @@ def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
     }
 
 
-def _warm_up(pipeline: Pipeline, items: Sequence[Item], seconds: float) -> Sequence[Item]:
+def _warm_up(pipeline: Pipeline, items: list[Item], seconds: float, reasons: list[str]) -> list[Item]:
     """The items that one pass can take in so many seconds, one at least; the first runs twice, for the loading of models."""
     if not items:
         return items
-    _count_samples(pipeline, items[0])
+    _count_samples(pipeline, items[0], [])
     until_s = time.perf_counter() + seconds
     for count, item in enumerate(items, 1):
-        _count_samples(pipeline, item)
+        _count_samples(pipeline, item, reasons)
         if time.perf_counter() >= until_s:
             return items[:count]
     return items
 
 
-def _count_samples(pipeline: Pipeline, item: Item) -> int:
-    """Samples of one item; none if the recipe rejects it."""
-    if item.reject is not None:
-        return 0
+def _count_samples(pipeline: Pipeline, item: Item, reasons: list[str]) -> int:
+    """Samples of one item; none if the recipe rejects it, which is noted in `reasons`."""
     try:
+        if item.reject is not None:
+            raise StepError("source", item.reject)
         return sum(1 for _ in pipeline.run(item, ItemReport(item.name)))
-    except StepError:
+    except StepError as error:
+        reasons.append(f"{item.name!r}, {error}")
         return 0
 
 

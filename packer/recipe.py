@@ -1,13 +1,13 @@
 """The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from packer.byte_sizes import parse_bytes
+from packer.option_values import check_value, plain_value
 from packer.unread_options import SAMPLING, unread_options
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
@@ -186,12 +186,18 @@ class Recipe:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
         problems = Problems()
         for spec in fields(self):
-            _check_option(spec.name, getattr(self, spec.name), spec.metadata, problems)
+            value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
+            object.__setattr__(self, spec.name, value)
+            check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
         options = vars(self)
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
             problems.add("", f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
+        if self.detector == "openvino" and self.device != "cpu":
+            problems.add(
+                "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"
+            )
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
@@ -246,35 +252,6 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     if unknown:
         like = did_you_mean(unknown[0], known)
         raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}")
-
-
-def _check_option(name: str, value: Any, meta: Mapping[str, Any], problems: Problems) -> None:
-    """Check one value against its choices and range."""
-    kinds = _kinds(name)
-    if value is None:
-        if type(None) not in kinds:
-            problems.add(name, "expected a value, found none")
-        return
-    if float in kinds and type(value) is int:
-        value = float(value)
-    if kinds and type(value) not in kinds:
-        problems.add(name, f"expected {' or '.join(k.__name__ for k in kinds if k is not type(None))}, found {value!r}")
-        return
-    if isinstance(value, float) and not math.isfinite(value):
-        problems.add(name, f"expected a finite number, found {value!r}")
-        return
-    if isinstance(value, str) and not value.isascii() and value != value.encode("utf-8", "replace").decode():
-        problems.add(name, f"expected text that UTF-8 can spell, found {value!r}")
-    if "choices" in meta and value not in meta["choices"]:
-        like = did_you_mean(str(value), meta["choices"])
-        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}{like}")
-    low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
-    if low is not None and not value >= low:
-        problems.add(name, f"expected {low} or more, found {value!r}")
-    if high is not None and not value <= high:
-        problems.add(name, f"expected {high} or less, found {value!r}")
-    if above is not None and not value > above:
-        problems.add(name, f"expected more than {above}, found {value!r}")
 
 
 def _kinds(name: str) -> tuple[type, ...]:

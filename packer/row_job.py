@@ -33,6 +33,9 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
     plan = arrangement.plan
     session = JobSession(out, "rows", options, shown=shown)
     space = session.workspace
+    finished = session.find_finished(plan)
+    if finished is not None:
+        return JobResult(out, finished, resumed=True, found_finished=True)
     with locked(space):
         finished = session.enter(plan, (), plan.describe_difference, plan.describe_made)
         if finished is not None:
@@ -49,7 +52,7 @@ def run_row_job(arrangement: Arrangement, out: Path, options: BuildOptions, *, s
         shards = session.write_shards(work)
         cuts = AssemblyPlan.load(space).cuts
         generations = _share_out(arrangement.generations, arrangement.pieces, cuts, shards)
-        manifest = session.commit(generations, {"plan": plan.fingerprint, "job": plan.told})
+        manifest = session.commit(generations, {"plan": plan.fingerprint, "job": plan.told, "built": plan.built()})
     return JobResult(out, manifest, session.resumed)
 
 

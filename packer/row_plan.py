@@ -20,6 +20,9 @@ from shardspec.manifest import Manifest, sha256_json
 DEFAULT_SHARD_BYTES = Recipe().shard_size
 """For rows whose provenance says nothing of it."""
 
+_ADAPTED = ("format", "shard_size", "shuffle")
+"""Keys of a generation's recipe that a job may change. Everything else in it stays as the samples were made."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -98,6 +101,16 @@ class RowPlan:
         """What a manifest tells of the plan: of the inputs by their digests alone."""
         digests = [one.digest for one in self.inputs]
         return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
+
+    def built(self) -> dict[str, dict[str, Any]]:
+        """What the jobs change in recipes of builds, as it was when those ran: by their fingerprints, which cover it."""
+        found = {}
+        for one in self.inputs:
+            for generation in one.manifest.generations:
+                if generation.kind == "build":
+                    recipe = recipe_as_built(one.manifest, generation)
+                    found[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
+        return found
 
     def made(self, manifest: Manifest) -> bool:
         """Whether a dataset is what this plan makes. The rows keep their own provenance, so it stands beside them."""
@@ -197,7 +210,14 @@ def shard_bytes(plan: RowPlan, generation: Generation) -> int:
     return int(chosen)
 
 
+def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:
+    """The recipe that a generation was built by, whatever jobs have changed in it since."""
+    built = manifest.wall_clock.get("built")
+    told = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
+    return {**generation.recipe, **(told if isinstance(told, Mapping) else {})}
+
+
 def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe with the format, and the shard size and shuffle where they were asked for. No other key changes."""
-    changed = {name: options[name] for name in ("format", "shard_size", "shuffle") if options[name] is not None}
+    changed = {name: options[name] for name in _ADAPTED if options[name] is not None}
     return {name: changed.get(name, value) for name, value in recipe.items()}

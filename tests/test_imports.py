@@ -63,12 +63,13 @@ PACKER_TOP = (
 )
 """What runs a build. Nothing that a build is made of knows it."""
 
-LEAVES = frozenset({"packer.byte_sizes", "packer.unread_options"})
+LEAVES = frozenset({"packer.byte_sizes", "packer.option_values", "packer.unread_options"})
 """Import nothing of their package, so every layer may import them."""
 
 MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
     # cli -> job -> plan, worker, assemble -> recipe
     "packer.byte_sizes": ("packer",),
+    "packer.option_values": ("packer",),
     "packer.unread_options": ("packer",),
     "packer.recipe": ("packer",),
     "packer.options": ("packer",),

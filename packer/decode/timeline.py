@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from os import PathLike
 
 import av
@@ -24,6 +25,7 @@ _ONE_FRAME_A_PACKET = frozenset(
 _VP8_SHOW_FRAME = 0x10
 _PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: beyond them, a packet may be one field, half a frame
 _MISSING_S = 0.5  # seconds by which a container may announce more than it has: rounding, and what muxers add
+_MATROSKA_MISSING_S = 0.1  # of Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 _FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither timestamps nor a rate
 _MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
 
@@ -116,7 +118,9 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
             damage = f"reading stopped after {read} packets: {reason(error)}"
         start = _start(container, stream)
         if damage is None:
-            damage = _missing(container, stream, read, end - start)
+            # Behind `due` a missing packet may have left a gap.
+            stamps = [row[0] for row in rows if row[0] is not None and due is not None and row[0] <= due]
+            damage = _missing(container, stream, read, start, end, stamps)
         if damage is not None and due is not None:
             rows = [row for row in rows if row[0] is None or row[0] <= due]
         return _timeline(stream, rows, start, damage)
@@ -163,12 +167,40 @@ def _start(container: av.container.InputContainer, stream: VideoStream) -> Fract
 
 
 def _missing(
-    container: av.container.InputContainer, stream: VideoStream, packets: int, seconds: Fraction
+    container: av.container.InputContainer,
+    stream: VideoStream,
+    packets: int,
+    start: Fraction,
+    end: Fraction,
+    stamps: list[int],
 ) -> str | None:
-    """What the container announces and does not hold."""
+    """What the container announces and does not hold.
+
+    Parameters
+    ----------
+    packets : int
+        Of the stream.
+    start, end : Fraction, seconds
+        The first time stamp of all streams, and the end of the packet that is shown last.
+    stamps : list of int
+        Timestamps of the stream's frames between which none is missing, in its time base.
+    """
     if stream.frames > packets:
         return f"the file announces {stream.frames} frames and holds {packets}: it is cut off or damaged"
     announced = Fraction(0) if container.duration is None else container.duration * _MICROSECONDS
-    if not stream.frames and announced - seconds > _MISSING_S:
+    seconds, tolerated = end - start, _MISSING_S
+    if "matroska" in container.format.name:
+        seconds = max(end, seconds)  # its duration may count from 0
+        tolerated = min(tolerated, max(_MATROSKA_MISSING_S, 2 * _longest_frame(stream, stamps)))
+    if not stream.frames and announced - seconds > tolerated:
         return f"the file announces {float(announced):.2f} s and holds {float(seconds):.2f} s: it is cut off or damaged"
     return None
+
+
+def _longest_frame(stream: VideoStream, stamps: list[int]) -> float:
+    """Seconds for which a frame is shown at most, going by those that have another behind them; none of them: by the rate."""
+    known = sorted(stamps)
+    if len(known) < 2:
+        return float(1 / (stream.average_rate or stream.guessed_rate or _FALLBACK_RATE))
+    longest = max(after - before for before, after in pairwise(known))
+    return float(longest * (stream.time_base or Fraction(1)))

@@ -53,6 +53,7 @@ class RowsSource:
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
         rows = [self.rows[i] for i in range(len(self.rows))]
+        _check_rows(self.rows, rows)
         names = list(dict.fromkeys(key for row in rows for key in row))
         fields = {name: field_name(name) for name in names if name != path_column}
         _check_names(fields)
@@ -124,6 +125,17 @@ def digest_value(value: Any) -> Any:
         return {"sha256": hashlib.sha256(value).hexdigest()}
     json.dumps(value)
     return value
+
+
+def _check_rows(given: Sequence[Any], rows: Sequence[Any]) -> None:
+    """A list of paths is a likely slip: its texts would pass for rows with their characters as columns."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            kind = type(row).__name__
+            found = f"{kind} in row {number} (counted from 0)" if number else f"a {type(given).__name__} of {kind}"
+            raise UsageError(
+                f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
+            )
 
 
 def _check_names(fields: Mapping[str, str]) -> None:

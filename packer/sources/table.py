@@ -60,7 +60,9 @@ def read_csv(path: Path) -> TableRows:
                     rows.append(cells)
                     lines.append(last + 1)
                 last = reader.line_num
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise UsageError(_describe_other_bytes(path)) from error
+        except csv.Error as error:
             raise UsageError(f"{path}, line {reader.line_num}: expected CSV, {error}") from error
     doubled = sorted({name for name in header if header.count(name) > 1})
     if doubled:
@@ -74,6 +76,17 @@ def read_csv(path: Path) -> TableRows:
             )
     columns = [_parse_column([row[place] for row in rows]) for place in range(len(header))]
     return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], lines)
+
+
+def _describe_other_bytes(path: Path) -> str:
+    """Where a file is no UTF-8. It is decoded in large pieces, so the line that was read last says nothing of that."""
+    data = path.read_bytes()
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = len((data[: error.start] + b".").splitlines())
+        return f"{path}, line {line}: expected CSV in UTF-8, found the byte 0x{data[error.start]:02x}: save it as UTF-8"
+    return f"{path}: expected a file that stays as it is, found one that changed while it was read"
 
 
 def _refuse_other_marks(path: Path, header: list[str]) -> None:

@@ -15,7 +15,7 @@ from packer.face_crop import FaceCutter
 from packer.face_search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.frame_faces import NO_TRACK, FrameFaces
 from packer.item import ALSO, ItemReport
-from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
+from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step, require_image
 from packer.plurals import counted
 from packer.recipe import Recipe
 from packer.suffixes import is_video
@@ -31,7 +31,7 @@ def make(recipe: Recipe, detector: FaceDetector | None = None) -> Step:
     weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
-        found = finder.crops(samples)
+        found = finder.crops(map(_as_frame, samples))
         return found if weigh is None else _one_track(found, weigh)
 
     return faces
@@ -232,6 +232,12 @@ class _Second:
             if self._frame[1] is None:
                 self._missing.append(index)
         return self._frame[1]
+
+
+def _as_frame(sample: Sample) -> Sample:
+    """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
+    require_image(sample)
+    return sample if "frame" in sample else {"frame": 0, "time": 0.0, **sample}
 
 
 def _known_points(points: npt.NDArray[np.float32]) -> npt.NDArray[np.float32] | None:

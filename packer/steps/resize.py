@@ -10,7 +10,7 @@ from packer.decode.limits import MAX_PIXELS
 from packer.encode import is_picture_field
 from packer.geometry.resize import resize_exact, resize_nearest, resize_shorter
 from packer.geometry.scaling import scale_geometry
-from packer.pipeline import Sample, Step
+from packer.pipeline import Sample, Step, require_image
 from packer.recipe import Recipe
 from shardspec.errors import ItemError
 
@@ -25,6 +25,7 @@ def make(recipe: Recipe, _detector: object = None) -> Step:
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
+            require_image(sample)
             if recipe.resize == "shorter":
                 _check_proportions(sample["image"].shape[:2], size)
             image = scale(sample["image"], size)

@@ -13,6 +13,7 @@ from benchmarks.pack_vs_raw import problems
 from packer.api import build, open_source
 from packer.bench import bench
 from packer.bench_report import BenchReport, Packing, Side
+from packer.convert import convert
 from packer.measured import MeasuredProcess, gather
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
@@ -119,6 +120,21 @@ def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_pat
     assert "not, file by file, what the dataset was built from" in table
 
 
+def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: Path) -> None:
+    """Through several conversions, of format, shard size and order; only the time of packing is not handed on."""
+    source = write_pictures(tmp_path / "source", ["a.jpg", "b.png", "c.jpg"])
+    build(source, tmp_path / "out", progress=False, workers=1, shard_size=1000)
+    convert(tmp_path / "out", tmp_path / "npy", format="npy", shard_size=2000, progress=False, engine="inline")
+    convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
+    for name in ("npy", "hdf5"):
+        found = bench(source, tmp_path / name, workers=1, batch_size=1, runs=1, seconds=0.01)
+        assert (found.same_source, found.pack.recorded) == (True, False)
+        assert "reckoned as one raw epoch" in found.describe()
+        assert "not, file by file" not in found.describe()
+    write_pictures(source, ["d.jpg"])
+    assert not bench(source, tmp_path / "hdf5", workers=1, batch_size=1, runs=1, seconds=0.01).same_source
+
+
 def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="runs: expected 1 or more, found 0"):
         bench(mixed, reference, runs=0)
@@ -127,7 +143,8 @@ def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_pa
     run_packer("split", reference, tmp_path / "parts", "--by", "source", "--quiet", "--engine", "inline")
     with pytest.raises(UsageError, match="found one of 'split', which has no recipe to run"):
         bench(mixed, tmp_path / "parts" / "train")
-    with pytest.raises(UsageError, match="expected items that give samples, found none"):
+    told = r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected a picture"
+    with pytest.raises(UsageError, match=told):
         bench(write_hollow(tmp_path / "hollow"), reference, workers=1, seconds=0.01, runs=1)
     assert "packer bench: " in run_packer("bench", mixed, tmp_path, *QUICK, expect=2).stderr
 

@@ -167,6 +167,11 @@ def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str,
     assert not (tmp_path / "out").exists()
 
 
+OPENVINO_ON_GPU = (
+    "packer build: recipe: detector: openvino runs on the CPU only, found device cuda: take --detector torch\n"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -192,6 +197,10 @@ def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str,
         (["--resize", "exact"], "resize: read only with size, found no size"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
+        *(
+            (["--preset", "faces", "--device", "cuda", "--detector", "openvino", *more], OPENVINO_ON_GPU)
+            for more in ([], ["--dry-run"])
+        ),
     ],
 )
 def test_a_wrong_call_is_told_and_leaves_nothing(source: Path, tmp_path: Path, arguments: list[str], told: str) -> None:

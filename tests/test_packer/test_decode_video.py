@@ -222,6 +222,49 @@ def test_a_file_cut_midway_gives_what_lies_before_the_cut(tmp_path, suffix, shar
     assert reader.damage is not None
 
 
+@pytest.mark.parametrize(("suffix", "codec"), [(".mkv", "libx264"), (".mkv", "ffv1"), (".webm", "libvpx-vp9")])
+@pytest.mark.parametrize("kept", [18, 24])
+def test_a_few_frames_that_are_missing_at_the_end_of_matroska_are_told(tmp_path, suffix, codec, kept):
+    """Its duration is exact; a cut between two packets shows nowhere else."""
+    path = write_video(tmp_path / f"v{suffix}", codec=codec, frames=30, options={})
+    with av.open(str(path)) as container:
+        positions = [packet.pos for packet in container.demux(video=0) if packet.size]
+    path.write_bytes(path.read_bytes()[: positions[kept]])
+    frames, reader = read(path)
+    assert 0 < len(frames) <= kept
+    assert [frame.index for frame in frames] == list(range(len(frames)))
+    assert "the file announces 1.20 s and holds" in reader.damage
+
+
+@pytest.mark.parametrize("rate", [5, 10, 25, 60])
+@pytest.mark.parametrize("frames", [1, 2, 13])
+@pytest.mark.parametrize(
+    ("suffix", "codec"),
+    [
+        (".mkv", "libx264"),
+        (".mkv", "ffv1"),
+        (".webm", "libvpx-vp9"),
+        (".flv", "libx264"),
+        (".avi", "mpeg4"),
+        (".ts", "libx264"),
+        (".wmv", "wmv2"),
+        (".mp4", "libx264"),
+    ],
+)
+def test_a_whole_file_is_never_called_cut_off(tmp_path, suffix, codec, frames, rate):
+    path = write_video(
+        tmp_path / f"v{suffix}", size=(64, 48), codec=codec, frames=frames, rate=rate, unit=Fraction(1, rate)
+    )
+    assert read(path)[1].damage is None
+    if suffix in (".mkv", ".webm"):
+        stamps = np.cumsum([0, *(1, 4, 2, 5, 1, 1, 3, 2, 1, 5, 4, 2)])[:frames].tolist()
+        uneven = write_video(
+            tmp_path / f"uneven{suffix}",
+            size=(64, 48), codec=codec, frames=frames, rate=rate, unit=Fraction(1, rate), stamps=stamps,
+        )  # fmt: skip
+        assert read(uneven)[1].damage is None
+
+
 def test_a_cut_file_still_gives_evenly_spread_frames(tmp_path):
     path = write_video(tmp_path / "v.mp4", container=MP4_INDEX_FIRST)
     whole = path.read_bytes()

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,6 +160,45 @@ def test_an_unknown_key_is_told_with_those_that_are_known() -> None:
 
 def test_integers_stand_for_floats() -> None:
     assert Recipe(preset="faces", margin=1, fps=5).margin == 1
+
+
+def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
+    """The recipe is the same, and so are its JSON and every fingerprint that covers it."""
+    numbers = {"size": np.int64(64), "every": np.int32(5), "limit": np.uint8(2), "shuffle": np.uint64(2**63)}
+    shares = {"margin": np.float32(0.25), "min_score": np.longdouble(0.5), "boxes_scale": np.float64(1)}
+    found = Recipe.from_options({"preset": np.str_("faces"), "align": np.bool_(True), **numbers, **shares})
+    plain = Recipe(
+        preset="faces",
+        align=True,
+        size=64,
+        every=5,
+        limit=2,
+        shuffle=2**63,
+        margin=0.25,
+        min_score=0.5,
+        boxes_scale=1.0,
+    )
+    assert found == plain
+    assert json.dumps(found.to_json()) == json.dumps(plain.to_json())
+    assert all(type(getattr(found, name)) is type(value) for name, value in vars(plain).items())
+    how = BuildOptions(workers=np.int64(2), item_timeout=np.float32(2.5), overwrite=np.bool_(False))  # type: ignore[arg-type]
+    assert [type(value) for value in (how.workers, how.item_timeout, how.overwrite)] == [int, float, bool]
+
+
+@pytest.mark.parametrize("number", [5, np.int64(5)])
+def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
+    assert Recipe(preset="faces", landmarks=number).landmarks == "5"
+    assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
+    with pytest.raises(UsageError, match="landmarks: expected str, found 6"):
+        Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"size": np.float64(2.5)}, {"size": np.bool_(True)}, {"margin": np.float32("nan")}]
+)
+def test_a_number_of_numpy_of_another_kind_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        Recipe.from_options({"preset": "faces", **options})
 
 
 def test_steps_may_be_names_in_one_text() -> None:

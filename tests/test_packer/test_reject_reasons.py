@@ -1,9 +1,11 @@
 """Whom a reject blames, and what it says of files that are no longer what they were."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.builds import TESTS, write_pictures
 from support.command import environment, read_jsonl, run_packer
@@ -91,3 +93,33 @@ def test_a_file_that_has_changed_since_the_plan_is_named(tmp_path: Path) -> None
         "decode", "expected a picture, found an empty file; 'cut.png' has changed since the build was planned"
     )  # fmt: skip
     assert found["gone.png"][1].endswith("; 'gone.png' was there when the build was planned")
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--size", 16)])
+@pytest.mark.parametrize("table", [False, True])
+def test_steps_that_leave_the_files_unread_are_a_wrong_call(tmp_path: Path, table: bool, more: tuple[Any, ...]) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    (source / "table.csv").write_text("path\na.png\nb.png\n")
+    chosen = source / "table.csv" if table else source
+    done = run_packer("build", chosen, tmp_path / "out", "--steps", "resize", *more, expect=2)
+    assert "steps: expected decode first, or a step of your own, to read the files, found 'resize'" in done.stderr
+    assert "--steps decode,resize" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_pictures_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's rows and packed datasets have them; a file among the rows is told what it lacks."""
+    write_pictures(tmp_path, ["a.png"])
+    monkeypatch.chdir(tmp_path)
+    image = np.full((24, 30, 3), 90, np.uint8)
+    rows: list[dict[str, Any]] = [{"image": image}, {"path": "a.png"}]
+    how: dict[str, Any] = {"progress": False, "engine": "inline", "max_rejects": 1.0}
+    packer.build(rows, "rows", steps=["resize"], size=16, **how)
+    told = "expected an image, found none: begin the steps with decode, which reads it"
+    assert reasons(tmp_path / "rows") == {"a.png": ("resize", told)}
+    made = packer.build("rows", "again", steps=["resize"], size=8, **how)
+    assert (made.counts.samples, made.manifest.schema["image"].shape[0]) == (1, 8)
+    (tmp_path / "boxes.json").write_text(json.dumps({"row-00000000": {"0": [[0, 0, 24, 24]]}}))
+    faces: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "size": 16, "steps": ["faces"]}
+    assert packer.build(rows, "faces", **faces, **how).counts.samples == 1
+    assert reasons(tmp_path / "faces") == {"a.png": ("faces", told)}

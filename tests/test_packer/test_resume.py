@@ -18,6 +18,7 @@ from support.processes import wait_for
 from support.steps import LOG, read_log
 
 import packer
+from packer.convert import convert
 from packer.plan import TASK_ITEMS
 from readers import open_dataset
 from shardspec.errors import (
@@ -191,6 +192,24 @@ def test_what_does_not_decide_the_bytes_may_change(
     (source / "notes.txt").write_text("no item")
     build(source, out, engine="processes", workers=3, item_timeout=77, max_rejects=1)
     check_whole(out)
+
+
+def test_a_finished_build_is_found_in_a_read_only_folder(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what was converted. Nothing may be made there; that whoever runs this may be root is why no mode is set."""
+    made = packer.build(source, tmp_path / "out", size=16, progress=False, engine="inline")
+    convert(tmp_path / "out", tmp_path / "npy", format="npy", progress=False, engine="inline")
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    found = packer.build(source, tmp_path / "out", size=16, progress=False, engine="inline")
+    assert (found.found_finished, found.manifest) == (True, made.manifest)
+    assert convert(tmp_path / "out", tmp_path / "npy", format="npy", progress=False, engine="inline").found_finished
+    with pytest.raises(BuildError, match="cannot be written: Permission denied"):
+        packer.build(source, tmp_path / "out", size=17, progress=False, engine="inline")
 
 
 def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from support.steps import LOG, ODD_VALUES, read_log
 
 import packer
 from packer.engines.base import Event
+from packer.item_tally import ItemTally
 from packer.plan import Task
 from packer.schedule import Schedule
 from packer.units import Unit, Verdicts
@@ -223,6 +224,23 @@ def test_each_worker_that_is_lost_is_told_in_a_line(tmp_path: Path, step: str, l
     done = run_packer("build", source, tmp_path / "out", *steps, env=env)
     told = [line for line in done.stderr.splitlines() if line.startswith("packer: ")]
     assert told == [f"packer: a worker process {lost}{what}" for what in follows]
+    assert "packing: 3/3 items, " in done.stderr
+    assert ", 1 reject" in done.stderr, "what the first item gave counts once, though its task ran again"
+
+
+def test_the_progress_counts_every_item_once() -> None:
+    """A task that runs again, or item by item, gives its items again; what they give is then what counts."""
+    tally, task = ItemTally(), Unit("task", 0)
+    assert tally.take(Event("item", task, 0, samples=2)) == (1, 2, 0)
+    assert tally.take(Event("item", task, 1, samples=1)) == (1, 1, 0)
+    assert tally.take(Event("died", task, 2)) == (0, 0, 0)
+    assert tally.take(Event("item", task, 0, samples=2)) == (0, 0, 0)
+    assert tally.take(Event("item", Unit("item", 0, 1), 1, samples=0)) == (0, -1, 1)
+    assert tally.take(Event("done", Unit("item", 0, 1))) == (0, 0, 0)
+    assert tally.take(Event("item", Unit("item", 0, 2), 2)) == (1, 0, 1)
+    assert tally.take(Event("tick")) == (0, 0, 0)
+    assert tally.take(Event("done", Unit("join", 0))) == (0, 0, 0)
+    assert tally.take(Event("item", Unit("task", 1), 3, samples=1)) == (1, 1, 0)
 
 
 def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.media import scene, write_picture
 
-from packer.api import open_source
+from packer.api import build, open_source
 from packer.item import Item
 from packer.plan import make_plan
 from packer.recipe import Recipe
@@ -347,6 +347,23 @@ class TestFiles:
             assert [row["text"] for row in read_csv(path).rows] == [f"x{text}" for _, text in rows]
 
     @pytest.mark.parametrize(
+        ("rows", "found"),
+        [
+            (["photos/a.jpg"], "a list of str"),
+            ((b"a", b"b"), "a tuple of bytes"),
+            ([{"path": "a.png"}, "b.png"], "str in row 1 (counted from 0)"),
+        ],
+    )
+    def test_what_are_no_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
+        told = (
+            f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
+        )
+        with pytest.raises(UsageError) as caught:
+            build(rows, tmp_path / "out", progress=False)
+        assert str(caught.value) == told
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
         ("name", "content", "told"),
         [
             ("t.csv", b"path,x\na,1,2\n", "line 2: expected 2 cells as in the header, found 3"),
@@ -357,7 +374,12 @@ class TestFiles:
             ("t.csv", b"path,x\n", "expected a row for each picture or video, found no rows"),
             ("t.jsonl", b"\n", "expected a row for each picture or video, found no rows"),
             ("t.csv", b"path,x,x\na,1,2\n", "'x'"),
-            ("t.csv", b"path\n\xff\xfe\n", "expected CSV"),
+            ("t.csv", b"path\n\xff\xfe\n", "line 2: expected CSV in UTF-8, found the byte 0xff: save it as UTF-8"),
+            (
+                "t.csv",
+                b"\xef\xbb\xbfpath,x\r\n" + b"a,1\r\n" * 9000 + b"caf\xe9,2\r\nb,3\r\n",
+                "line 9002: expected CSV in",
+            ),
             ("t.csv", b'path\n"a', "expected CSV"),
             ("t.jsonl", b"{}\n{", "line 2: expected a JSON object"),
             ("t.jsonl", b"[1]\n", "line 1: expected a JSON object, found list"),

@@ -25,13 +25,14 @@ def write_video(
     container=None,
     stamps=None,
     unit=Fraction(1, 25),
+    rate=25,
     rotation=None,
 ):
     """A portrait that moves by a few pixels a frame. `stamps` are presentation times in `unit` seconds."""
     width, height = size
     portrait = cv2.resize(data.astronaut(), (width, height), interpolation=cv2.INTER_AREA)
     with av.open(str(path), "w", options=container or {}) as output:
-        stream = output.add_stream(codec, rate=25, options=_GROUPS.get(codec, {}) if options is None else options)
+        stream = output.add_stream(codec, rate=rate, options=_GROUPS.get(codec, {}) if options is None else options)
         stream.width, stream.height, stream.pix_fmt = width, height, pixels
         stream.codec_context.time_base = unit
         if matrix is not None:
