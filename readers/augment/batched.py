@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from readers.augment.batch_ops import choose, move, orders, over, present, sampled, uniform, window
+from readers.augment.batch_ops import choose, masks_of, move, orders, over, sampled, uniform, window
 from readers.augment.draws import RowDraws
+from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 
@@ -64,20 +65,21 @@ class BatchFlip(BatchModule):
     Parameters
     ----------
     p : float
-    masks : sequence of str
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
     """
 
-    def __init__(self, p: float = 0.5, masks: Sequence[str] = ("mask",)) -> None:
+    def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:
         super().__init__()
         self.p = _probability(p, "BatchFlip")
-        self.masks = tuple(masks)
+        self.masks = as_mask_names(masks, "BatchFlip")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with some of its pictures mirrored."""
         image = _image(batch, "BatchFlip")
         flips = uniform(image, 1, seeds)[:, 0] < self.p
         out = dict(batch)
-        for name in ("image", *present(batch, self.masks)):
+        for name in ("image", *masks_of(batch, self.masks, "BatchFlip")):
             out[name] = torch.where(over(flips, batch[name]), batch[name].flip(-1), batch[name])
         mirror = image.new_tensor([[-1.0, 0.0, image.shape[-1]], [0.0, 1.0, 0.0]], dtype=torch.float32)
         keep = image.new_tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float32)
@@ -100,14 +102,15 @@ class BatchCrop(BatchModule):
         Side of the result.
     scale : tuple of float, in (0, 1], or None
         Least and largest side of the square as a share of the picture's shorter side.
-    masks : sequence of str
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
     """
 
-    def __init__(self, size: int, scale: tuple[float, float] | None = None, masks: Sequence[str] = ("mask",)) -> None:
+    def __init__(self, size: int, scale: tuple[float, float] | None = None, masks: Sequence[str] | None = None) -> None:
         super().__init__()
         if size < 1 or (scale is not None and not 0 < scale[0] <= scale[1] <= 1):
             raise UsageError(f"BatchCrop: expected a size of 1 or more and scales in (0, 1], found {size} and {scale}")
-        self.size, self.scale, self.masks = size, scale, tuple(masks)
+        self.size, self.scale, self.masks = size, scale, as_mask_names(masks, "BatchCrop")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with another crop of each picture."""
@@ -123,7 +126,7 @@ class BatchCrop(BatchModule):
         if self.scale is None:
             # of the whole places 0 … room, each is equally likely
             left, top = choose(x, width - self.size + 1), choose(y, height - self.size + 1)
-        for name in ("image", *present(batch, self.masks)):
+        for name in ("image", *masks_of(batch, self.masks, "BatchCrop")):
             if self.scale is None:
                 out[name] = window(batch[name], left, top, self.size)
             else:

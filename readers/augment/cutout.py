@@ -34,7 +34,7 @@ class LandmarkCutout(Transform[_Cut]):
     fill : int or tuple of int
     fill_mask : int or None
         Value of the masks' pixels there; None leaves masks as they are.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
@@ -44,7 +44,7 @@ class LandmarkCutout(Transform[_Cut]):
         p: float = 0.3,
         fill: Fill = 0,
         fill_mask: int | None = None,
-        masks: Sequence[str] = ("mask",),
+        masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
         if not 0 < side[0] <= side[1] <= 1:

@@ -7,8 +7,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from readers.augment.base import Picture, Sample, Transform, get_image, present
+from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
+from readers.augment.masks import masks_of
 from shardspec.errors import UsageError
 
 __all__ = ["CropJitter"]
@@ -40,7 +41,7 @@ class CropJitter(Transform[_Window]):
     p : float
         Of a square drawn at random; else, where `size` is given, the largest square in the middle is resized to it, so that
         all results have one size.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
@@ -50,7 +51,7 @@ class CropJitter(Transform[_Window]):
         shift: float = 1.0,
         size: int | None = None,
         p: float = 1.0,
-        masks: Sequence[str] = ("mask",),
+        masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
         if not 0 < scale[0] <= scale[1] <= 1:
@@ -87,7 +88,7 @@ class CropJitter(Transform[_Window]):
         # down to a half, bilinear values leave out no pixel, and take a third of the time of areas
         smooth = cv2.INTER_AREA if k < 0.5 else cv2.INTER_LINEAR
         out["image"] = _cut(image, params, size, smooth, clip)
-        for name in present(sample, self.masks):
+        for name in masks_of(sample, image, self.masks, "CropJitter"):
             out[name] = _cut(sample[name], params, size, cv2.INTER_NEAREST_EXACT, clip)
         return out
 
