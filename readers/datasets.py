@@ -52,7 +52,8 @@ class PackedDataset(SampleDataset):
     checksums : bool
         Whether the format's own checksums are checked at every read, where it has any.
     decode : dict of str to DecodePlan, optional
-        For picture fields: a crop or size to decode to (`readers.crops`), or the JPEG decoder's faster ways (`readers.Whole`).
+        For picture fields: a crop or size to decode to (`readers.crops`), or the JPEG decoder's faster ways (`readers.Whole`). Beside a
+        crop or size for ``image``, fields that lie on the picture as it is stored (``landmarks``, masks) cannot be read.
 
     Raises
     ------
@@ -60,6 +61,8 @@ class PackedDataset(SampleDataset):
         There is no dataset, or none that can be read.
     ShardMissingError, ShardCorruptError
         A file is missing or differs.
+    UsageError
+        An argument cannot be meant, or a field is read that a plan of `decode` would make wrong (`readers.alignment`).
     """
 
     format: ClassVar[str | None] = None

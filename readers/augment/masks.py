@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shardspec.errors import UsageError
 
-__all__ = ["MaskNames", "as_mask_names", "choose_masks", "masks_of"]
+__all__ = ["MaskNames", "as_mask_names", "choose_masks", "is_mask_name", "masks_of"]
 
 MaskNames = tuple[str, ...] | None
 """The fields that a caller named; None for those whose names and sizes say that they are masks."""
@@ -76,7 +76,7 @@ def choose_masks(
         A named one is missing or does not fit.
     """
     if names is None:
-        return [name for name, value in sample.items() if _is_mask_name(name) and fits(value)]
+        return [name for name, value in sample.items() if is_mask_name(name) and fits(value)]
     for name in names:
         value = sample.get(name)
         if not fits(value):
@@ -87,7 +87,7 @@ def choose_masks(
     return list(names)
 
 
-def _is_mask_name(name: str) -> bool:
+def is_mask_name(name: str) -> bool:
     """Whether a field is a further picture by its name: ``--also`` packs ``*_image``."""
     return name.endswith(("_image", "_mask")) or name == "mask"
 
