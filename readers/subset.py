@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.blocks import MIN_BLOCK_ROWS, Blocks
+from readers.clips import ONCE, ClipDataset
 from readers.order import Picks
 from readers.permutation import Permutation
 from readers.samples import SampleDataset
@@ -102,6 +103,18 @@ class Subset(SampleDataset):
         """One field of all rows of the subset (`PackedDataset.column`)."""
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
+
+    def clips(
+        self,
+        length: int,
+        stride: int = 1,
+        by: str | None = "track",
+        once: Sequence[str] = ONCE,
+        max_step: int | None = None,
+        transform: AnyTransform | None = None,
+    ) -> ClipDataset:
+        """Clips of consecutive samples of this part (`readers.clips.ClipDataset`)."""
+        return ClipDataset(self, length, stride, by, once, max_step, transform)
 
     def _in_base(self, picks: Picks) -> Picks:
         return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
