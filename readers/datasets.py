@@ -1,13 +1,14 @@
 """Packed datasets for torch: map-style, read by the batch, one class per format."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_path
 from readers.blocks import Blocks
 from readers.clips import ONCE, ClipDataset
 from readers.decoding import Decoding
@@ -79,7 +80,7 @@ class PackedDataset(SampleDataset):
         super().__init__(transform)
         if fields is not None and not _are_names(fields):
             raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
-        layout = Layout(Path(fspath(path)).absolute())
+        layout = Layout(as_path("path", path).absolute())
         self.manifest: Manifest = layout.load()
         found = self.manifest.format
         if self.format is not None and found != self.format:
@@ -251,5 +252,5 @@ def open_dataset(
     decode: Mapping[str, DecodePlan] | None = None,
 ) -> PackedDataset:
     """Open a packed dataset of whatever format. The parameters are those of `PackedDataset`."""
-    kind = _CLASSES.get(Layout(Path(fspath(path)).absolute()).load().format, PackedDataset)
+    kind = _CLASSES.get(Layout(as_path("path", path).absolute()).load().format, PackedDataset)
     return kind(path, fields, transform, verify, checksums, decode)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from readers.arguments import as_probability
 from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 
@@ -38,9 +39,7 @@ class Transform(ABC, Generic[Params]):
     seeded: ClassVar[Literal[True]] = True
 
     def __init__(self, p: float, masks: Sequence[str] | None = None) -> None:
-        if not 0 <= p <= 1:
-            raise UsageError(f"{type(self).__name__}: expected a probability p from 0 to 1, found {p}")
-        self.p = p
+        self.p = as_probability(type(self).__name__, p)
         self.masks = as_mask_names(masks, type(self).__name__)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:

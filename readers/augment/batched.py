@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from readers.arguments import as_count, as_probability, as_range
 from readers.augment.batch_ops import choose, masks_of, move, orders, over, sampled, uniform, window
 from readers.augment.draws import RowDraws
 from readers.augment.masks import as_mask_names
@@ -71,7 +72,7 @@ class BatchFlip(BatchModule):
 
     def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.p = _probability(p, "BatchFlip")
+        self.p = as_probability("BatchFlip", p)
         self.masks = as_mask_names(masks, "BatchFlip")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
@@ -108,9 +109,9 @@ class BatchCrop(BatchModule):
 
     def __init__(self, size: int, scale: tuple[float, float] | None = None, masks: Sequence[str] | None = None) -> None:
         super().__init__()
-        if size < 1 or (scale is not None and not 0 < scale[0] <= scale[1] <= 1):
-            raise UsageError(f"BatchCrop: expected a size of 1 or more and scales in (0, 1], found {size} and {scale}")
-        self.size, self.scale, self.masks = size, scale, as_mask_names(masks, "BatchCrop")
+        self.size = as_count("BatchCrop: size", size, unit="pixel")
+        self.scale = None if scale is None else as_range("BatchCrop", "scale", scale)
+        self.masks = as_mask_names(masks, "BatchCrop")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with another crop of each picture."""
@@ -162,7 +163,7 @@ class BatchDropRegion(BatchModule):
         rows = {name: [row] for row, name in enumerate(REGIONS)} | {"eyes": [0, 1]}
         if isinstance(regions, str) or not regions or not set(regions) <= set(rows):
             raise UsageError(f"BatchDropRegion: expected regions among {', '.join(sorted(rows))}, found {regions!r}")
-        self.p, self.fill = _probability(p, "BatchDropRegion"), fill
+        self.p, self.fill = as_probability("BatchDropRegion", p), fill
         table = torch.zeros(len(regions), len(REGIONS), dtype=torch.bool)
         for at, name in enumerate(regions):
             table[at, rows[name]] = True
@@ -221,12 +222,6 @@ class BatchNormalize(BatchModule):
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
         return {**batch, "image": (image * scale + shift).to(self.dtype)}
-
-
-def _probability(p: float, user: str) -> float:
-    if not 0 <= p <= 1:
-        raise UsageError(f"{user}: expected a probability p from 0 to 1, found {p}")
-    return p
 
 
 def _image(batch: Batch, user: str) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from readers.arguments import as_range
 from readers.augment.base import Sample, Transform, get_field, get_image
 from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
-from shardspec.errors import UsageError
 
 __all__ = ["LandmarkCutout"]
 
@@ -47,9 +47,7 @@ class LandmarkCutout(Transform[_Cut]):
         masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
-        if not 0 < side[0] <= side[1] <= 1:
-            raise UsageError(f"LandmarkCutout: expected sides (least, largest) above 0 and at most 1, found {side}")
-        self.side = (float(side[0]), float(side[1]))
+        self.side = as_range("LandmarkCutout", "side", side)
         self.fill = check_fill(fill, "LandmarkCutout")
         self.fill_mask = fill_mask
 

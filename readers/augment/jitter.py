@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from readers.arguments import as_count, as_number, as_range
 from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
 from readers.augment.masks import masks_of
@@ -54,15 +55,11 @@ class CropJitter(Transform[_Window]):
         masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
-        if not 0 < scale[0] <= scale[1] <= 1:
-            raise UsageError(f"CropJitter: expected scales (least, largest) above 0 and at most 1, found {scale}")
-        if not 0 <= shift <= 1:
+        self.scale = as_range("CropJitter", "scale", scale)
+        self.shift = as_number("CropJitter: shift", shift)
+        if not 0 <= self.shift <= 1:
             raise UsageError(f"CropJitter: expected a shift from 0 to 1, found {shift}")
-        if size is not None and size < 1:
-            raise UsageError(f"CropJitter: expected a size of 1 pixel or more, found {size}")
-        self.scale = (float(scale[0]), float(scale[1]))
-        self.shift = shift
-        self.size = size
+        self.size = None if size is None else as_count("CropJitter: size", size, unit="pixel")
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """The sample with another crop."""
