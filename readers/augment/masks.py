@@ -1,6 +1,7 @@
 """Which further pictures of a sample lie on its picture pixel by pixel, and so go where it goes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def choose_masks(
         A named one is missing or does not fit.
     """
     if names is None:
-        return [name for name, value in sample.items() if is_mask_name(name) and fits(value)]
+        return [name for name in _mask_names(tuple(sample)) if fits(sample[name])]
     for name in names:
         value = sample.get(name)
         if not fits(value):
@@ -85,6 +86,12 @@ def choose_masks(
                 f"{user}: masks: expected {name!r} to be {wanted}, found {_kind_of(value)}; fields that are: {others}"
             )
     return list(names)
+
+
+@lru_cache(maxsize=256)
+def _mask_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a sample's fields that are masks by their names. Kept, since every sample and transform asks for the same ones."""
+    return tuple(name for name in fields if is_mask_name(name))
 
 
 def is_mask_name(name: str) -> bool:
