@@ -16,10 +16,19 @@ from readers.ring import Ring
 FIELDS = ["image", "landmarks", "label"]
 
 
+class Crop(RandomResizedCrop):
+    """The random crop beside landmarks that lie on nothing: they are random numbers, to be read, and not moved by any loader here."""
+
+    @property
+    def moves(self) -> bool:
+        """False: nothing lies on the picture."""
+        return False
+
+
 def plan_of(kind: str, fast: bool) -> dict[str, Any]:
     """How pictures of a kind are decoded."""
     if kind in PHOTOS:
-        return {"image": RandomResizedCrop(SIZE, fast_dct=fast, fast_upsampling=fast, flip=0.5)}
+        return {"image": Crop(SIZE, fast_dct=fast, fast_upsampling=fast, flip=0.5)}
     return {"image": Whole(fast, fast)} if fast else {}
 
 

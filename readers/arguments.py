@@ -1,6 +1,8 @@
 """Checks of what a caller gives, for constructors: the value as it is used from there on, or an error that names the argument."""
 
 from operator import index
+from os import fspath
+from pathlib import Path
 from typing import Any
 
 from shardspec.errors import UsageError
@@ -68,3 +70,45 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise UsageError(f"{name}: expected two numbers, found {value!r}") from None
     return as_number(name, low), as_number(name, high)
+
+
+def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
+    """The least and the largest share of something, of what a transform is to draw between.
+
+    Raises
+    ------
+    UsageError
+        They are not above 0, at most 1, and in this order.
+    """
+    least, most = as_pair(f"{user}: {name}", value)
+    if not 0 < least <= most <= 1:
+        raise UsageError(f"{user}: expected {name}s (least, largest) above 0 and at most 1, found {value}")
+    return least, most
+
+
+def as_probability(user: str, value: Any) -> float:
+    """A transform's ``p``.
+
+    Raises
+    ------
+    UsageError
+        It is no number from 0 to 1.
+    """
+    p = as_number(f"{user}: p", value)
+    if not 0 <= p <= 1:
+        raise UsageError(f"{user}: expected a probability p from 0 to 1, found {value}")
+    return p
+
+
+def as_path(name: str, value: Any) -> Path:
+    """A path of the file system.
+
+    Raises
+    ------
+    UsageError
+        It is none.
+    """
+    try:
+        return Path(fspath(value))
+    except TypeError:
+        raise UsageError(f"{name}: expected a path, found {value!r}") from None

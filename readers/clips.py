@@ -40,7 +40,7 @@ class ClipDataset(SampleDataset):
     stride : int
         Samples from the start of a clip to the start of the next of the same track.
     by : str or None
-        An integer field; samples where it is negative belong to no clip. None: by item alone.
+        An integer field, or one of text; samples where an integer is negative belong to no clip. None: by item alone.
     once : sequence of str
     max_step : int, optional
         Frames between neighbours; more is a gap. By default 1.5 times the median distance in the track.
@@ -178,7 +178,7 @@ def _groups(base: SampleDataset, by: str | None, with_label: bool) -> IntArray:
     items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))
     parts = [items]
     if by is not None:
-        parts.append(np.asarray(base.column(by), np.int64))
+        parts.append(_numbers(by, base.column(by)))
     if with_label:
         parts.append(np.asarray(base.column("label"), np.int64))
     _, numbers = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
@@ -186,6 +186,17 @@ def _groups(base: SampleDataset, by: str | None, with_label: bool) -> IntArray:
     if by is not None:
         numbers[parts[1] < 0] = -1
     return numbers
+
+
+def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
+    """Integers as they are; texts numbered: int64, (N,)."""
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub":
+        return column.astype(np.int64)
+    if isinstance(column, list) and all(isinstance(value, str) for value in column):
+        seen: dict[str, int] = {}
+        return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
+    found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
+    raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {by!r}, {found}")
 
 
 def item_of(key: str) -> int:

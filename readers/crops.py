@@ -6,6 +6,9 @@ chosen on the picture as stored, its edges are moved to whole pixels of the deco
 it is resized: by averaging whole numbers of pixels, and linearly for what remains, a factor below two. Against decoding
 everything and averaging that same part, photos differ by 2 levels of 255 or less in the mean, as the tests hold. Where a JPEG has
 restart markers, only the part around the crop is decoded (`readers.jpeg_parts`), to the same pixels.
+
+A plan knows the pixels alone: landmarks, masks and other fields that lie on the stored picture are refused beside it
+(`readers.alignment`), where the transforms of `readers.augment` move them.
 """
 
 import math
@@ -75,6 +78,11 @@ class _Crop:
     def random(self) -> bool:
         """False; a random crop says otherwise."""
         return False
+
+    @property
+    def moves(self) -> bool:
+        """True."""
+        return True
 
     def layout(self, field: Field) -> ValueLayout:
         """(height, width, 3) uint8."""

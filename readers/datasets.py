@@ -1,13 +1,14 @@
 """Packed datasets for torch: map-style, read by the batch, one class per format."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_path
 from readers.blocks import Blocks
 from readers.clips import ONCE, ClipDataset
 from readers.decoding import Decoding
@@ -52,7 +53,8 @@ class PackedDataset(SampleDataset):
     checksums : bool
         Whether the format's own checksums are checked at every read, where it has any.
     decode : dict of str to DecodePlan, optional
-        For picture fields: a crop or size to decode to (`readers.crops`), or the JPEG decoder's faster ways (`readers.Whole`).
+        For picture fields: a crop or size to decode to (`readers.crops`), or the JPEG decoder's faster ways (`readers.Whole`). Beside a
+        crop or size for ``image``, fields that lie on the picture as it is stored (``landmarks``, masks) cannot be read.
 
     Raises
     ------
@@ -60,6 +62,8 @@ class PackedDataset(SampleDataset):
         There is no dataset, or none that can be read.
     ShardMissingError, ShardCorruptError
         A file is missing or differs.
+    UsageError
+        An argument cannot be meant, or a field is read that a plan of `decode` would make wrong (`readers.alignment`).
     """
 
     format: ClassVar[str | None] = None
@@ -76,7 +80,7 @@ class PackedDataset(SampleDataset):
         super().__init__(transform)
         if fields is not None and not _are_names(fields):
             raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
-        layout = Layout(Path(fspath(path)).absolute())
+        layout = Layout(as_path("path", path).absolute())
         self.manifest: Manifest = layout.load()
         found = self.manifest.format
         if self.format is not None and found != self.format:
@@ -248,5 +252,5 @@ def open_dataset(
     decode: Mapping[str, DecodePlan] | None = None,
 ) -> PackedDataset:
     """Open a packed dataset of whatever format. The parameters are those of `PackedDataset`."""
-    kind = _CLASSES.get(Layout(Path(fspath(path)).absolute()).load().format, PackedDataset)
+    kind = _CLASSES.get(Layout(as_path("path", path).absolute()).load().format, PackedDataset)
     return kind(path, fields, transform, verify, checksums, decode)

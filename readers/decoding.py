@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from readers.alignment import check_alignment
 from readers.order import Picks
 from readers.permutation import mix_words
 from readers.plans import DecodePlan
@@ -29,6 +30,11 @@ class Decoding:
         The fields to read.
     plans : dict of str to DecodePlan
         For picture fields: what is decoded of them, and at which size.
+
+    Raises
+    ------
+    UsageError
+        A plan is none, is for no picture, or moves a picture away from fields that lie on it (`readers.alignment`).
     """
 
     def __init__(self, pool: ShardPool, schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
@@ -43,6 +49,7 @@ class Decoding:
             if name not in schema or not schema[name].is_image:
                 pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
                 raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")
+        check_alignment(schema, self.plans)
         self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in plans)
         self._encoded = tuple(f for f in schema if not f.is_fixed)
         self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in plans)

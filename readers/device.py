@@ -149,9 +149,13 @@ class DeviceStage:
             return batch
         try:
             with self._timed(), torch.no_grad():
-                return self._transform(batch) if seeds is None else self._transform(batch, seeds)
+                result = self._transform(batch) if seeds is None else self._transform(batch, seeds)
         except StopIteration as error:
             raise not_an_end(error) from error
+        if result is None:
+            name = getattr(self._transform, "__name__", type(self._transform).__name__)
+            raise UsageError(f"batch_transform: expected {name} to return the batch, found None")
+        return result
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """Packed datasets for Lightning: one data module, exact under DDP and after a resume in mid-epoch."""
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from os import PathLike
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 from weakref import WeakSet
 
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from readers.sampler import OrderSampler
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
 from readers.shards import Verify
+from readers.torch_names import refuse_unknown
 from shardspec.errors import UsageError
 
 Source = SampleDataset | str | PathLike[str]
@@ -120,8 +122,12 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         read_ahead: int | None = None,
         pin_memory: bool | None = None,
         timeout_s: float = 300.0,
+        **unknown: Never,
     ) -> None:
         super().__init__()
+        refuse_unknown(
+            unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
+        )
         if loader not in LOADERS:
             raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
         if loader == "processes" and (batch_transform is not None or eval_batch_transform is not None):

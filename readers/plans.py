@@ -23,7 +23,11 @@ class DecodePlan(Protocol):
     Attributes
     ----------
     random : bool
-        Whether `decode` draws from the generator, which is then one of the sample's own for every (seed, epoch, row).
+        Whether `decode` draws from the generator, which is then one of the sample's own for every (seed, epoch, row), and the same
+        for all fields.
+    moves : bool
+        Whether pixels lie elsewhere than in the stored picture: then nothing that lies on that one may be read beside it
+        (`readers.alignment`). May be missing, which is True.
     """
 
     @property
@@ -62,6 +66,11 @@ class Whole:
 
     @property
     def random(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def moves(self) -> bool:
         """False."""
         return False
 

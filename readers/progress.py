@@ -1,9 +1,11 @@
 """How far an order has been consumed: what is saved, restored and counted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+from readers.arguments import as_integer
 from readers.choice import Choice
 from readers.order import Cut, Order
 from readers.seeding import check_epoch
@@ -155,6 +157,8 @@ class Progress:
         UsageError
             The state is of another order (the message shows both), or says that more was consumed than there is.
         """
+        if not isinstance(state, Mapping):
+            raise UsageError(f"state: expected what state_dict() gave, found {state!r}")
         order, undecided, reason = self.order, self.undecided, self.reason
         if self._auto and state.get("shuffle") in ("full", "blocks"):
             order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
@@ -169,7 +173,7 @@ class Progress:
                 f"state: expected one of this order, found another; they differ in {', '.join(differing)}: "
                 f"here {expected}, in the state {found}: make the dataset and the loader as they were when it was saved"
             )
-        epoch, consumed = check_epoch(state["epoch"]), index(state["consumed"])
+        epoch, consumed = check_epoch(state.get("epoch")), as_integer("consumed", state.get("consumed"))
         if not 0 <= consumed <= len(self.order):
             raise UsageError(f"state: expected 0 to {len(self.order)} samples consumed, found {consumed}")
         self.order, self.undecided, self.reason = order, undecided, reason

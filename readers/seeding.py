@@ -4,7 +4,7 @@ The seed and the epoch travel with the sampled index (`SampledIndex`), because p
 training loop's objects change. A *row* is always the row in the base dataset: subsets and mixtures keep it.
 """
 
-from typing import Any, Literal, Protocol, Self, TypeGuard
+from typing import Any, Literal, Protocol, Self, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,26 @@ class SampleTransform(Protocol):
 
 AnyTransform = SampleTransform | SeededTransform
 
+Result = TypeVar("Result")
+
 
 def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
     """Whether a transform takes a generator: its attribute ``seeded`` is true."""
     return getattr(transform, "seeded", False) is True
+
+
+def given_back(transform: AnyTransform, result: Result) -> Result:
+    """What a transform gave back.
+
+    Raises
+    ------
+    UsageError
+        It is None: a ``return`` was forgotten.
+    """
+    if result is None:
+        name = getattr(transform, "__name__", type(transform).__name__)
+        raise UsageError(f"transform: expected {name} to return the sample, found None: end it with 'return sample'")
+    return result
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
@@ -95,7 +111,7 @@ def check_seed(seed: int) -> int:
     return number
 
 
-def check_epoch(epoch: int) -> int:
+def check_epoch(epoch: Any) -> int:
     """The epoch, if it is one."""
     number = as_integer("epoch", epoch)
     if not 0 <= number <= _MAX_EPOCH:

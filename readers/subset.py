@@ -1,13 +1,15 @@
 """Parts of a dataset: by row, by split, by a predicate on small fields."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from readers.arguments import as_number
 from readers.blocks import MIN_BLOCK_ROWS, Blocks
+from readers.clips import ONCE, ClipDataset
 from readers.order import Picks
 from readers.permutation import Permutation
 from readers.samples import SampleDataset
@@ -38,7 +40,8 @@ class Subset(SampleDataset):
         self.rows: IntArray = np.asarray(rows)
         if self.rows.ndim != 1 or (self.rows.dtype.kind not in "iu" and len(self.rows)):
             found = f"{self.rows.dtype} of shape {self.rows.shape}"
-            raise UsageError(f"rows: expected integers of shape (n,), found {found}")
+            hint = ": a mask's rows are np.flatnonzero(mask)" if self.rows.dtype == bool else ""
+            raise UsageError(f"rows: expected integers of shape (n,), found {found}{hint}")
         self.rows = self.rows.astype(np.int64)
         if len(self.rows) and not (self.rows.min() >= 0 and self.rows.max() < len(base)):
             found = f"{self.rows.min()} to {self.rows.max()}"
@@ -103,6 +106,18 @@ class Subset(SampleDataset):
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
+    def clips(
+        self,
+        length: int,
+        stride: int = 1,
+        by: str | None = "track",
+        once: Sequence[str] = ONCE,
+        max_step: int | None = None,
+        transform: AnyTransform | None = None,
+    ) -> ClipDataset:
+        """Clips of consecutive samples of this part (`readers.clips.ClipDataset`)."""
+        return ClipDataset(self, length, stride, by, once, max_step, transform)
+
     def _in_base(self, picks: Picks) -> Picks:
         return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
 
@@ -157,15 +172,18 @@ def split(
     by : str, optional
         A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
     """
-    if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
-        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {list(fractions)}")
+    if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
+        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
+    shares = [as_number("fractions", share) for share in fractions]
+    if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
+        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
     if by is None:
         groups, count = np.arange(len(dataset)), len(dataset)
     else:
         names, groups = np.unique(np.asarray(dataset.column(by)), return_inverse=True)
         count = len(names)
     ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
-    bounds = np.round(np.cumsum([0.0, *fractions]) * count).astype(np.int64)
+    bounds = np.round(np.cumsum([0.0, *shares]) * count).astype(np.int64)
     place = ranks[groups] if len(groups) else ranks
     return tuple(
         Subset(dataset, np.flatnonzero((place >= low) & (place < high))) for low, high in pairwise(bounds.tolist())

@@ -1,4 +1,4 @@
-"""Arguments of torch's DataLoader, for those who give them to a `Loader`."""
+"""Arguments of torch's DataLoader, for those who give them to a `Loader` or a `PackedDataModule`."""
 
 from collections.abc import Iterable
 
@@ -24,8 +24,8 @@ _INSTEAD = {
 }
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments that the Loader does not have.
+def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Loader") -> None:
+    """Refuse arguments that the Loader, or another `user` of these names, does not have.
 
     Raises
     ------
@@ -35,5 +35,5 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         instead = _INSTEAD.get(name)
         if instead is not None:
-            raise UsageError(f"{name}: expected an argument of Loader, found one of torch's DataLoader: {instead}")
-        raise UsageError(f"{name}: expected an argument of Loader, found none of that name{did_you_mean(name, known)}")
+            raise UsageError(f"{name}: expected an argument of {user}, found one of torch's DataLoader: {instead}")
+        raise UsageError(f"{name}: expected an argument of {user}, found none of that name{did_you_mean(name, known)}")

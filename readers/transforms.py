@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from readers.collate import layout_of_value
-from readers.seeding import AnyTransform, is_seeded, sample_rng
+from readers.seeding import AnyTransform, given_back, is_seeded, sample_rng
 from readers.values import BatchLayout, ValueLayout
 from shardspec.errors import SchemaError, UsageError
 
@@ -63,7 +63,8 @@ class Chain:
         """The transformed sample."""
         rng = sample_rng(seed, epoch, row) if self.seeded else None
         for transform in self._own():
-            sample = transform(sample, rng) if rng is not None and is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+            result = transform(sample, rng) if rng is not None and is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+            sample = given_back(transform, result)
         return sample
 
     def _own(self) -> tuple[AnyTransform, ...]:
@@ -137,6 +138,8 @@ def probe_layout(
         The samples after it.
     """
     layout: dict[str, ValueLayout] = {}
+    for sample in outputs:
+        _check_sample(sample)
     for name, first in outputs[0].items():
         before = raw.get(name)
         value = layout_of_value(first, picture=before is not None and before.picture)
@@ -153,8 +156,15 @@ def _kind_rank(dtype: np.dtype[Any] | None) -> int:
     return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
 
 
+def _check_sample(sample: Any) -> None:
+    """A transform of single samples may give anything back, but only dicts make batches."""
+    if not isinstance(sample, dict):
+        raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
+
+
 def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: BatchLayout) -> None:
     """Copy a transformed sample into its place of a batch."""
+    _check_sample(sample)
     if sample.keys() != layout.keys():
         raise SchemaError(
             f"transform: expected the fields {', '.join(layout)} in every sample, found {', '.join(sample)}"

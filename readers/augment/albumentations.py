@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import warnings
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from readers.augment.base import Sample, get_image, present
 from readers.augment.geometry import relabel
+from readers.augment.masks import as_mask_names, masks_of
 from shardspec.errors import MissingDependencyError, UsageError
 
 __all__ = ["Albumentations", "load_albumentations"]
@@ -72,8 +74,8 @@ class Albumentations:
     ----------
     transforms : sequence of albumentations transforms, or albumentations.Compose
         A ``Compose`` gives its transforms and its `p`; it must not have keypoint or box parameters of its own.
-    masks : sequence of str
-        Fields that lie on the picture pixel by pixel; those that a sample lacks are passed over.
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`.
 
     Raises
     ------
@@ -92,9 +94,9 @@ class Albumentations:
 
     seeded: ClassVar[Literal[True]] = True
 
-    def __init__(self, transforms: Any, masks: tuple[str, ...] | list[str] = ("mask",)) -> None:
+    def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
         library = load_albumentations()
-        self.masks = tuple(masks)
+        self.masks = as_mask_names(masks, "Albumentations")
         p, chain = 1.0, transforms
         if isinstance(transforms, library.Compose):
             if transforms.processors:
@@ -110,6 +112,7 @@ class Albumentations:
         with warnings.catch_warnings():  # a pipeline that moves nothing is no mistake
             warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
             self._pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
+            _add_masks(self._pipeline, ["mask mask"])  # it warns at the first of them, and is silent from then on
         self._restore()
 
     def _restore(self) -> None:
@@ -137,8 +140,12 @@ class Albumentations:
         points, places = _gather(sample, (width, height))
         points -= np.float32(0.5)
         data: dict[str, Any] = {"images" if clip else "image": image.copy(), "keypoints": points}
-        names = present(sample, self.masks)
-        data |= _masks(sample, names, clip)
+        masks = {
+            f"{'masks' if clip else 'mask'} {name}": name
+            for name in masks_of(sample, image, self.masks, "Albumentations")
+        }
+        _add_masks(pipeline, masks)
+        data |= {target: sample[name].copy() for target, name in masks.items()}
         result = pipeline(**data)
         moved = np.asarray(result["keypoints"], np.float32)
         if moved.shape != points.shape:
@@ -154,22 +161,16 @@ class Albumentations:
             else _moved(sample, points.astype(np.float64) + 0.5, moved.astype(np.float64) + 0.5, places)
         )
         out["image"] = result["images" if clip else "image"]
-        if len(names) == 1 and not clip:
-            out[names[0]] = result["mask"]
-        else:
-            count = len(image) if clip else 1
-            for at, name in enumerate(names):
-                frames = result["masks"][at * count : (at + 1) * count]
-                out[name] = np.stack(frames) if clip else frames[0]
+        for target, name in masks.items():
+            out[name] = result[target]
         return out
 
 
-def _masks(sample: Sample, names: list[str], clip: bool) -> dict[str, Any]:
-    """The masks as Albumentations takes them: one under its own name, several, or those of a clip's frames, in a list."""
-    if len(names) == 1 and not clip:
-        return {"mask": sample[names[0]].copy()}
-    frames = [frame.copy() for name in names for frame in (sample[name] if clip else (sample[name],))]
-    return {"masks": frames} if names else {}
+def _add_masks(pipeline: Any, targets: Iterable[str]) -> None:
+    """Tell a pipeline what is a mask: under a name for each, since its own list of masks must have one shape."""
+    new = {target: target.partition(" ")[0] for target in targets if target not in pipeline.additional_targets}
+    if new:
+        pipeline.add_targets(new)
 
 
 def _gather(sample: Sample, size: tuple[int, int]) -> tuple[NDArray[np.float32], dict[str, slice]]:

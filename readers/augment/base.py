@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from readers.arguments import as_probability
+from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 
 __all__ = ["Params", "Sample", "Transform", "get_field", "get_image", "per_frame", "present", "valid_frames"]
@@ -23,8 +25,10 @@ class Transform(ABC, Generic[Params]):
     ----------
     p : float, in [0, 1]
         How often it is applied.
-    masks : sequence of str
-        Fields that lie on the picture pixel by pixel, (H, W) or (H, W, C); those that a sample lacks are passed over.
+    masks : sequence of str or None
+        Fields that lie on the picture pixel by pixel, (H, W) or (H, W, C), and go where it goes. None: all that are called
+        ``mask``, ``*_mask`` or ``*_image`` (as ``packer build --also`` calls them) and have the picture's height and width. Those
+        that are named have to be such arrays. ``()``: none.
 
     Notes
     -----
@@ -34,13 +38,9 @@ class Transform(ABC, Generic[Params]):
 
     seeded: ClassVar[Literal[True]] = True
 
-    def __init__(self, p: float, masks: Sequence[str] = ("mask",)) -> None:
-        if not 0 <= p <= 1:
-            raise UsageError(f"{type(self).__name__}: expected a probability p from 0 to 1, found {p}")
-        if isinstance(masks, str):
-            raise UsageError(f"{type(self).__name__}: expected masks to be a list of names, found {masks!r}")
-        self.p = p
-        self.masks = tuple(masks)
+    def __init__(self, p: float, masks: Sequence[str] | None = None) -> None:
+        self.p = as_probability(type(self).__name__, p)
+        self.masks = as_mask_names(masks, type(self).__name__)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """The transformed sample: a new dict, or the very one if nothing is to be done."""

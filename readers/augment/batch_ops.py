@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from readers.augment.draws import RowDraws
+from readers.augment.masks import MaskNames, choose_masks
 from shardspec.errors import UsageError
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
 
-__all__ = ["choose", "move", "orders", "over", "present", "sampled", "uniform", "window"]
+__all__ = ["choose", "masks_of", "move", "orders", "over", "present", "sampled", "uniform", "window"]
 
 Batch = dict[str, Any]
 
@@ -19,6 +20,24 @@ Batch = dict[str, Any]
 def present(batch: Batch, names: Sequence[str]) -> list[str]:
     """Those of the fields that the batch has as tensors."""
     return [name for name in names if isinstance(batch.get(name), Tensor)]
+
+
+def masks_of(batch: Batch, names: MaskNames, user: str) -> list[str]:
+    """The masks of a batch, (B, H, W) or (B, C, H, W) where ``image`` is (B, C, H, W) (`readers.augment.masks`).
+
+    Raises
+    ------
+    UsageError
+        A named one is missing, or is no such tensor.
+    """
+    image: Tensor = batch["image"]
+    rows, sides = len(image), image.shape[-2:]
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.ndim in (3, 4) and len(value) == rows and value.shape[-2:] == sides
+
+    wanted = f"a tensor {(rows, *sides)} or {(rows, 'C', *sides)}, which lies on the image"
+    return choose_masks(batch, names, user, fits, wanted)
 
 
 def uniform(image: Tensor, count: int, seeds: Tensor | RowDraws | None) -> Tensor:

@@ -15,8 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from readers.augment.batch_ops import choose, move, orders, over, present, sampled, uniform, window
+from readers.arguments import as_count, as_probability, as_range
+from readers.augment.batch_ops import choose, masks_of, move, orders, over, sampled, uniform, window
 from readers.augment.draws import RowDraws
+from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 
@@ -64,20 +66,21 @@ class BatchFlip(BatchModule):
     Parameters
     ----------
     p : float
-    masks : sequence of str
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
     """
 
-    def __init__(self, p: float = 0.5, masks: Sequence[str] = ("mask",)) -> None:
+    def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.p = _probability(p, "BatchFlip")
-        self.masks = tuple(masks)
+        self.p = as_probability("BatchFlip", p)
+        self.masks = as_mask_names(masks, "BatchFlip")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with some of its pictures mirrored."""
         image = _image(batch, "BatchFlip")
         flips = uniform(image, 1, seeds)[:, 0] < self.p
         out = dict(batch)
-        for name in ("image", *present(batch, self.masks)):
+        for name in ("image", *masks_of(batch, self.masks, "BatchFlip")):
             out[name] = torch.where(over(flips, batch[name]), batch[name].flip(-1), batch[name])
         mirror = image.new_tensor([[-1.0, 0.0, image.shape[-1]], [0.0, 1.0, 0.0]], dtype=torch.float32)
         keep = image.new_tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float32)
@@ -100,14 +103,15 @@ class BatchCrop(BatchModule):
         Side of the result.
     scale : tuple of float, in (0, 1], or None
         Least and largest side of the square as a share of the picture's shorter side.
-    masks : sequence of str
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
     """
 
-    def __init__(self, size: int, scale: tuple[float, float] | None = None, masks: Sequence[str] = ("mask",)) -> None:
+    def __init__(self, size: int, scale: tuple[float, float] | None = None, masks: Sequence[str] | None = None) -> None:
         super().__init__()
-        if size < 1 or (scale is not None and not 0 < scale[0] <= scale[1] <= 1):
-            raise UsageError(f"BatchCrop: expected a size of 1 or more and scales in (0, 1], found {size} and {scale}")
-        self.size, self.scale, self.masks = size, scale, tuple(masks)
+        self.size = as_count("BatchCrop: size", size, unit="pixel")
+        self.scale = None if scale is None else as_range("BatchCrop", "scale", scale)
+        self.masks = as_mask_names(masks, "BatchCrop")
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with another crop of each picture."""
@@ -123,7 +127,7 @@ class BatchCrop(BatchModule):
         if self.scale is None:
             # of the whole places 0 … room, each is equally likely
             left, top = choose(x, width - self.size + 1), choose(y, height - self.size + 1)
-        for name in ("image", *present(batch, self.masks)):
+        for name in ("image", *masks_of(batch, self.masks, "BatchCrop")):
             if self.scale is None:
                 out[name] = window(batch[name], left, top, self.size)
             else:
@@ -159,7 +163,7 @@ class BatchDropRegion(BatchModule):
         rows = {name: [row] for row, name in enumerate(REGIONS)} | {"eyes": [0, 1]}
         if isinstance(regions, str) or not regions or not set(regions) <= set(rows):
             raise UsageError(f"BatchDropRegion: expected regions among {', '.join(sorted(rows))}, found {regions!r}")
-        self.p, self.fill = _probability(p, "BatchDropRegion"), fill
+        self.p, self.fill = as_probability("BatchDropRegion", p), fill
         table = torch.zeros(len(regions), len(REGIONS), dtype=torch.bool)
         for at, name in enumerate(regions):
             table[at, rows[name]] = True
@@ -218,12 +222,6 @@ class BatchNormalize(BatchModule):
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
         return {**batch, "image": (image * scale + shift).to(self.dtype)}
-
-
-def _probability(p: float, user: str) -> float:
-    if not 0 <= p <= 1:
-        raise UsageError(f"{user}: expected a probability p from 0 to 1, found {p}")
-    return p
 
 
 def _image(batch: Batch, user: str) -> Tensor:

@@ -1,11 +1,12 @@
 """Transforms one after the other, or one of several."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from readers.seeding import AnyTransform, is_seeded
+from readers.arguments import as_probability
+from readers.seeding import AnyTransform, given_back, is_seeded
 from shardspec.errors import UsageError
 
 __all__ = ["Compose", "OneOf"]
@@ -61,9 +62,7 @@ class OneOf:
             raise UsageError(
                 f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {weights!r}"
             )
-        if not 0 <= p <= 1:
-            raise UsageError(f"OneOf: expected a probability p from 0 to 1, found {p}")
-        self.p = p
+        self.p = as_probability("OneOf", p)
         self.weights = tuple((shares / shares.sum()).tolist())
         self._edges = np.cumsum(shares)[:-1] / shares.sum()
 
@@ -79,12 +78,13 @@ class OneOf:
 
 
 def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:
-    if is_seeded(transform):
-        return transform(sample, rng)
-    return transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+    result = transform(sample, rng) if is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+    return given_back(transform, result)
 
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:
+    if not isinstance(transforms, Iterable):
+        raise UsageError(f"{user}: expected a list of transforms, found {transforms!r}: write {user}([…])")
     chain = tuple(transforms)
     for transform in chain:
         if not callable(transform):

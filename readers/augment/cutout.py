@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from readers.arguments import as_range
 from readers.augment.base import Sample, Transform, get_field, get_image
 from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
-from shardspec.errors import UsageError
 
 __all__ = ["LandmarkCutout"]
 
@@ -34,7 +34,7 @@ class LandmarkCutout(Transform[_Cut]):
     fill : int or tuple of int
     fill_mask : int or None
         Value of the masks' pixels there; None leaves masks as they are.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
@@ -44,12 +44,10 @@ class LandmarkCutout(Transform[_Cut]):
         p: float = 0.3,
         fill: Fill = 0,
         fill_mask: int | None = None,
-        masks: Sequence[str] = ("mask",),
+        masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
-        if not 0 < side[0] <= side[1] <= 1:
-            raise UsageError(f"LandmarkCutout: expected sides (least, largest) above 0 and at most 1, found {side}")
-        self.side = (float(side[0]), float(side[1]))
+        self.side = as_range("LandmarkCutout", "side", side)
         self.fill = check_fill(fill, "LandmarkCutout")
         self.fill_mask = fill_mask
 

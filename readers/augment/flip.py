@@ -6,8 +6,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from readers.augment.base import Picture, Sample, Transform, get_image, present
+from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
+from readers.augment.masks import masks_of
 
 __all__ = ["HorizontalFlip"]
 
@@ -18,7 +19,7 @@ class HorizontalFlip(Transform[None]):
     Parameters
     ----------
     p : float
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
 
     Raises
@@ -27,7 +28,7 @@ class HorizontalFlip(Transform[None]):
         When called: the number of landmarks or hull points is that of no layout of `shardspec.points`.
     """
 
-    def __init__(self, p: float = 0.5, masks: Sequence[str] = ("mask",)) -> None:
+    def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:
         super().__init__(p, masks)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> None:
@@ -38,7 +39,7 @@ class HorizontalFlip(Transform[None]):
         image = get_image(sample, "HorizontalFlip")
         out = move(sample, np.array([[-1.0, 0.0, image.shape[-2]], [0.0, 1.0, 0.0]]))
         clip = image.ndim == 4
-        for name in ("image", *present(sample, self.masks)):
+        for name in ("image", *masks_of(sample, image, self.masks, "HorizontalFlip")):
             out[name] = _mirrored(sample[name], clip)
         return out
 

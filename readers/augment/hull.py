@@ -34,7 +34,7 @@ class BlackoutHull(Transform[str]):
     fill : int or tuple of int
     fill_mask : int or None
         Value of the masks' pixels there; None leaves masks as they are.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
@@ -44,7 +44,7 @@ class BlackoutHull(Transform[str]):
         p: float = 0.3,
         fill: Fill = 0,
         fill_mask: int | None = None,
-        masks: Sequence[str] = ("mask",),
+        masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
         if isinstance(halves, str) or not halves or not set(halves) <= set(HALVES):
@@ -90,12 +90,12 @@ class KeepHull(Transform[None]):
     fill : int or tuple of int
     fill_mask : int or None
         Value of the masks' pixels there; None leaves masks as they are.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
     def __init__(
-        self, p: float = 0.3, fill: Fill = 0, fill_mask: int | None = None, masks: Sequence[str] = ("mask",)
+        self, p: float = 0.3, fill: Fill = 0, fill_mask: int | None = None, masks: Sequence[str] | None = None
     ) -> None:
         super().__init__(p, masks)
         self.fill = check_fill(fill, "KeepHull")

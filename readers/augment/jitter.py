@@ -7,8 +7,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from readers.augment.base import Picture, Sample, Transform, get_image, present
+from readers.arguments import as_count, as_number, as_range
+from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
+from readers.augment.masks import masks_of
 from shardspec.errors import UsageError
 
 __all__ = ["CropJitter"]
@@ -40,7 +42,7 @@ class CropJitter(Transform[_Window]):
     p : float
         Of a square drawn at random; else, where `size` is given, the largest square in the middle is resized to it, so that
         all results have one size.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
@@ -50,18 +52,14 @@ class CropJitter(Transform[_Window]):
         shift: float = 1.0,
         size: int | None = None,
         p: float = 1.0,
-        masks: Sequence[str] = ("mask",),
+        masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
-        if not 0 < scale[0] <= scale[1] <= 1:
-            raise UsageError(f"CropJitter: expected scales (least, largest) above 0 and at most 1, found {scale}")
-        if not 0 <= shift <= 1:
+        self.scale = as_range("CropJitter", "scale", scale)
+        self.shift = as_number("CropJitter: shift", shift)
+        if not 0 <= self.shift <= 1:
             raise UsageError(f"CropJitter: expected a shift from 0 to 1, found {shift}")
-        if size is not None and size < 1:
-            raise UsageError(f"CropJitter: expected a size of 1 pixel or more, found {size}")
-        self.scale = (float(scale[0]), float(scale[1]))
-        self.shift = shift
-        self.size = size
+        self.size = None if size is None else as_count("CropJitter: size", size, unit="pixel")
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """The sample with another crop."""
@@ -87,7 +85,7 @@ class CropJitter(Transform[_Window]):
         # down to a half, bilinear values leave out no pixel, and take a third of the time of areas
         smooth = cv2.INTER_AREA if k < 0.5 else cv2.INTER_LINEAR
         out["image"] = _cut(image, params, size, smooth, clip)
-        for name in present(sample, self.masks):
+        for name in masks_of(sample, image, self.masks, "CropJitter"):
             out[name] = _cut(sample[name], params, size, cv2.INTER_NEAREST_EXACT, clip)
         return out
 

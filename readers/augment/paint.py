@@ -1,12 +1,13 @@
 """Filling parts of pictures in place."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from readers.augment.base import Sample, get_image, per_frame, present, valid_frames
+from readers.augment.base import Sample, get_image, per_frame, valid_frames
+from readers.augment.masks import MaskNames, masks_of
 from shardspec.errors import UsageError
 
 __all__ = ["Fill", "check_fill", "paint_box", "paint_frames"]
@@ -35,7 +36,7 @@ def paint_frames(
     *,
     fill: Fill,
     fill_mask: int | None,
-    masks: Sequence[str],
+    masks: MaskNames,
 ) -> Sample:
     """Paint on copies of the picture, and of the masks if they have a fill, frame by frame.
 
@@ -50,8 +51,8 @@ def paint_frames(
     fill : int or tuple of int
     fill_mask : int or None
         None leaves the masks as they are.
-    masks : sequence of str
-        Names of the masks, where the sample has them.
+    masks : tuple of str or None
+        See `readers.augment.masks`.
 
     Returns
     -------
@@ -66,7 +67,7 @@ def paint_frames(
     out = dict(sample)
     fills: dict[str, Fill] = {"image": fill}
     if fill_mask is not None:
-        fills |= dict.fromkeys(present(sample, masks), fill_mask)
+        fills |= dict.fromkeys(masks_of(sample, image, masks, user), fill_mask)
     for name, value in fills.items():
         out[name] = sample[name].copy()
         for at, frame in enumerate(per_frame(out[name], out[name].ndim - clip)):

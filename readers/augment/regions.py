@@ -30,7 +30,7 @@ class DropRegion(Transform[str]):
         Value of the painted pixels.
     fill_mask : int or None
         Value of the masks' pixels there; None leaves masks as they are.
-    masks : sequence of str
+    masks : sequence of str or None
         See `Transform`.
     """
 
@@ -40,7 +40,7 @@ class DropRegion(Transform[str]):
         p: float = 0.3,
         fill: Fill = 0,
         fill_mask: int | None = None,
-        masks: Sequence[str] = ("mask",),
+        masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
         unknown = [name for name in regions if name not in _ROWS]

@@ -121,8 +121,9 @@ def test_masks_and_clips_are_transformed_alike():
     single = transform(sample, sample_rng(1, 0, 0))
     assert single["depth"].max() == 3
     assert np.array_equal(single["depth"], single["mask"] * 3)
-    clip = transform(face_sample("68", frames=3), sample_rng(1, 0, 0))
-    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask"):
+    frames = face_sample("68", frames=3)
+    clip = transform(frames | {"depth": frames["mask"] * 3}, sample_rng(1, 0, 0))
+    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask", "depth"):
         for frame in clip[name]:
             assert np.array_equal(frame, single[name]), name
 

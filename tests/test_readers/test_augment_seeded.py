@@ -196,7 +196,7 @@ def test_compose_calls_in_order_and_gives_only_seeded_ones_the_generator():
     chain = Compose([lambda s: {"x": s["x"] + 1}, lambda s: {"x": s["x"] * 2}, HorizontalFlip(p=0)])
     assert is_seeded(chain)
     assert chain({"x": 1}, sample_rng(0, 0, 0)) == {"x": 4}
-    assert repr(Compose([HorizontalFlip(p=0.25)])) == "Compose([HorizontalFlip(p=0.25, masks=('mask',))])"
+    assert repr(Compose([HorizontalFlip(p=0.25)])) == "Compose([HorizontalFlip(p=0.25, masks=None)])"
 
 
 def test_wrong_chains_are_refused():

@@ -9,7 +9,7 @@ from support.crops import astronaut_crops
 from support.datasets import fixed, text, write_dataset
 from torch.utils.data import DataLoader
 
-from readers import Loader, RandomResizedCrop, open_dataset
+from readers import ClipDataset, Loader, RandomResizedCrop, open_dataset
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -127,3 +127,42 @@ def test_wrong_clips(video_path, raw_path):
         open_dataset(video_path).clips(0)
     with pytest.raises(ValueError, match="there is no field 'frame'"):
         open_dataset(raw_path).clips(2)
+
+
+@pytest.fixture
+def named_path(tmp_path):
+    """One video of two people in turn, who have names instead of tracks."""
+    schema = Schema((text("key"), text("name"), *(fixed(n, "<i8") for n in ("frame", "label")), fixed("score", "<f4")))
+    columns = {
+        "key": [f"00000000-{i:06d}" for i in range(12)],
+        "name": ["Ann", "Bö"] * 6,
+        "frame": np.arange(12) // 2,
+        "label": np.zeros(12, np.int64),
+        "score": np.ones(12, np.float32),
+    }
+    write_dataset(tmp_path / "d", "npy", schema, columns)
+    return tmp_path / "d"
+
+
+def test_texts_tell_tracks_apart(named_path):
+    clips = open_dataset(named_path).clips(3, stride=3, by="name")
+    assert clips.rows.tolist() == [[0, 2, 4], [6, 8, 10], [1, 3, 5], [7, 9, 11]]
+    assert clips[2]["name"] == ["Bö", "Bö", "Bö"]
+
+
+def test_what_tells_no_tracks_apart_is_refused(named_path):
+    with pytest.raises(
+        UsageError, match=r"by: expected a field of one integer or of text.*found 'score', float32 \(\)"
+    ):
+        open_dataset(named_path).clips(3, by="score")
+
+
+def test_clips_of_a_part_are_of_its_samples(video_path):
+    dataset = open_dataset(video_path)
+    part = dataset.where(lambda label: label == 1, ["label"])
+    for clips in (part.clips(4), ClipDataset(part, 4)):
+        assert len(clips) == 7
+        assert {int(batch) for batch in clips.column("label")} == {1}
+        (batch,) = Loader(clips, 7, shuffle=False)
+        assert batch["image"].shape == (7, 4, 3, 16, 16)
+        assert torch.equal(batch["frame"][0], torch.tensor([0, 2, 4, 6]))

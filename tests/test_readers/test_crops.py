@@ -90,13 +90,13 @@ def test_only_the_scale_that_is_needed_is_decoded(monkeypatch):
 @pytest.mark.parametrize("codec", [None, "png", "jpeg"])
 def test_plans_work_on_every_codec(tmp_path, plan, codec):
     write_crops(tmp_path / "d", "lmdb", codec, count=9)
-    dataset = open_dataset(tmp_path / "d", decode={"image": plan})
+    dataset = open_dataset(tmp_path / "d", ["key", "image"], decode={"image": plan})
     (batch,) = Loader(dataset, 9, shuffle=False, seed=3)
     assert batch["image"].shape == (9, 3, 20, 20)
     assert batch["image"].is_contiguous(memory_format=torch.channels_last)
     if codec == "png":  # lossless: the same pixels as from raw
         raw = write_crops(tmp_path / "raw", "npy", None, count=9)
-        (other,) = Loader(open_dataset(raw, decode={"image": plan}), 9, shuffle=False, seed=3)
+        (other,) = Loader(open_dataset(raw, ["key", "image"], decode={"image": plan}), 9, shuffle=False, seed=3)
         assert torch.equal(batch["image"], other["image"])
 
 

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from readers import CenterCrop, Loader, MixedDataset, NpyDataset, RandomResizedCrop, Resize, open_dataset
+from readers.augment import Compose, CropJitter, HorizontalFlip, LandmarkCutout, OneOf
+from readers.augment.batched import BatchCrop, BatchFlip
+from readers.lightning import PackedDataModule
 from shardspec.errors import NotADatasetError, UsageError
 
 
@@ -135,13 +138,15 @@ def test_a_crops(make, message):
         ({"decode": {"image": 224}}, "decode: expected a plan for 'image', such as CenterCrop(224), found 224"),
         ({"decode": {"image": Resize}}, "decode: expected a plan for 'image', such as CenterCrop(224), found <class"),
         ({"decode": Resize(4)}, "decode: expected a dict such as {'image': CenterCrop(224)}, found Resize("),
+        ({"path": None}, "path: expected a path, found None"),
         ({"fields": 5}, "fields: expected a list of names, or None for all, found 5"),
         ({"fields": [1]}, "fields: expected a list of names, or None for all, found [1]"),
         ({"transform": 5}, "transform: expected a callable from sample to sample, found 5"),
     ],
 )
 def test_a_datasets(raw_path, arguments, message):
-    told(message, lambda: open_dataset(raw_path, **arguments))
+    for open_ in (open_dataset, NpyDataset):
+        told(message, lambda open_=open_: open_(**{"path": raw_path, **arguments}))
 
 
 def test_a_field_that_is_misspelt(raw_path):
@@ -164,6 +169,101 @@ def test_what_was_never_packed(tmp_path):
 def test_what_is_no_index_in_a_batch(raw_path, indices):
     """A mask would have been taken for the rows 0 and 1."""
     told("indices: expected integers, found ", lambda: open_dataset(raw_path).read_batch(indices))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda d: d.subset([True] * len(d)),
+            "rows: expected integers of shape (n,), found bool of shape (60,): a mask's",
+        ),
+        (lambda d: d.split({"a": 0.5}), "fractions: expected a list of numbers such as [0.9, 0.1], found {'a': 0.5}"),
+        (lambda d: d.split(0.5), "fractions: expected a list of numbers such as [0.9, 0.1], found 0.5"),
+        (lambda d: d.split(["a"]), "fractions: expected a number, found 'a'"),
+        (
+            lambda d: d.split([0.5, 0.6]),
+            "fractions: expected numbers above 0 with a sum of at most 1, found [0.5, 0.6]",
+        ),
+        (lambda d: Loader(d, 4).load_state_dict(None), "state: expected what state_dict() gave, found None"),
+        (lambda d: d.sampler().load_state_dict([]), "state: expected what state_dict() gave, found []"),
+    ],
+)
+def test_a_parts_and_a_states(raw_path, make, message):
+    told(message, lambda: make(open_dataset(raw_path)))
+
+
+def test_shares_come_in_any_list(raw_path):
+    dataset = open_dataset(raw_path)
+    assert [len(part) for part in dataset.split(np.array([0.5, 0.25]))] == [30, 15]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CropJitter(scale=0.8), "CropJitter: scale: expected two numbers, found 0.8"),
+        (
+            lambda: CropJitter(scale=(0, 1)),
+            "CropJitter: expected scales (least, largest) above 0 and at most 1, found (0",
+        ),
+        (lambda: CropJitter(shift="a"), "CropJitter: shift: expected a number, found 'a'"),
+        (lambda: CropJitter(size=2.5), "CropJitter: size: expected an integer, found 2.5"),
+        (lambda: LandmarkCutout(side=0.2), "LandmarkCutout: side: expected two numbers, found 0.2"),
+        (lambda: HorizontalFlip(p="x"), "HorizontalFlip: p: expected a number, found 'x'"),
+        (lambda: BatchFlip(p="x"), "BatchFlip: p: expected a number, found 'x'"),
+        (lambda: BatchFlip(p=-1), "BatchFlip: expected a probability p from 0 to 1, found -1"),
+        (lambda: BatchCrop("a"), "BatchCrop: size: expected an integer, found 'a'"),
+        (lambda: BatchCrop(0), "BatchCrop: size: expected 1 pixel or more, found 0"),
+        (lambda: BatchCrop(4, 0.5), "BatchCrop: scale: expected two numbers, found 0.5"),
+        (lambda: Compose(HorizontalFlip()), "Compose: expected a list of transforms, found HorizontalFlip("),
+        (lambda: OneOf(HorizontalFlip()), "OneOf: expected a list of transforms, found HorizontalFlip("),
+        (lambda: OneOf([HorizontalFlip()], p="x"), "OneOf: p: expected a number, found 'x'"),
+    ],
+)
+def test_a_transforms(make, message):
+    told(message, make)
+
+
+class Forgetful:
+    seeded = True
+
+    def __call__(self, sample, rng):
+        sample["label"] = rng.random()
+
+
+def forgets(sample):
+    sample["label"] = 1
+
+
+@pytest.mark.parametrize(
+    ("transform", "name"), [(forgets, "forgets"), (Forgetful(), "Forgetful"), (Compose([forgets]), "forgets")]
+)
+def test_a_transform_that_returns_nothing(raw_path, transform, name):
+    message = f"transform: expected {name} to return the sample, found None: end it with 'return sample'"
+    told(message, lambda: next(iter(Loader(open_dataset(raw_path), 4, sample_transform=transform))))
+    told(message, lambda: open_dataset(raw_path, transform=transform)[0])
+
+
+def test_a_transform_that_returns_no_dict(raw_path):
+    dataset = open_dataset(raw_path, transform=lambda sample: (sample["image"], sample["label"]))
+    assert len(dataset[0]) == 2  # a DataLoader's own collate_fn may want just that
+    told("transform: expected a dict of the sample's fields, found tuple", lambda: next(iter(Loader(dataset, 4))))
+
+
+def test_a_batch_transform_that_returns_nothing(raw_path):
+    loader = Loader(open_dataset(raw_path), 4, batch_transform=forgets)
+    told("batch_transform: expected forgets to return the batch, found None", lambda: next(iter(loader)))
+
+
+def test_a_modules(raw_path):
+    told(
+        "num_workers: expected an argument of PackedDataModule, found one of torch's DataLoader: use workers=",
+        lambda: PackedDataModule(raw_path, batch_size=4, num_workers=2),
+    )
+    told(
+        "batchsize: expected an argument of PackedDataModule, found none of that name; did you mean 'batch_size'?",
+        lambda: PackedDataModule(raw_path, batch_size=4, batchsize=2),
+    )
 
 
 def test_a_mixtures(raw_path, jpeg_path):

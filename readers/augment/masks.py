@@ -1,0 +1,106 @@
+"""Which further pictures of a sample lie on its picture pixel by pixel, and so go where it goes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardspec.errors import UsageError
+
+__all__ = ["MaskNames", "as_mask_names", "choose_masks", "is_mask_name", "masks_of"]
+
+MaskNames = tuple[str, ...] | None
+"""The fields that a caller named; None for those whose names and sizes say that they are masks."""
+
+
+def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
+    """What was given as ``masks``.
+
+    Raises
+    ------
+    UsageError
+        It is no list of names, and not None.
+    """
+    if masks is None:
+        return None
+    names = tuple(masks) if isinstance(masks, Iterable) and not isinstance(masks, str) else (masks,)
+    if isinstance(masks, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"{user}: expected masks to be a list of names, or None for all that the sample has, found {masks!r}"
+        )
+    return names
+
+
+def masks_of(sample: Mapping[str, Any], image: NDArray[Any], names: MaskNames, user: str) -> list[str]:
+    """The masks of a sample of numpy values.
+
+    Parameters
+    ----------
+    sample : mapping
+    image : ndarray, (H, W, C) or (T, H, W, C)
+        Its masks are (H, W) or (H, W, C), behind the same first axis.
+    names : tuple of str or None
+    user : str
+        The transform's name, for messages.
+
+    Raises
+    ------
+    UsageError
+        A named one is missing, or is no such array.
+    """
+    sides = image.shape[:-1]
+    axes = len(sides)
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, np.ndarray) and value.shape[:axes] == sides and value.ndim <= axes + 1
+
+    return choose_masks(sample, names, user, fits, f"an array {sides} or {(*sides, 'C')}, which lies on the image")
+
+
+def choose_masks(
+    sample: Mapping[str, Any], names: MaskNames, user: str, fits: Callable[[Any], bool], wanted: str
+) -> list[str]:
+    """The named masks; without names, all fields called ``mask``, ``*_mask`` or ``*_image`` that fit.
+
+    Parameters
+    ----------
+    fits : callable
+        Whether a value is a picture of the image's size.
+    wanted : str
+        What it has to be for that, for messages.
+
+    Raises
+    ------
+    UsageError
+        A named one is missing or does not fit.
+    """
+    if names is None:
+        return [name for name in _mask_names(tuple(sample)) if fits(sample[name])]
+    for name in names:
+        value = sample.get(name)
+        if not fits(value):
+            others = ", ".join(n for n, v in sample.items() if n != "image" and fits(v)) or "none"
+            raise UsageError(
+                f"{user}: masks: expected {name!r} to be {wanted}, found {_kind_of(value)}; fields that are: {others}"
+            )
+    return list(names)
+
+
+@lru_cache(maxsize=256)
+def _mask_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a sample's fields that are masks by their names. Kept, since every sample and transform asks for the same ones."""
+    return tuple(name for name in fields if is_mask_name(name))
+
+
+def is_mask_name(name: str) -> bool:
+    """Whether a field is a further picture by its name: ``--also`` packs ``*_image``."""
+    return name.endswith(("_image", "_mask")) or name == "mask"
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return "none of that name"
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{value.dtype} {tuple(shape)}"

@@ -1,0 +1,116 @@
+"""Decode plans beside fields that lie on the stored picture: refused at once, unless they still lie on what is decoded."""
+
+import re
+
+import numpy as np
+import pytest
+from support.crops import astronaut_crops, keys
+from support.datasets import fixed, picture, text, write_dataset
+
+from readers import CenterCrop, Loader, PackedDataset, RandomResizedCrop, Resize, Whole, open_dataset
+from shardspec.errors import UsageError
+from shardspec.schema import Schema
+
+MOVING = [Resize(20), CenterCrop(20), RandomResizedCrop(20, flip=0.5)]
+RANDOM = RandomResizedCrop(24, scale=(0.2, 0.4), flip=0.5)
+
+
+@pytest.mark.parametrize("plan", MOVING)
+def test_geometry_of_the_stored_picture_is_refused(face_path, plan):
+    for fields in (None, ["image", "landmarks", "hull", "regions", "matrix"]):
+        with pytest.raises(UsageError) as caught:
+            open_dataset(face_path, fields=fields, decode={"image": plan})
+        assert f"found landmarks, hull, regions, matrix with {{'image': {plan}}}: leave them out" in str(caught.value)
+        assert "transform of readers.augment, such as CropJitter" in str(caught.value)
+    dataset = open_dataset(face_path, fields=["key", "image", "box", "score", "frame", "time"], decode={"image": plan})
+    assert dataset[0]["image"].shape == (20, 20, 3)
+
+
+def test_what_decodes_the_whole_picture_is_fine(face_path):
+    plain, planned = open_dataset(face_path), open_dataset(face_path, decode={"image": Whole()})
+    assert np.array_equal(plain[3]["image"], planned[3]["image"])
+    assert np.array_equal(plain[3]["landmarks"], planned[3]["landmarks"])
+
+
+def test_columns_of_fields_that_are_not_read_can_still_be_had(face_path):
+    dataset = open_dataset(face_path, fields=["image"], decode={"image": Resize(20)})
+    assert dataset.column("landmarks").shape == (len(dataset), 5, 2)
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """Pictures whose masks are the very same pixels, one of them stored in another way, beside what is no mask."""
+    crops = astronaut_crops(8, 48)
+    schema = Schema(
+        (
+            text("key"),
+            picture("image", "png", 48),
+            text("mask"),
+            fixed("mask_image", "|u1", 48, 48, 3),
+            fixed("skin_mask", "|u1", 48, 48),
+            fixed("small_image", "|u1", 8, 8, 3),
+            fixed("matrix", "<i8", 2, 3),
+        )
+    )
+    columns = {
+        "key": keys(8),
+        "image": crops,
+        "mask": ["a.png"] * 8,
+        "mask_image": np.stack(crops),
+        "skin_mask": np.zeros((8, 48, 48), np.uint8),
+        "small_image": np.zeros((8, 8, 8, 3), np.uint8),
+        "matrix": np.zeros((8, 2, 3), np.int64),
+    }
+    write_dataset(tmp_path / "d", "lmdb", schema, columns)
+    return tmp_path / "d"
+
+
+@pytest.mark.parametrize(
+    ("decode", "found"),
+    [
+        ({"image": CenterCrop(20)}, "mask_image, skin_mask with {'image': CenterCrop("),
+        ({"mask_image": CenterCrop(20)}, "mask_image with {'mask_image': CenterCrop("),
+        ({"image": Resize(20), "mask_image": Resize(21)}, "mask_image, skin_mask with {'image': Resize("),
+        ({"image": RANDOM, "mask_image": RANDOM}, "skin_mask with {'image': RandomResizedCrop("),
+    ],
+)
+def test_masks_without_the_pictures_plan_are_refused(masked, decode, found):
+    with pytest.raises(UsageError, match=re.escape(f"found {found}") + ".*or give the same plan to image and "):
+        open_dataset(masked, decode=decode)
+
+
+@pytest.mark.parametrize("plan", [*MOVING, RANDOM])
+def test_masks_with_the_pictures_plan_stay_on_it(masked, plan):
+    fields = ["image", "mask", "mask_image", "small_image", "matrix"]
+    dataset = open_dataset(masked, fields=fields, decode={"image": plan, "mask_image": plan})
+    for batch in Loader(dataset, 4, seed=3):
+        assert batch["image"].shape[-1] in (20, 24)
+        assert batch["image"].equal(batch["mask_image"])
+
+
+class Inverted(Whole):
+    """A plan of a caller's own, whose pixels stay where they are, and which says so as `Whole` does."""
+
+    def decode(self, data, field, codec, rng, out):
+        out[...] = 255 - super().decode(data, field, codec, rng, None)
+        return out
+
+
+class Unsaid:
+    """A plan of a caller's own that says nothing."""
+
+    random = False
+
+    def layout(self, field):
+        return Whole().layout(field)
+
+    def decode(self, data, field, codec, rng, out):
+        return Whole().decode(data, field, codec, rng, out)
+
+
+def test_plans_of_ones_own_say_whether_pixels_stay(face_path):
+    plain, inverted = PackedDataset(face_path), PackedDataset(face_path, decode={"image": Inverted()})
+    assert np.array_equal(inverted[0]["image"], 255 - plain[0]["image"])
+    with pytest.raises(UsageError, match="landmarks, hull, regions, matrix with"):
+        PackedDataset(face_path, decode={"image": Unsaid()})
+    assert PackedDataset(face_path, fields=["image"], decode={"image": Unsaid()})[0]["image"].any()

@@ -1,0 +1,162 @@
+"""Masks go where the picture goes: those of a dataset with ``--also``, those that are named, and no others."""
+
+import numpy as np
+import pytest
+import torch
+from support.datasets import fixed, text, write_dataset
+from support.faces import SIZE, face_sample
+
+from readers import Loader, open_dataset
+from readers.augment import Albumentations, Compose, CropJitter, DropRegion, HorizontalFlip
+from readers.augment.albumentations import load_albumentations
+from readers.augment.batched import BatchCompose, BatchCrop, BatchFlip, BatchNormalize
+from readers.seeding import sample_rng
+from shardspec.errors import UsageError
+from shardspec.schema import Schema
+
+A = load_albumentations()
+_INNER = 200  # the coordinates of a picture of this size stay below 256
+
+
+def places(size: int = _INNER, frames: int | None = None) -> dict[str, np.ndarray | str]:
+    """A picture whose pixels say where they lie, with masks that say the same."""
+    y, x = np.mgrid[:size, :size].astype(np.uint8)
+    image = np.stack([x, y, np.full_like(x, 7)], -1)
+    if frames:
+        image = np.stack([image] * frames)
+    return {
+        "image": image,
+        "mask_image": image.copy(),
+        "fake_mask": np.ascontiguousarray(image[..., 0]),
+        "mask": "masks/00012.png",
+        "mask_image_valid": np.True_,
+        "small_image": np.zeros((8, 8, 3), np.uint8),
+    }
+
+
+def assert_aligned(found, within, channel=-1):
+    """Where the picture shows a place, the masks show the same one."""
+    image = found["image"].astype(int)
+    assert np.abs(found["mask_image"].astype(int) - image).max() <= within
+    assert np.abs(found["fake_mask"].astype(int) - image.take(0, channel)).max() <= within
+
+
+EVERY = [
+    (HorizontalFlip(p=1), 0),
+    (CropJitter((0.6, 0.9)), 1),
+    (CropJitter((0.8, 0.8), size=160), 0),  # a copy of the window
+    (Compose([HorizontalFlip(p=1), CropJitter((0.8, 0.8), size=100)]), 1),
+    (Albumentations([A.HorizontalFlip(p=1)]), 0),
+    (Albumentations([A.HorizontalFlip(), A.RandomCrop(120, 120), A.Affine(scale=(1.1, 1.5), p=1)]), 1),
+]
+
+
+@pytest.mark.parametrize(("transform", "within"), EVERY, ids=repr)
+@pytest.mark.parametrize("frames", [None, 2])
+def test_masks_stay_on_the_picture(transform, within, frames):
+    sample = places(frames=frames)
+    for row in range(12):
+        found = transform(sample, sample_rng(0, 0, row))
+        assert not np.array_equal(found["image"], sample["image"])
+        assert_aligned(found, within)
+        for name in ("mask", "mask_image_valid", "small_image"):
+            assert found[name] is sample[name]
+
+
+@pytest.mark.parametrize("module", [BatchFlip(p=0.5), BatchCrop(150), BatchCrop(90, (0.5, 0.9))], ids=repr)
+def test_masks_of_batches_stay_on_the_pictures(module):
+    one = places()
+    batch = {
+        "image": torch.from_numpy(np.stack([one["image"]] * 16)).permute(0, 3, 1, 2),
+        "mask_image": torch.from_numpy(np.stack([one["mask_image"]] * 16)).permute(0, 3, 1, 2),
+        "fake_mask": torch.from_numpy(np.stack([one["fake_mask"]] * 16)),
+        "mask": ["masks/00012.png"] * 16,
+    }
+    found = module(batch, torch.arange(16))
+    assert not torch.equal(found["image"], batch["image"])
+    assert_aligned({n: v.numpy() for n, v in found.items() if n != "mask"}, 1, channel=1)
+    assert found["mask"] == batch["mask"]
+    normal = BatchNormalize()(batch)
+    assert normal["mask_image"] is batch["mask_image"]
+
+
+@pytest.mark.parametrize("make", [HorizontalFlip, CropJitter, lambda **k: Albumentations([A.HorizontalFlip(p=1)], **k)])
+def test_named_masks_are_those_that_move(make):
+    sample = places() | {"depth": np.ones((_INNER, _INNER, 1), np.float32).cumsum(1)}
+    arguments = {} if make is not CropJitter and make is not HorizontalFlip else {"p": 1}
+    found = make(masks=["depth", "fake_mask"], **arguments)(sample, sample_rng(0, 0, 0))
+    assert found["mask_image"] is sample["mask_image"]
+    assert not np.array_equal(found["depth"], sample["depth"])
+    assert found["depth"].shape == (_INNER, _INNER, 1)
+    found = make(masks=(), **arguments)(sample, sample_rng(0, 0, 0))
+    assert all(found[name] is sample[name] for name in ("depth", "fake_mask", "mask_image"))
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (["nope"], r"expected 'nope' to be .*\(200, 200\).*found none of that name; .*: mask_image, fake_mask"),
+        (["mask"], "expected 'mask' to be an array .*found str"),
+        (["small_image"], r"expected 'small_image' .*found uint8 \(8, 8, 3\)"),
+    ],
+)
+def test_a_named_mask_that_is_none_is_refused(masks, message):
+    rng, sample = sample_rng(0, 0, 0), places()
+    batch = {"image": torch.zeros(2, 3, 200, 200), "mask_image": torch.zeros(2, 3, 200, 200)}
+    chain = (HorizontalFlip(1, masks), CropJitter(masks=masks), Albumentations([A.HorizontalFlip()], masks))
+    for transform in chain:
+        with pytest.raises(UsageError, match=message):
+            transform(sample, rng)
+    with pytest.raises(UsageError, match=f"DropRegion: masks: {message}"):
+        DropRegion(p=1, fill_mask=0, masks=masks)(sample | {"regions": face_sample()["regions"]}, rng)
+    for module in (BatchFlip(1, masks), BatchCrop(9, masks=masks)):
+        with pytest.raises(UsageError, match=f"masks: expected '{masks[0]}' to be a tensor .*: mask_image$"):
+            module(batch)
+
+
+@pytest.mark.parametrize("masks", ["mask", 5, [5]])
+def test_what_is_no_list_of_names_is_refused(masks):
+    makes = (HorizontalFlip, DropRegion, BatchFlip, lambda masks: BatchCrop(9, masks=masks))
+    for make in (*makes, lambda masks: Albumentations([A.HorizontalFlip()], masks)):
+        with pytest.raises(UsageError, match="expected masks to be a list of names, or None"):
+            make(masks=masks)
+
+
+def test_masks_are_painted_if_asked_and_as_they_are_named():
+    sample = face_sample() | {"mask_image": np.full((SIZE, SIZE, 3), 255, np.uint8)}
+    found = DropRegion(["nose"], p=1, fill_mask=9)(sample, sample_rng(0, 0, 0))
+    assert (found["mask_image"] == 9).any()
+    assert np.array_equal(found["mask_image"][..., 0] == 9, found["mask"] == 9)
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """What ``packer build --also mask`` leaves: the mask's picture, and its path under the column's name."""
+    schema = Schema(
+        (
+            text("key"),
+            fixed("image", "|u1", _INNER, _INNER, 3),
+            text("mask"),
+            fixed("mask_image", "|u1", _INNER, _INNER, 3),
+            fixed("mask_image_valid", "|b1"),
+        )
+    )
+    images = [places()["image"]] * 12
+    columns = {
+        "key": [f"{i:08d}-000000" for i in range(12)],
+        "image": np.stack(images),
+        "mask": [f"{i}.png" for i in range(12)],
+        "mask_image": np.stack(images),
+        "mask_image_valid": np.ones(12, np.bool_),
+    }
+    write_dataset(tmp_path / "d", "npy", schema, columns, shard_rows=5)
+    return tmp_path / "d"
+
+
+def test_a_loaders_batches_have_masks_that_lie_on_their_pictures(packed):
+    dataset = open_dataset(packed, transform=Compose([HorizontalFlip(), CropJitter((0.7, 0.9), size=128)]))
+    whole = BatchCompose([BatchFlip(), BatchCrop(96)])
+    for batch in Loader(dataset, 6, batch_transform=whole, seed=1):
+        assert batch["image"].shape == batch["mask_image"].shape == (6, 3, 96, 96)
+        assert (batch["image"].int() - batch["mask_image"].int()).abs().max() <= 1
+        assert batch["mask"][0].endswith(".png")
