@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 from support.faces import SIZE, face_sample, in_frame
+from torchvision.transforms import v2
 
+from readers import Loader, open_dataset
 from readers.augment import DropRegion, HorizontalFlip
 from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
 from readers.augment.draws import RowDraws
@@ -161,6 +163,16 @@ def test_other_modules_get_the_image_alone():
     assert found.min() == 0.25
     assert found.max() == 0.5
     assert is_seeded(chain)
+
+
+def test_modules_of_torchvision_work_in_a_loader(raw_path):
+    dataset = open_dataset(raw_path)
+    (plain,) = Loader(dataset, len(dataset), shuffle=False)
+    chain = BatchCompose([v2.RandomHorizontalFlip(1.0), v2.ToDtype(torch.float32, scale=True)])
+    (found,) = Loader(dataset, len(dataset), shuffle=False, batch_transform=chain)
+    torch.testing.assert_close(found["image"], plain["image"].flip(-1).float() / 255)
+    assert found["key"] == plain["key"]
+    assert torch.equal(found["label"], plain["label"])
 
 
 def test_draws_are_uniform_apart_and_pinned():
