@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_path
 from readers.blocks import Blocks
-from readers.clips import ONCE, ClipDataset
+from readers.clips import clips_of
 from readers.decoding import Decoding
 from readers.formats.npy import map_npy
 from readers.order import Picks
@@ -168,6 +168,8 @@ class PackedDataset(SampleDataset):
             return map_npy(index, field.numpy_dtype, (len(self),))
         return self._read_column(field)
 
+    clips = clips_of
+
     def subset(self, rows: npt.ArrayLike) -> Subset:
         """Some rows of this dataset, in the given order."""
         return Subset(self, rows)
@@ -179,18 +181,6 @@ class PackedDataset(SampleDataset):
     def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> tuple[Subset, ...]:
         """Disjoint random parts; `by` names a field whose equal values stay together (`readers.subset.split`)."""
         return split(self, fractions, seed, by)
-
-    def clips(
-        self,
-        length: int,
-        stride: int = 1,
-        by: str | None = "track",
-        once: Sequence[str] = ONCE,
-        max_step: int | None = None,
-        transform: AnyTransform | None = None,
-    ) -> ClipDataset:
-        """Clips of consecutive samples of one video, or of one track in it (`readers.clips.ClipDataset`)."""
-        return ClipDataset(self, length, stride, by, once, max_step, transform)
 
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_number
 from readers.blocks import MIN_BLOCK_ROWS, Blocks
-from readers.clips import ONCE, ClipDataset
+from readers.clips import clips_of
 from readers.order import Picks
 from readers.permutation import Permutation
 from readers.samples import SampleDataset
@@ -106,17 +106,7 @@ class Subset(SampleDataset):
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
-    def clips(
-        self,
-        length: int,
-        stride: int = 1,
-        by: str | None = "track",
-        once: Sequence[str] = ONCE,
-        max_step: int | None = None,
-        transform: AnyTransform | None = None,
-    ) -> ClipDataset:
-        """Clips of consecutive samples of this part (`readers.clips.ClipDataset`)."""
-        return ClipDataset(self, length, stride, by, once, max_step, transform)
+    clips = clips_of
 
     def _in_base(self, picks: Picks) -> Picks:
         return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
