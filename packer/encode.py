@@ -12,6 +12,7 @@ from packer.restart_markers import restart_interval
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
+from shardspec.picture_fields import is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 
@@ -70,11 +71,6 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
         "packer.decode.baseline:to_baseline", what="--progressive baseline", extra="progressive"
     )
     return load
-
-
-def is_picture_field(name: str) -> bool:
-    """Whether arrays (H, W, 3) uint8 under this name are pictures, encoded as the recipe says: ``image``, ``*_image``."""
-    return name == "image" or name.endswith("_image")
 
 
 class Encoder:

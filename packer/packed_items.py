@@ -4,11 +4,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from packer.encode import KEPT, LOSSLESS, image_codec, is_picture_field
+from packer.encode import KEPT, LOSSLESS, image_codec
 from packer.item import Item
 from packer.packed_samples import PackedSamples
 from packer.recipe import Recipe
 from shardspec.columns import Columns
+from shardspec.picture_fields import is_picture_field
 
 PACKED_ROW = "_packed_row"
 """Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``, and behind them the largest

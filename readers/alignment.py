@@ -8,10 +8,11 @@ import numpy as np
 from readers.augment.masks import is_mask_name
 from readers.plans import DecodePlan
 from shardspec.errors import UsageError
+from shardspec.picture_fields import PIXEL_AXES
 from shardspec.schema import Field, Schema
 
-_GEOMETRY = {"landmarks": 2, "hull": 2, "regions": 4, "matrix": 3}
-"""Fields of the contract in the pixels of ``image``, or from the frame's to them: (n, k) floating, and their k."""
+_NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()}}
+"""Fields in the pixels of ``image``, or from the frame's to them: (n, k) floating, and their k."""
 
 
 def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
@@ -57,7 +58,7 @@ def _is_geometry(field: Field) -> bool:
     if field.layout is not None:
         return True
     floating = np.issubdtype(field.numpy_dtype, np.floating)
-    return floating and len(field.shape) == 2 and field.shape[1] == _GEOMETRY.get(field.name)
+    return floating and len(field.shape) == 2 and field.shape[1] == _NUMBERS.get(field.name)
 
 
 def _masks(schema: Schema) -> Iterator[str]:

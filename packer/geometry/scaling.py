@@ -6,8 +6,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-_AXES: Mapping[str, tuple[int, ...]] = {"landmarks": (0, 1), "hull": (0, 1), "regions": (0, 1, 0, 1)}
-"""Fields in the picture's pixels, (n, k): which axis each of the k numbers lies on, 0 for x and 1 for y."""
+from shardspec.picture_fields import PIXEL_AXES
 
 
 def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[int, int]) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[i
         return {}
     ratios = np.array([new[1] / old[1], new[0] / old[0]])
     changed: dict[str, Any] = {}
-    for name, axes in _AXES.items():
+    for name, axes in PIXEL_AXES.items():
         value = sample.get(name)
         if _is_floating(value, 2) and value.shape[1] == len(axes):
             changed[name] = (value * ratios[list(axes)]).astype(value.dtype)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from packer.encode import is_picture_field
 from packer.groups import read_groups
 from packer.packed_items import describe_row, taken_ordinals
 from packer.packed_rows import PackedRows
@@ -16,6 +15,7 @@ from packer.sources.base import Listing, refuse_path_column
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
+from shardspec.picture_fields import is_further_picture
 
 _DIGEST_DIGITS = 16
 """Of the dataset's digest, in every item: enough for the plan to change with it."""
@@ -87,9 +87,7 @@ class PackedSource:
             )
             for row, name in enumerate(names)
         ]
-        further = tuple(
-            f.name for f in manifest.schema if f.is_image and f.name != "image" and is_picture_field(f.name)
-        )
+        further = tuple(field.name for field in manifest.schema if field.is_image and is_further_picture(field.name))
         return Listing(items, classes=classes, further=further)
 
     def _names(self, manifest: Manifest) -> list[str]:

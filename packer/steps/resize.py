@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.decode.limits import MAX_PIXELS
-from packer.encode import is_picture_field
 from packer.geometry.resize import resize_exact, resize_nearest, resize_shorter
 from packer.geometry.scaling import scale_geometry
 from packer.pipeline import Sample, Step, require_image
 from packer.recipe import Recipe
 from shardspec.errors import ItemError
+from shardspec.picture_fields import is_further_picture
 
 
 def make(recipe: Recipe, _detector: object = None) -> Step:
@@ -47,7 +47,7 @@ def _further(
     return {
         name: fit(value, new)
         for name, value in sample.items()
-        if name != "image" and isinstance(name, str) and is_picture_field(name) and _is_picture(value, old)
+        if isinstance(name, str) and is_further_picture(name) and _is_picture(value, old)
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardspec.errors import UsageError
+from shardspec.picture_fields import is_further_picture
 
 __all__ = ["MaskNames", "as_mask_names", "choose_masks", "is_mask_name", "masks_of"]
 
@@ -96,7 +97,7 @@ def _mask_names(fields: tuple[str, ...]) -> tuple[str, ...]:
 
 def is_mask_name(name: str) -> bool:
     """Whether a field is a further picture by its name: ``--also`` packs ``*_image``."""
-    return name.endswith(("_image", "_mask")) or name == "mask"
+    return is_further_picture(name) or name.endswith("_mask") or name == "mask"
 
 
 def _kind_of(value: Any) -> str:
