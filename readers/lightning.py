@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from os import PathLike
-from typing import Any, Literal, NamedTuple, Never
+from typing import Any, Literal, Never
 from weakref import WeakSet
 
 import numpy.typing as npt
@@ -13,12 +12,12 @@ from torch.utils.data import DataLoader
 
 from readers.arguments import as_count
 from readers.choice import AnyShuffle, Choice, agree, choose_shuffle
-from readers.datasets import open_dataset
 from readers.device import BatchTransform
 from readers.lightning_batches import Batches, EvalBatches, TrainBatches
 from readers.loader import Loader, available_processors
 from readers.order import WINDOW_BLOCKS
 from readers.plans import DecodePlan
+from readers.reading import Reading, Source
 from readers.sampler import OrderSampler
 from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
@@ -26,18 +25,9 @@ from readers.shards import Verify
 from readers.torch_names import refuse_unknown
 from shardspec.errors import UsageError
 
-Source = SampleDataset | str | PathLike[str]
 LoaderKind = Literal["threads", "processes"]
 
 LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
-
-
-class _Reading(NamedTuple):
-    """How datasets that are given as paths are opened (`readers.PackedDataset`)."""
-
-    fields: Sequence[str] | None
-    verify: Verify | bool
-    checksums: bool
 
 
 class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
@@ -128,19 +118,11 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         refuse_unknown(
             unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
         )
-        if loader not in LOADERS:
-            raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
-        if loader == "processes" and (batch_transform is not None or eval_batch_transform is not None):
-            raise UsageError(
-                "batch_transform: expected none with loader='processes', which has no threads of ours to run it: "
-                "use loader='threads', or the model's on_after_batch_transfer"
-            )
-
-        how = _Reading(fields, verify, checksums)
-        self.train = _open(train, how, transform, decode).with_transform(sample_transform)
+        _check_kind(loader, batch_transform, eval_batch_transform)
+        how = Reading(fields, verify, checksums)
+        self.train = how.open(train, transform, decode).with_transform(sample_transform)
         self.val, self.test, self.predict = (
-            None if source is None else _open(source, how, eval_transform, eval_decode)
-            for source in (val, test, predict)
+            None if source is None else how.open(source, eval_transform, eval_decode) for source in (val, test, predict)
         )
         self.batch_size = as_count("batch_size", batch_size)
         self.eval_batch_size = (
@@ -286,14 +268,12 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             setattr(current, name, getattr(current, name) + moved)
 
 
-def _open(
-    source: Source, how: _Reading, transform: AnyTransform | None, decode: Mapping[str, DecodePlan] | None
-) -> SampleDataset:
-    """A dataset with a transform, opened where it is given as a path."""
-    if not isinstance(source, SampleDataset):
-        return open_dataset(source, how.fields, transform, how.verify, how.checksums, decode)
-    if how.fields is not None or decode:
+def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
+    """See that there is such a kind of loader, and that it runs what it is given."""
+    if loader not in LOADERS:
+        raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
+    if loader == "processes" and any(transform is not None for transform in batch_transforms):
         raise UsageError(
-            "fields, decode: expected none with a dataset that is open already: give them to open_dataset, or a path here"
+            "batch_transform: expected none with loader='processes', which has no threads of ours to run it: "
+            "use loader='threads', or the model's on_after_batch_transfer"
         )
-    return source.with_transform(transform)
