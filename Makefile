@@ -32,8 +32,8 @@ test-external: setup
 	$(VENV)-tf/bin/python -m pytest -q -m external tests/test_formats
 
 test-parity: setup
-	$(BIN)/python benchmarks/detector_parity.py $(DATA)
-	$(BIN)/python benchmarks/detector_parity.py $(DATA) --runtime torch
+	$(BIN)/python -m benchmarks.detector_parity $(DATA)
+	$(BIN)/python -m benchmarks.detector_parity $(DATA) --runtime torch
 
 demo: setup
 	$(BIN)/python examples/demo.py

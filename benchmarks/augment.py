@@ -1,6 +1,6 @@
 """What each augmentation costs per sample.
 
-    python benchmarks/augment.py [--size 224] [--rounds 15] [--device cuda] [--batch 128] [--json FILE]
+    python -m benchmarks.augment [--size 224] [--rounds 15] [--device cuda] [--batch 128] [--json FILE]
 
 Method: one sample with the fields of the faces preset (five landmarks, picture and mask in memory), every transform applied
 always (p=1). One thread in Python, OpenCV and torch. After a warm-up, all transforms run in turn, round after round, each for

@@ -1,6 +1,6 @@
 """Compare the detector with facenet-pytorch's own on every picture and video frame of a folder.
 
-    python benchmarks/detector_parity.py FOLDER [--runtime openvino] [--min-side 40] [--every 1]
+    python -m benchmarks.detector_parity FOLDER [--runtime openvino] [--min-side 40] [--every 1]
 
 Prints one line per file and the totals, and exits with 1 unless no face of ``--min-side`` pixels and more is missing or extra,
 every IoU is at least 0.97 and 0.999 in the mean, and every landmark lies within 1.5 px.

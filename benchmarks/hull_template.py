@@ -1,6 +1,6 @@
 """Where the numbers of `packer/landmarks/outline5.py` come from, and how well the hull of five points fits.
 
-    python benchmarks/hull_template.py PATH... --mesh face_landmark.tflite [--every 4] [--derive] [-o result.json]
+    python -m benchmarks.hull_template PATH... --mesh face_landmark.tflite [--every 4] [--derive] [-o result.json]
 
 PATH: pictures, videos, or folders of them. Each file is one source, except that all frames of a video are one. Faces are
 found by MTCNN (score above .95, box of 40 px and more) and cut as the pack stage cuts them (margin .3, 224 px). The target of
