@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer.equipment import Equipment
 from packer.folder import refuse_files
 from packer.item import Item
 from packer.listing import list_items
@@ -184,7 +185,7 @@ def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path, functions
     moved = [replace(item, index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
     space.items.write_text("".join(lines), "ascii")
-    work = Work(space, small, functions, dict(enumerate(moved)))
+    work = Work(space, small, functions, dict(enumerate(moved)), equipment=Equipment())
     work.prepare()
     started_s = time.perf_counter()
     for number in range(len(small.tasks)):

@@ -12,6 +12,7 @@ from packer.assemble import Piece, plan_assembly, shuffled
 from packer.durable import write_durably
 from packer.encode import image_codec
 from packer.engines.base import Event
+from packer.equipment import Equipment
 from packer.folder import locked
 from packer.index import write_index
 from packer.item import Item, item_name
@@ -27,6 +28,7 @@ from packer.plurals import counted
 from packer.progress import Progress
 from packer.recipe import Recipe
 from packer.reports import ReportWriter
+from packer.resources import usable_cores
 from packer.restart_markers import LEAST_AREA
 from packer.runtime import describe_runtime
 from packer.sources.base import Listing, Source
@@ -190,7 +192,8 @@ class Job:
         return describe_made(made, before, plan, lines)
 
     def _inline_work(self, plan: Plan) -> Work:
-        return Work(self._workspace, plan, self._functions, self._live)
+        equipment = Equipment(decodes_ahead=usable_cores() > 1)
+        return Work(self._workspace, plan, self._functions, self._live, equipment=equipment)
 
     def _work(self, plan: Plan) -> None:
         """Run every task that has no part yet."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.detect.detections import FaceDetector
+from packer.equipment import Equipment
 from packer.item import Item, ItemReport
 from packer.packed_items import PackedItems
 from packer.plurals import counted
@@ -33,6 +33,7 @@ STEPS: Mapping[str, Entry] = {
     "resize": Entry("packer.steps.resize:make", "pack"),
 }
 
+_PLAIN = Equipment()
 _NO_OPTIONS = "step {!r} takes its options from the recipe, found {}"
 
 
@@ -53,18 +54,17 @@ class Pipeline:
     recipe : Recipe
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
-    detector : FaceDetector or None
-        What finds faces; by default the step loads one.
+    equipment : Equipment
     """
 
     def __init__(
         self,
         recipe: Recipe,
         functions: Mapping[str, Step] | None = None,
-        detector: FaceDetector | None = None,
+        equipment: Equipment = _PLAIN,
     ) -> None:
         self._packed = PackedItems(recipe)
-        self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, detector)) for spec in recipe.chain]
+        self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, equipment)) for spec in recipe.chain]
 
     def run(self, item: Item, report: ItemReport) -> Iterator[Sample]:
         """The samples of one item, in order.
@@ -178,9 +178,7 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
 
 
-def _make_step(
-    spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], detector: FaceDetector | None = None
-) -> Step:
+def _make_step(spec: StepSpec, recipe: Recipe, functions: Mapping[str, Step], equipment: Equipment = _PLAIN) -> Step:
     """The callable of a step: built-in, passed in Python, or imported."""
     if spec.use in functions:
         step: Step = functions[spec.use]
@@ -189,8 +187,8 @@ def _make_step(
     else:
         if spec.options:
             raise UsageError(_NO_OPTIONS.format(spec.use, ", ".join(spec.options)))
-        make: Callable[[Recipe, FaceDetector | None], Step] = resolve("step", spec.use, STEPS)
-        return make(recipe, detector)
+        make: Callable[[Recipe, Equipment], Step] = resolve("step", spec.use, STEPS)
+        return make(recipe, equipment)
     if not callable(step):
         raise UsageError(f"step {spec.use!r}: expected a generator function, found {type(step).__name__}")
     return partial(step, **spec.options) if spec.options else step

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from packer.assemble import PlannedShards
-from packer.detect.detections import FaceDetector
 from packer.durable import writing
+from packer.equipment import Equipment
 from packer.packed_rows import PackedRows
 from packer.units import Progress, Unit, Verdicts
 from packer.workspace import Workspace
@@ -28,9 +28,7 @@ class RowWork:
         self._shards = PlannedShards(workspace)
 
     @classmethod
-    def of_plan(
-        cls, workspace: Workspace, document: Mapping[str, Any], _detector: FaceDetector | None = None
-    ) -> "RowWork":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _equipment: Equipment) -> "RowWork":
         """The work of a workspace's plan."""
         return cls(workspace, document["rows"])
 

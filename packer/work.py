@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from packer.assemble import PlannedShards
-from packer.detect.detections import FaceDetector
 from packer.durable import writing
 from packer.encode import Encoder
+from packer.equipment import Equipment
 from packer.item import Item, ItemReport, read_items
 from packer.packed_items import PACKED_KEY, sample_key
 from packer.part import Part, PartWriter
@@ -30,8 +30,7 @@ class Work:
         Steps passed as Python functions (inline engine only).
     live : sequence of Item
         The items themselves where their columns hold arrays (inline engine only).
-    detector : FaceDetector or None
-        What finds faces; by default one is loaded here.
+    equipment : Equipment
     """
 
     def __init__(
@@ -40,27 +39,28 @@ class Work:
         plan: Plan,
         functions: Mapping[str, Step] | None = None,
         live: Mapping[int, Item] | None = None,
-        detector: FaceDetector | None = None,
+        *,
+        equipment: Equipment,
     ) -> None:
         self.workspace = workspace
         self.plan = plan
         self._functions = functions
         self._live = live or {}
-        self._detector = detector
+        self._equipment = equipment
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
 
     @classmethod
-    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], detector: FaceDetector | None = None) -> "Work":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "Work":
         """The work of a workspace's plan."""
-        return cls(workspace, Plan.from_json(document), detector=detector)
+        return cls(workspace, Plan.from_json(document), equipment=equipment)
 
     def prepare(self) -> None:
         """Load the steps and their models ahead of the first task."""
         if self._pipeline is None:
-            self._pipeline = Pipeline(self._recipe, self._functions, self._detector)
+            self._pipeline = Pipeline(self._recipe, self._functions, self._equipment)
             self._encoder = Encoder(self._recipe)
 
     def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""A worker process: ``python -m packer.worker WORKSPACE [DETECTOR LIMIT]``. Takes units on standard input, answers on standard output.
+"""A worker process: ``python -m packer.worker WORKSPACE CORES [DETECTOR LIMIT]``. Takes units on standard input, answers on standard output.
 
 Both are JSON lines. The worker ends when its standard input does, with all that it started, so it never outlives the build.
-Steps, and programs that they run, see an empty standard input; what they print goes to standard error. DETECTOR is the descriptor of a
-connection to the detecting process, whose answers may take LIMIT seconds.
+Steps, and programs that they run, see an empty standard input; what they print goes to standard error. CORES is how many of the
+machine's are this worker's. DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
 """
 
 import json
@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TextIO
 
 from packer.child import end_group, end_with_parent, send, take_streams
 from packer.detect.remote import DetectorLost, RemoteDetector
+from packer.equipment import Equipment
 from packer.threads import one_thread
 from packer.units import Unit, UnitWork
 from packer.workspace import Workspace
@@ -35,7 +36,7 @@ WORKS: Mapping[str, Entry] = {
 """What does the units of a plan, by the plan's kind."""
 
 
-def main(workspace: Path, detector: RemoteDetector | None) -> None:
+def main(workspace: Path, equipment: Equipment) -> None:
     """Serve units until the end of standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -44,7 +45,7 @@ def main(workspace: Path, detector: RemoteDetector | None) -> None:
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(lines, requests), daemon=True).start()
     try:
-        _work(workspace, detector, requests, answers)
+        _work(workspace, equipment, requests, answers)
     except BaseException as error:
         # At once: a thread that a step left behind must not keep a broken process alive.
         traceback.print_exc()
@@ -57,14 +58,14 @@ def main(workspace: Path, detector: RemoteDetector | None) -> None:
 
 def _work(
     workspace: Path,
-    detector: RemoteDetector | None,
+    equipment: Equipment,
     requests: "queue.SimpleQueue[dict[str, Any]]",
     answers: TextIO,
 ) -> None:
     try:
         space = Workspace(workspace)
         document = json.loads(space.plan.read_bytes())
-        work: UnitWork = resolve("plan", document["kind"], WORKS).of_plan(space, document, detector)
+        work: UnitWork = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
         if not space.assembly.exists():
             work.prepare()
     except ShardspecError as error:
@@ -104,5 +105,10 @@ def _connect(descriptor: str, limit_s: str) -> RemoteDetector:
     return RemoteDetector(socket.socket(fileno=int(descriptor)), float(limit_s))
 
 
+def _equip(cores: str, *detector: str) -> Equipment:
+    """A worker that waits for a detecting process has nothing else to do meanwhile than to decode."""
+    return Equipment(_connect(*detector) if detector else None, decodes_ahead=int(cores) > 1 or bool(detector))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), _connect(*sys.argv[2:]) if sys.argv[2:] else None)
+    main(Path(sys.argv[1]), _equip(*sys.argv[2:]))

@@ -52,6 +52,11 @@ class Decoding:
         self._failures = 0
         self._failure = ""
         self.problems: list[str] = []
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let `frames` end after the packet under way. Any thread may call it."""
+        self._stopped = True
 
     def frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
         """The sampled frames with their indices and times in seconds, in presentation order."""
@@ -178,6 +183,8 @@ class Decoding:
         """The stream's packets, then None, for which the decoder gives what it still holds."""
         try:
             for packet in self._container.demux(self._stream):
+                if self._stopped:
+                    break
                 if packet.size:
                     yield packet
         except av.error.FFmpegError as error:

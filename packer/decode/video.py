@@ -48,7 +48,7 @@ class VideoFrame:
 class VideoReader:
     """Iterates over the sampled frames of a video, once; memory does not grow with its length.
 
-    For one thread. Not picklable. Use it as a context manager, or call `close`.
+    For one thread at a time. Not picklable. Use it as a context manager, or call `close`.
 
     Parameters
     ----------
@@ -118,6 +118,10 @@ class VideoReader:
     def close(self) -> None:
         """Free the decoder and the file. May be called twice."""
         self._container.close()
+
+    def stop(self) -> None:
+        """Let the iteration end soon, with any frames or none. Any thread may call it."""
+        self._decoding.stop()
 
     def __iter__(self) -> Iterator[VideoFrame]:
         for index, time, frame in self._decoding.frames():

@@ -1,13 +1,16 @@
 """``decode``: an item becomes its picture, or the sampled frames of its video."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from packer.decode.ahead import Ahead
 from packer.decode.errors import PictureError, VideoError
 from packer.decode.picture import decode_picture
 from packer.decode.sampling import Sampling
-from packer.decode.video import VideoReader
+from packer.decode.video import VideoFrame, VideoReader
 from packer.encode import KEPT
+from packer.equipment import Equipment
 from packer.item import Item, ItemReport
 from packer.packed_items import PACKED_ROW
 from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
@@ -15,10 +18,16 @@ from packer.recipe import Recipe
 from packer.suffixes import is_video
 from shardspec.errors import ItemError
 
+FRAMES_AHEAD = 4
+"""Sampled frames that are decoded while the steps after this one work: those of the detector's next call."""
 
-def make(recipe: Recipe, _detector: object = None) -> Step:
+_Take = Callable[[VideoReader], AbstractContextManager[Iterable[VideoFrame]]]
+
+
+def make(recipe: Recipe, equipment: Equipment) -> Step:
     """The step of a recipe: ``image`` (H, W, 3) uint8 RGB, ``frame`` its true index, ``time`` in seconds (a picture: 0 and 0.0)."""
     sampling = _sampling(recipe)
+    take = _take_ahead if equipment.decodes_ahead else _take
 
     def decode(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
@@ -27,7 +36,7 @@ def make(recipe: Recipe, _detector: object = None) -> Step:
                 sample[REPORT].frames += 1
                 yield {"frame": 0, "time": 0.0, **sample}
             elif is_video(item.name):
-                yield from _frames(sample, item, sample[REPORT], sampling)
+                yield from _frames(sample, item, sample[REPORT], sampling, take)
             else:
                 yield _picture(sample, item, sample[REPORT])
 
@@ -58,12 +67,20 @@ def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: kept}
 
 
-def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling) -> Iterator[Sample]:
+def _take(video: VideoReader) -> AbstractContextManager[Iterable[VideoFrame]]:
+    return nullcontext(video)
+
+
+def _take_ahead(video: VideoReader) -> AbstractContextManager[Iterable[VideoFrame]]:
+    return Ahead(iter(video), FRAMES_AHEAD, video.stop)
+
+
+def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take) -> Iterator[Sample]:
     """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error."""
     try:
-        with VideoReader(item.location(), sampling) as video:
+        with VideoReader(item.location(), sampling) as video, take(video) as frames:
             sampled = video.sampled
-            for frame in video:
+            for frame in frames:
                 report.frames += 1
                 yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, SAMPLED: sampled}
             if video.damage is not None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from packer.companion import Companion
 from packer.detect.detections import FaceDetector
 from packer.detect.tracks import Tracker
+from packer.equipment import Equipment
 from packer.face_crop import FaceCutter
 from packer.face_search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.frame_faces import NO_TRACK, FrameFaces
@@ -25,9 +26,9 @@ BATCH_FRAMES = 4
 """Frames of one item that the detector is given at a time."""
 
 
-def make(recipe: Recipe, detector: FaceDetector | None = None) -> Step:
+def make(recipe: Recipe, equipment: Equipment) -> Step:
     """The step of a recipe. The landmarks' model, and the detector if none is given, are loaded here, once per worker."""
-    finder = FaceFinder(recipe, detector)
+    finder = FaceFinder(recipe, equipment.detector)
     weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:

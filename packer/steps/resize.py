@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.decode.limits import MAX_PIXELS
+from packer.equipment import Equipment
 from packer.geometry.resize import resize_exact, resize_nearest, resize_shorter
 from packer.geometry.scaling import scale_geometry
 from packer.pipeline import Sample, Step, require_image
@@ -15,7 +16,7 @@ from shardspec.errors import ItemError
 from shardspec.picture_fields import is_further_picture
 
 
-def make(recipe: Recipe, _detector: object = None) -> Step:
+def make(recipe: Recipe, _equipment: Equipment) -> Step:
     """The step of a recipe; without a size, or with ``resize="none"``, pictures pass as they are."""
     size = recipe.size
     if size is None or recipe.resize == "none":

@@ -1,0 +1,120 @@
+import itertools
+import threading
+
+import pytest
+from video_files import MP4_INDEX_FIRST, write_video
+
+from packer.decode.ahead import Ahead
+from packer.decode.sampling import Sampling
+from packer.decode.video import VideoReader
+from packer.equipment import Equipment
+from packer.item import Item, ItemReport
+from packer.pipeline import ITEM, REPORT
+from packer.recipe import Recipe
+from packer.steps import decode
+from shardspec.errors import ItemError
+
+
+def nothing():
+    pass
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7])
+def test_it_gives_the_items_in_their_order(depth):
+    with Ahead(iter(range(50)), depth, nothing) as ahead:
+        assert list(ahead) == list(range(50))
+        assert list(ahead) == []
+
+
+def test_it_works_in_another_thread_and_no_further_than_its_depth():
+    made, enough = [], threading.Event()
+
+    def items():
+        for number in range(100):
+            made.append(threading.current_thread())
+            if number == 3:
+                enough.set()
+            yield number
+
+    with Ahead(items(), 4, nothing) as ahead:
+        enough.wait()
+        assert next(iter(ahead)) == 0
+    assert 4 <= len(made) <= 5
+    assert threading.current_thread() not in made
+
+
+def test_an_error_comes_after_the_items_before_it():
+    def items():
+        yield 1
+        yield 2
+        raise ValueError("the third")
+
+    with Ahead(items(), 4, nothing) as ahead:
+        taken = iter(ahead)
+        assert [next(taken), next(taken)] == [1, 2]
+        with pytest.raises(ValueError, match="the third"):
+            next(taken)
+
+
+def test_closing_ends_a_thread_that_waits_for_room():
+    source = itertools.count()
+    ahead = Ahead(source, 2, nothing)
+    assert next(iter(ahead)) == 0
+    ahead.close()
+    ahead.close()
+    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+
+
+def test_closing_ends_an_iterator_that_gives_nothing():
+    stopped = threading.Event()
+
+    def items():
+        while not stopped.is_set():
+            pass
+        yield from ()
+
+    Ahead(items(), 2, stopped.set).close()
+    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+
+
+def test_a_stopped_video_ends(tmp_path):
+    path = write_video(tmp_path / "v.mp4", frames=60, codec="libx264")
+    with VideoReader(path, Sampling(every=1)) as video:
+        frames = iter(video)
+        assert next(frames).index == 0
+        video.stop()
+        assert len(list(frames)) < 59
+
+
+def decoded(path, *, ahead, **options):
+    """What the step gives of a video, what it reports, and what it ends with."""
+    report, frames, error = ItemReport(path.name), [], None
+    step = decode.make(Recipe(**options), Equipment(decodes_ahead=ahead))
+    item = Item(0, path.name, path=str(path))
+    try:
+        for sample in step(iter([{ITEM: item, REPORT: report}])):
+            frames.append((sample["frame"], sample["time"], sample["image"].tobytes(), report.frames))
+    except ItemError as raised:
+        error = str(raised)
+    return frames, report, error
+
+
+@pytest.mark.parametrize("cut", [0.001, 0.3, 0.8, 1])
+@pytest.mark.parametrize("options", [{}, {"every": 7}, {"frames": 3}, {"keyframes": True}])
+def test_the_step_gives_and_reports_the_same(tmp_path, cut, options):
+    path = write_video(tmp_path / "v.mp4", frames=40, codec="libx264", container=MP4_INDEX_FIRST)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(cut * len(whole))])
+    in_turn = decoded(path, ahead=False, **options)
+    assert decoded(path, ahead=True, **options) == in_turn
+    assert bool(in_turn[0]) == (in_turn[2] is None)
+    assert (cut == 1) == (in_turn[1].damage is None and in_turn[2] is None)
+
+
+def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):
+    path = write_video(tmp_path / "v.mp4", frames=40)
+    step = decode.make(Recipe(), Equipment(decodes_ahead=True))
+    samples = step(iter([{ITEM: Item(0, path.name, path=str(path)), REPORT: ItemReport(path.name)}]))
+    assert next(samples)["frame"] == 0
+    samples.close()
+    assert not any(thread.name == "ahead" for thread in threading.enumerate())
