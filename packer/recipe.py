@@ -120,8 +120,9 @@ class Recipe:
     )
     choose: str = _option(
         "all",
-        "faces: which of a frame to keep; of a video, 'track' keeps the longest track, 'main' that with the largest area",
-        choices=("all", "largest", "best", "track", "main"),
+        "faces: which of a frame to keep: all, or the largest, the surest, the nearest to its middle, the one under the mask of --also; "
+        "of a video, 'track' keeps the longest track, 'main' that with the largest area",
+        choices=("all", "largest", "best", "central", "masked", "track", "main"),
     )
     min_face: int = _option(
         40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20
@@ -200,6 +201,8 @@ class Recipe:
             )
         if self.landmarks == "mesh" and self.landmark_model is None:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
+        if self.choose == "masked" and self.also is None:
+            problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
         used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)

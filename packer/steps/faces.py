@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
@@ -12,6 +11,7 @@ from packer.companion import Companion
 from packer.detect.detections import FaceDetector
 from packer.detect.tracks import Tracker
 from packer.equipment import Equipment
+from packer.face_choice import FRAME_RULES, Face, choose_face
 from packer.face_crop import FaceCutter
 from packer.face_search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.frame_faces import NO_TRACK, FrameFaces
@@ -36,20 +36,6 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
         return found if weigh is None else _one_track(found, weigh)
 
     return faces
-
-
-@dataclass(frozen=True)
-class _Face:
-    """One wanted face of a frame: box and points in frame pixels."""
-
-    box: npt.NDArray[np.float32]
-    score: float
-    points: npt.NDArray[np.float32] | None
-    track: int
-
-    @property
-    def area(self) -> float:
-        return float((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
 
 
 class FaceFinder:
@@ -118,7 +104,7 @@ class FaceFinder:
             report.skip(frame, found)
             return []
         report.faces = (report.faces or 0) + len(found)
-        wanted = self._wanted(frame, found, tracker)
+        wanted = self._wanted(sample, found, second, tracker)
         if not wanted:
             report.skip(frame, self._describe_none(found))
         crops, failures = [], []
@@ -136,7 +122,9 @@ class FaceFinder:
             report.add_damage(f"frame {frame}: {failures[0]}")
         return crops
 
-    def _wanted(self, frame: int, found: FrameFaces, tracker: "_VideoTracks | None") -> list[_Face]:
+    def _wanted(
+        self, sample: Sample, found: FrameFaces, second: "_Second | None", tracker: "_VideoTracks | None"
+    ) -> list[Face]:
         """The faces of one frame that are large and certain enough, after the choice among them."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
         good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
@@ -144,16 +132,17 @@ class FaceFinder:
         if found.tracks is not None:
             tracks = found.tracks[keep]
         else:
-            tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(frame, found.boxes[keep])
+            tracks = (
+                np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(sample["frame"], found.boxes[keep])
+            )
         faces = [
-            _Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
+            Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
             for i, track in zip(keep.tolist(), tracks.tolist(), strict=True)
         ]
-        if not faces or self._recipe.choose not in ("largest", "best"):
+        if not faces or self._recipe.choose not in FRAME_RULES:
             return faces
-        if self._recipe.choose == "largest":
-            return [max(faces, key=lambda face: face.area)]
-        return [max(faces, key=lambda face: face.score)]
+        mask = second.picture(sample) if second is not None and self._recipe.choose == "masked" else None
+        return [choose_face(self._recipe.choose, faces, sample["image"], mask)]
 
     def _describe_none(self, found: FrameFaces) -> str:
         wanted = f"of {self._recipe.min_face} px and more with a score of {self._recipe.min_score:g} and more"
@@ -212,10 +201,7 @@ class _Second:
 
     def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
         """The second picture's field and its validity: black and false where there is none."""
-        picture = None if self._companion is None else self._picture(sample["frame"])
-        if picture is not None and picture.shape != sample["image"].shape:
-            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
-            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {sample['frame']}")
+        picture = self.picture(sample)
         return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
 
     def problems(self) -> Iterator[str]:
@@ -226,13 +212,26 @@ class _Second:
             name = self._companion.file.name
             yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
 
-    def _picture(self, index: int) -> npt.NDArray[np.uint8] | None:
-        assert self._companion is not None
+    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
+        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
+
+        Raises
+        ------
+        ItemError
+            It has not the frame's size.
+        """
+        if self._companion is None:
+            return None
+        index = sample["frame"]
         if self._frame[0] != index:
             self._frame = (index, self._companion.picture(index))
             if self._frame[1] is None:
                 self._missing.append(index)
-        return self._frame[1]
+        picture = self._frame[1]
+        if picture is not None and picture.shape != sample["image"].shape:
+            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
+            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
+        return picture
 
 
 def _as_frame(sample: Sample) -> Sample:

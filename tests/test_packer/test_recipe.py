@@ -75,6 +75,10 @@ def test_a_recipe_is_frozen() -> None:
         ({"steps": "m:f", "every": 3}, "every: read only by the step 'decode', found the steps m:f"),
         ({"steps": "resize", "keyframes": True}, "keyframes: read only by the step 'decode', found the steps resize"),
         (
+            {"preset": "faces", "choose": "masked"},
+            "choose: expected also, the column of the masks, with choose masked, found none",
+        ),
+        (
             {"preset": "faces", "landmark_model": "a.tflite"},
             "landmark_model: read only with landmarks mesh, found landmarks 5",
         ),
