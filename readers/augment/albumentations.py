@@ -145,7 +145,7 @@ class Albumentations:
             for name in masks_of(sample, image, self.masks, "Albumentations")
         }
         _add_masks(pipeline, masks)
-        data |= {target: sample[name].copy() for target, name in masks.items()}
+        data |= {target: _as_opencv(sample[name], name) for target, name in masks.items()}
         result = pipeline(**data)
         moved = np.asarray(result["keypoints"], np.float32)
         if moved.shape != points.shape:
@@ -162,8 +162,27 @@ class Albumentations:
         )
         out["image"] = result["images" if clip else "image"]
         for target, name in masks.items():
-            out[name] = result[target]
+            out[name] = np.asarray(result[target]).astype(sample[name].dtype, copy=False)
         return out
+
+
+def _as_opencv(mask: NDArray[Any], name: str) -> NDArray[Any]:
+    """A mask of the library's own, in a dtype that OpenCV, by which it moves pictures, has: no integers of more than 32 bits.
+
+    Raises
+    ------
+    UsageError
+        A value does not fit.
+    """
+    if mask.dtype.kind not in "iu" or np.can_cast(mask.dtype, np.int32):
+        return mask.copy()
+    limits = np.iinfo(np.int32)
+    if mask.size and not limits.min <= mask.min() <= mask.max() <= limits.max:
+        raise UsageError(
+            f"Albumentations: expected masks of values from {limits.min} to {limits.max}, found {mask.min()} to {mask.max()} "
+            f"in {name!r}: renumber them, or leave it out of masks"
+        )
+    return mask.astype(np.int32)
 
 
 def _add_masks(pipeline: Any, targets: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from readers.augment.masks import MaskNames, choose_masks
 from shardspec.errors import UsageError
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
 
-__all__ = ["choose", "masks_of", "move", "orders", "over", "present", "sampled", "uniform", "window"]
+__all__ = ["choose", "masks_of", "move", "orders", "over", "picked", "present", "sampled", "uniform", "window"]
 
 Batch = dict[str, Any]
 
@@ -62,21 +62,24 @@ def over(rows: Tensor, value: Tensor) -> Tensor:
 
 
 def move(batch: Batch, matrix: Tensor) -> Batch:
-    """Map the geometry of every row by its matrix (B, 2, 3), old crop pixels to new ones; nothing is renumbered."""
+    """Map the geometry of every row by its matrix (B, 2, 3), old crop pixels to new ones; nothing is renumbered.
+
+    The matrices scale and mirror, and do not turn: all is on their diagonals and in their last columns.
+    """
     out = dict(batch)
-    turn, shift = matrix[:, :, :2], matrix[:, :, 2]
+    # No product of matrices: autocast and TF32 would round it.
+    scale, shift = matrix.diagonal(dim1=1, dim2=2), matrix[:, :, 2]
     for name in present(batch, ("landmarks", "hull")):
         points = batch[name]
-        out[name] = (points @ turn.mT.to(points.dtype) + shift[:, None].to(points.dtype)).to(points.dtype)
+        out[name] = points * scale[:, None].to(points.dtype) + shift[:, None].to(points.dtype)
     for name in present(batch, ("regions",)):
         boxes = batch[name]
-        # the matrices here scale and mirror, so two opposite corners say all
-        ends = boxes.view(len(boxes), -1, 2) @ turn.mT.to(boxes.dtype) + shift[:, None].to(boxes.dtype)
-        ends = ends.view(len(boxes), -1, 2, 2)
+        ends = boxes.view(len(boxes), -1, 2, 2)  # two opposite corners say all
+        ends = ends * scale[:, None, None].to(boxes.dtype) + shift[:, None, None].to(boxes.dtype)
         out[name] = torch.cat([ends.amin(2), ends.amax(2)], -1)
     for name in present(batch, ("matrix",)):
         old = batch[name]
-        new = turn.to(old.dtype) @ old
+        new = old * scale[:, :, None].to(old.dtype)
         new[:, :, 2] += shift.to(old.dtype)
         out[name] = new
     return out
@@ -97,24 +100,38 @@ def orders(batch: Batch) -> dict[str, Any]:
 def window(value: Tensor, left: Tensor, top: Tensor, size: int) -> Tensor:
     """A (B, …, size, size) window of each row of (B, …, H, W), its dtype and memory format kept."""
     reach = torch.arange(size, device=value.device)
-    rows, columns = top[:, None] + reach, left[:, None] + reach
+    return _gather(value, top[:, None] + reach, left[:, None] + reach)
+
+
+def sampled(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int) -> Tensor:
+    """Squares of (B, C, H, W), resized bilinearly to (B, C, size, size) float32; pixel (0, 0) covers [0, 1) x [0, 1)."""
+    height, width = value.shape[-2:]
+    x, y = (2 * places / end - 1 for places, end in zip(_centres(left, top, side, size), (width, height), strict=True))
+    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], -1)
+    return functional.grid_sample(
+        value.to(torch.float32), grid, mode="bilinear", padding_mode="border", align_corners=False
+    )
+
+
+def picked(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int) -> Tensor:
+    """Squares of (B, …, H, W), resized to (B, …, size, size) by the pixel in which each centre lies; no value is made up."""
+    ends = value.shape[:-3:-1]
+    columns, rows = (
+        places.floor().long().clamp_(0, end - 1)
+        for places, end in zip(_centres(left, top, side, size), ends, strict=True)
+    )
+    return _gather(value, rows, columns)
+
+
+def _gather(value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The pixels of (B, …, H, W) in rows (B, h) and columns (B, w): (B, …, h, w)."""
     batch = torch.arange(len(value), device=value.device)[:, None, None]
     if value.ndim == 3:
         return value[batch, rows[:, :, None], columns[:, None, :]]
     return value.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def sampled(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int, mode: str) -> Tensor:
-    """Squares of (B, …, H, W), resized to (B, …, size, size); pixel (0, 0) covers [0, 1) x [0, 1)."""
-    height, width = value.shape[-2:]
-    steps = (torch.arange(size, device=value.device, dtype=torch.float32) + 0.5) / size
-    x = (left[:, None] + steps * side[:, None]) * (2 / width) - 1
-    y = (top[:, None] + steps * side[:, None]) * (2 / height) - 1
-    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], -1)
-    floating = (
-        value.to(torch.float32).reshape(len(value), -1, height, width) if value.ndim == 3 else value.to(torch.float32)
-    )
-    out = functional.grid_sample(floating, grid, mode=mode, padding_mode="border", align_corners=False)
-    return out.reshape(len(value), *value.shape[1:-2], size, size).to(
-        value.dtype if mode == "nearest" else torch.float32
-    )
+def _centres(left: Tensor, top: Tensor, side: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The pixel centres of the result in the old picture: x and y, (B, size) each."""
+    steps = (torch.arange(size, device=side.device, dtype=torch.float32) + 0.5) / size
+    return left[:, None] + steps * side[:, None], top[:, None] + steps * side[:, None]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from readers.arguments import as_count, as_probability, as_range
-from readers.augment.batch_ops import choose, masks_of, move, orders, over, sampled, uniform, window
+from readers.augment.batch_ops import choose, masks_of, move, orders, over, picked, sampled, uniform, window
 from readers.augment.draws import RowDraws
 from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
@@ -131,9 +131,8 @@ class BatchCrop(BatchModule):
             if self.scale is None:
                 out[name] = window(batch[name], left, top, self.size)
             else:
-                out[name] = sampled(
-                    batch[name], left, top, side, self.size, "bilinear" if name == "image" else "nearest"
-                )
+                take = sampled if name == "image" else picked
+                out[name] = take(batch[name], left, top, side, self.size)
         if image.is_contiguous(memory_format=torch.channels_last):
             out["image"] = out["image"].contiguous(memory_format=torch.channels_last)
         k = self.size / side

@@ -1,7 +1,8 @@
 """Another crop within the stored one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,6 +15,15 @@ from readers.augment.masks import masks_of
 from shardspec.errors import UsageError
 
 __all__ = ["CropJitter"]
+
+
+# By the bytes of an item: what OpenCV takes as it is. A pixel that is picked keeps its bits, whatever they mean.
+_BITS: Mapping[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.float32),
+    8: np.dtype(np.float64),
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ def _cut(picture: Picture, window: _Window, size: int, interpolation: int, clip:
     square = picture[window.top : window.top + window.side, window.left : window.left + window.side]
     if window.side == size:
         return square.copy()
-    if square.dtype == np.bool_:
-        return _cut(picture.view(np.uint8), window, size, interpolation, False).view(np.bool_)
+    if interpolation == cv2.INTER_NEAREST_EXACT and square.dtype != _BITS[square.itemsize]:
+        return _cut(picture.view(_BITS[square.itemsize]), window, size, interpolation, False).view(picture.dtype)
     resized = np.asarray(cv2.resize(square, (size, size), interpolation=interpolation))
     return resized.reshape(size, size, *picture.shape[2:])

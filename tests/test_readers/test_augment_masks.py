@@ -63,6 +63,50 @@ def test_masks_stay_on_the_picture(transform, within, frames):
             assert found[name] is sample[name]
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float64])
+@pytest.mark.parametrize("size", [None, 90, 260])
+def test_labels_of_any_dtype_are_picked_as_they_are(dtype, size):
+    info = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else None
+    labels = np.array([0, 1] if info is None else [info.min, 0, 1, info.max - 1, info.max], dtype)
+    sample = {"image": places()["image"], "mask": np.random.default_rng(0).choice(labels, (_INNER, _INNER))}
+    for row in range(6):
+        found = CropJitter((0.5, 1.0), size=size)(sample, sample_rng(0, 0, row))["mask"]
+        assert found.dtype == dtype
+        assert set(found.ravel().tolist()) == set(labels.tolist())
+    batch = {"image": torch.zeros(2, 3, _INNER, _INNER), "mask": torch.from_numpy(np.stack([sample["mask"]] * 2))}
+    found = BatchCrop(size or 100, (0.9, 1.0))(batch, torch.arange(2))["mask"] if size != 260 else batch["mask"]
+    assert found.dtype == batch["mask"].dtype
+    assert set(found.numpy().ravel().tolist()) == set(labels.tolist())
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
+def test_a_pipeline_gives_labels_back_in_their_dtype(dtype):
+    rotate = Albumentations([A.Affine(rotate=(20, 40), p=1)])
+    sample = {"image": places()["image"], "mask": np.arange(_INNER**2, dtype=dtype).reshape(_INNER, _INNER)}
+    found = rotate(sample, sample_rng(0, 0, 0))["mask"]
+    assert found.dtype == dtype
+    assert set(found.ravel().tolist()) <= set(range(_INNER**2))
+    assert found.max() > 30_000
+    with pytest.raises(UsageError, match=r"expected masks of values from .* found 0 to 2147483648 in 'mask'"):
+        rotate({**sample, "mask": np.where(sample["mask"] == 7, 2**31, 0).astype(dtype)}, sample_rng(0, 0, 0))
+
+
+@pytest.mark.parametrize("module", [BatchFlip(p=1), BatchCrop(20, (0.5, 0.9))], ids=repr)
+def test_autocast_rounds_no_geometry(module):
+    batch = {
+        "image": torch.zeros(4, 3, 224, 224),
+        "landmarks": torch.rand(4, 5, 2) * 224,
+        "regions": torch.rand(4, 4, 4).sort(-1).values * 224,
+        "matrix": torch.rand(4, 2, 3) * 900,
+    }
+    plain = module(dict(batch), torch.arange(4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = module(dict(batch), torch.arange(4))
+    for name in ("landmarks", "regions", "matrix"):
+        assert torch.equal(cast[name], plain[name])
+        assert cast[name].dtype == torch.float32
+
+
 @pytest.mark.parametrize("module", [BatchFlip(p=0.5), BatchCrop(150), BatchCrop(90, (0.5, 0.9))], ids=repr)
 def test_masks_of_batches_stay_on_the_pictures(module):
     one = places()
