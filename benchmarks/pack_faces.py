@@ -38,7 +38,7 @@ from packer.decode.video import VideoReader
 from packer.encode import Encoder
 from packer.face_crop import FaceCutter
 from packer.face_search import FaceSearch, Frame
-from packer.item import Item, ItemReport
+from packer.item import Item
 from packer.recipe import Recipe
 from packer.steps.faces import BATCH_FRAMES
 from shardspec.layout import Layout
@@ -160,7 +160,7 @@ def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, 
         mark = now
 
     item = Item(0, video.name, str(video))
-    with VideoReader(video, Sampling(every=every)) as reader, search.of_item(item, None, ItemReport("")) as finder:
+    with VideoReader(video, Sampling(every=every)) as reader, search.of_item(item, None) as finder:
         frames = iter(reader)
         while batch := list(islice(frames, BATCH_FRAMES)):
             lap("decode")

@@ -38,7 +38,7 @@ class Companion:
 
     @property
     def damage(self) -> str | None:
-        """What could not be read of it so far."""
+        """What could not be read of it so far: of a video, up to the frame asked for last."""
         found = None if self._video is None else self._video.damage
         return None if found is None else f"{self._what}: {found}"
 
@@ -71,7 +71,13 @@ class Companion:
             sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
             self._video = VideoReader(self.file.path, sampling)
             self._frames = iter(self._video)
-            self._next = next(self._frames, None)
+            self._advance()
         while self._next is not None and self._next.index < index:
-            self._next = next(self._frames, None)
+            self._advance()
         return self._next.image if self._next is not None and self._next.index == index else None
+
+    def _advance(self) -> None:
+        try:
+            self._next = next(self._frames, None)
+        except VideoError:  # not one of the frames that are asked for is there, or whole: they are missing one by one
+            self._next = None

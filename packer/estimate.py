@@ -18,7 +18,7 @@ from packer.pipeline import Step, check_steps
 from packer.plan import Plan, make_plan
 from packer.plurals import counted
 from packer.recipe import Recipe
-from packer.resources import count_workers
+from packer.resources import count_workers, has_core_to_spare
 from packer.runtime import describe_runtime
 from packer.sources.base import Listing, Source
 from packer.suffixes import is_video
@@ -108,6 +108,8 @@ def estimate(
     items = listing.items[: recipe.limit]
     pictures = [item for item in items if not is_video(item.name)]
     videos = [item for item in items if is_video(item.name)]
+    workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
+    equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
     tried = _Tried(0, 0, 0, 0, 0.0, None)
     total = _Tried(0, 0, 0, 0, 0.0, None)
     # A video's cost goes with its length, which its bytes tell; pictures count alike.
@@ -115,10 +117,9 @@ def estimate(
         chosen = _spread(group)
         if chosen:
             with tempfile.TemporaryDirectory() as folder:
-                found = _pack(chosen, recipe, plan, Path(folder), functions)
+                found = _pack(chosen, recipe, plan, Path(folder), functions, equipment)
             tried += found
             total += found.scaled(weigh(group) / max(1, weigh(chosen)))
-    workers = count_workers(options.workers, recipe.preset, len(plan.tasks))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,
@@ -178,14 +179,21 @@ def _spread(items: Sequence[Item]) -> list[Item]:
     return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
 
-def _pack(items: list[Item], recipe: Recipe, plan: Plan, folder: Path, functions: Mapping[str, Step] | None) -> _Tried:
+def _pack(
+    items: list[Item],
+    recipe: Recipe,
+    plan: Plan,
+    folder: Path,
+    functions: Mapping[str, Step] | None,
+    equipment: Equipment,
+) -> _Tried:
     """Pack the items, timed once the models are loaded."""
     space = Workspace(folder / "build")
     space.create()
     moved = [replace(item, index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
     space.items.write_text("".join(lines), "ascii")
-    work = Work(space, small, functions, dict(enumerate(moved)), equipment=Equipment())
+    work = Work(space, small, functions, dict(enumerate(moved)), equipment=equipment)
     work.prepare()
     started_s = time.perf_counter()
     for number in range(len(small.tasks)):

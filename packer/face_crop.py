@@ -55,6 +55,9 @@ class FaceCutter:
         ValueError
             The box or the points cannot be those of a face; `UsageError` is one.
         """
+        height, width = frame.shape[:2]
+        if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
+            raise ValueError(f"expected a box that touches the frame ({width} x {height}), found {box.tolist()}")
         if self._align:
             if points5 is None:
                 raise ValueError("expected five points, which an aligned crop needs, found none")

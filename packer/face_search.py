@@ -13,15 +13,17 @@ from packer.companion import Companion
 from packer.detect.detections import FaceDetector
 from packer.face_detector import make_detector
 from packer.frame_faces import FrameFaces
-from packer.item import BOXES_FROM, Item, ItemReport
+from packer.item import BOXES_FROM, Item
 from packer.recipe import Recipe
 from packer.sidecar import Sidecar, open_sidecar
+from packer.suffixes import is_video
 from shardspec.errors import ItemError
 
 KEPT_FRAMES = 20_000
 """Frames of other items whose faces a worker remembers: about 1 KB each."""
 
-_FileKey = tuple[str, int, int]
+_FileKey = tuple[str, int, int, tuple[int, ...] | None]
+"""Path, size and time of a file, and the frames of it that are sampled: what is found in a damaged one may depend on them, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,18 +71,20 @@ class FaceSearch:
         else:
             self._detector = make_detector(recipe) if detector is None else detector
         self._memory = _Memory() if recipe.boxes_from is not None else None
-        self._remembers_own = takes_decoded(recipe) and self._memory is not None
+        self._recipe = recipe
 
     @contextmanager
-    def of_item(self, item: Item, sampled: tuple[int, ...] | None, report: ItemReport) -> Iterator[ItemSearch]:
-        """The search for one item; what is damaged in the files that it reads goes into the report.
+    def of_item(self, item: Item, sampled: tuple[int, ...] | None) -> Iterator[ItemSearch]:
+        """The search for one item.
+
+        What is damaged in another item's file is told by the frames that lack faces. Its own words would depend on how much of it had to
+        be read, and so on what this worker knew before.
 
         Parameters
         ----------
         item : Item
         sampled : tuple of int or None
             Indices of the item's frames, as far as they are known.
-        report : ItemReport
         """
         other = item.files.get(BOXES_FROM)
         if self._sidecar is not None:
@@ -88,17 +92,17 @@ class FaceSearch:
             return
         assert self._detector is not None
         if other is None:
-            key = (item.path, item.bytes, item.mtime_ns) if self._remembers_own and item.path is not None else None
-            known = self._memory.frames(key) if self._memory is not None and key is not None else None
+            known = None
+            told = sampled is not None or not is_video(item.name)
+            if self._memory is not None and takes_decoded(self._recipe) and item.path is not None and told:
+                known = self._memory.frames((item.path, item.bytes, item.mtime_ns, sampled))
             yield _Detecting(self._detector, known)
             return
         assert self._memory is not None
         companion = Companion(BOXES_FROM, other, sampled)
         try:
-            known = self._memory.frames((other.path, other.bytes, other.mtime_ns))
+            known = self._memory.frames((other.path, other.bytes, other.mtime_ns, sampled))
             yield _DetectingOn(self._detector, companion, known)
-            if companion.damage is not None:
-                report.add_damage(companion.damage)
         finally:
             companion.close()
 

@@ -28,7 +28,7 @@ from packer.plurals import counted
 from packer.progress import Progress
 from packer.recipe import Recipe
 from packer.reports import ReportWriter
-from packer.resources import usable_cores
+from packer.resources import has_core_to_spare
 from packer.restart_markers import LEAST_AREA
 from packer.runtime import describe_runtime
 from packer.sources.base import Listing, Source
@@ -192,7 +192,7 @@ class Job:
         return describe_made(made, before, plan, lines)
 
     def _inline_work(self, plan: Plan) -> Work:
-        equipment = Equipment(decodes_ahead=usable_cores() > 1)
+        equipment = Equipment(decodes_ahead=has_core_to_spare(1))
         return Work(self._workspace, plan, self._functions, self._live, equipment=equipment)
 
     def _work(self, plan: Plan) -> None:

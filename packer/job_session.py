@@ -22,7 +22,7 @@ from packer.plan import Task
 from packer.plurals import counted
 from packer.progress import say
 from packer.replacement import finish_replacement
-from packer.resources import count_workers, usable_cores
+from packer.resources import count_workers, has_core_to_spare
 from packer.schedule import Schedule
 from packer.shard_stage import assemble_shards
 from packer.units import Unit, UnitWork
@@ -218,8 +218,11 @@ class JobSession:
         else:
             workers = count_workers(self._options.workers, self._preset, len(units))
             timeout = self._options.item_timeout
-            cores = usable_cores() // min(workers, len(units))
-            engine = ProcessesEngine(self.workspace, workers, timeout, cores=cores, shared_detector=shared_detector)
+            # Who waits for another process's faces has nothing else to do meanwhile.
+            ahead = shared_detector or has_core_to_spare(min(workers, len(units)))
+            engine = ProcessesEngine(
+                self.workspace, workers, timeout, decodes_ahead=ahead, shared_detector=shared_detector
+            )
             done_by = f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
 
         def told(event: Event) -> None:

@@ -1,7 +1,8 @@
 """The chain of steps that turns one item into samples."""
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ class Pipeline:
         self._packed = PackedItems(recipe)
         self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, equipment)) for spec in recipe.chain]
 
-    def run(self, item: Item, report: ItemReport) -> Iterator[Sample]:
-        """The samples of one item, in order.
+    def run(self, item: Item, report: ItemReport) -> Generator[Sample]:
+        """The samples of one item, in order. To be closed where it is not run to its end.
 
         Raises
         ------
@@ -78,9 +79,13 @@ class Pipeline:
         samples = _guard("source", self._load, iter([start]))
         given = [1] + [0] * len(self.steps)
         ended: list[int] = []
-        for place, (name, step) in enumerate(self.steps, start=1):
-            samples = _count(_guard(name, step, samples), given, ended, place)
-        yield from samples
+        with ExitStack() as stack:
+            for place, (name, step) in enumerate(self.steps, start=1):
+                stage = _count(_guard(name, step, samples), given, ended, place)
+                # An error may keep it alive until some collection of garbage, which may run in any thread.
+                stack.callback(stage.close)
+                samples = stage
+            yield from samples
         if not given[-1]:
             # Not the first that gave none: a step that does not ask for samples leaves those before it unread.
             barren = next(place for place in ended if not given[place])
@@ -117,7 +122,7 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         ) from error
 
 
-def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Iterator[Sample]:
+def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:
     """The same samples, counted in ``given[place]``; at their end `place` is put behind those in `ended`."""
     for sample in samples:
         given[place] += 1

@@ -48,6 +48,11 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
     return max(1, min(fitting, units))
 
 
+def has_core_to_spare(workers: int) -> bool:
+    """Whether so many workers leave each of them a second core."""
+    return usable_cores() >= 2 * workers
+
+
 def _available_memory() -> int | None:
     for line in _read_words(Path("/proc/meminfo"), "\n"):
         if line.startswith("MemAvailable:"):

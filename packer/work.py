@@ -1,6 +1,7 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,16 @@ class Work:
     def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
         assert self._pipeline is not None
         assert self._encoder is not None
-        for number, sample in enumerate(self._pipeline.run(item, report)):
-            try:
-                row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
-                part.append(row)
-            except (SchemaError, CodecError) as error:
-                raise StepError("encode", str(error)) from error
-            report.samples += 1
-            report.progressive += sum(value.progressive for value in row.values())
-            report.marked += sum(value.marked for value in row.values())
+        with closing(self._pipeline.run(item, report)) as samples:
+            for number, sample in enumerate(samples):
+                try:
+                    row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
+                    part.append(row)
+                except (SchemaError, CodecError) as error:
+                    raise StepError("encode", str(error)) from error
+                report.samples += 1
+                report.progressive += sum(value.progressive for value in row.values())
+                report.marked += sum(value.marked for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
         """Concatenate the parts of a task's items, which then go. May be done again after a crash at any moment."""

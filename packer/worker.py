@@ -1,8 +1,8 @@
-"""A worker process: ``python -m packer.worker WORKSPACE CORES [DETECTOR LIMIT]``. Takes units on standard input, answers on standard output.
+"""A worker process: ``python -m packer.worker WORKSPACE AHEAD [DETECTOR LIMIT]``. Takes units on standard input, answers on standard output.
 
 Both are JSON lines. The worker ends when its standard input does, with all that it started, so it never outlives the build.
-Steps, and programs that they run, see an empty standard input; what they print goes to standard error. CORES is how many of the
-machine's are this worker's. DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
+Steps, and programs that they run, see an empty standard input; what they print goes to standard error. AHEAD is 1 if it is to
+decode ahead, else 0. DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
 """
 
 import json
@@ -105,9 +105,8 @@ def _connect(descriptor: str, limit_s: str) -> RemoteDetector:
     return RemoteDetector(socket.socket(fileno=int(descriptor)), float(limit_s))
 
 
-def _equip(cores: str, *detector: str) -> Equipment:
-    """A worker that waits for a detecting process has nothing else to do meanwhile than to decode."""
-    return Equipment(_connect(*detector) if detector else None, decodes_ahead=int(cores) > 1 or bool(detector))
+def _equip(ahead: str, *detector: str) -> Equipment:
+    return Equipment(_connect(*detector) if detector else None, decodes_ahead=ahead == "1")
 
 
 if __name__ == "__main__":

@@ -57,8 +57,11 @@ class Ahead(Generic[T]):
             item = self._waiting.get()
             if isinstance(item, _End):
                 self._waiting.put(_End(None))
-                if item.error is not None:
-                    raise item.error
+                try:
+                    if item.error is not None:
+                        raise item.error
+                finally:
+                    del item  # or its error would hold this frame, and this frame the error
                 return
             self._room.release()
             yield item
@@ -71,12 +74,12 @@ class Ahead(Generic[T]):
         self._thread.join()
 
     def _run(self) -> None:
-        error = None
         try:
             while self._room.acquire() and not self._closed:
                 self._waiting.put(next(self._items))
         except StopIteration:
-            pass
-        except BaseException as raised:
-            error = raised
-        self._waiting.put(_End(error))
+            self._waiting.put(_End(None))
+        except BaseException as error:
+            self._waiting.put(_End(error))
+        else:
+            self._waiting.put(_End(None))

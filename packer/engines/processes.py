@@ -30,7 +30,7 @@ class _Worker(Child):
         place: int,
         serial: int,
         workspace: Workspace,
-        cores: int,
+        decodes_ahead: bool,
         answers: Answers,
         detector: DetectorChild | None,
     ) -> None:
@@ -42,7 +42,7 @@ class _Worker(Child):
         self.used = False
         self.lost_detector = False
         self.pending: dict[str, Any] | None = None
-        command = ["packer.worker", str(workspace.root), str(cores)]
+        command = ["packer.worker", str(workspace.root), str(int(decodes_ahead))]
         keep = []
         with ExitStack() as stack:
             if detector is not None:
@@ -101,18 +101,24 @@ class ProcessesEngine:
     workers : int
     item_timeout : float
         Seconds that one item may take, without those in which it waits for another's faces.
-    cores : int
-        The share of the machine's that each worker has.
+    decodes_ahead : bool
+        See `packer.equipment.Equipment`.
     shared_detector : bool
         Whether one process more detects for all workers. When it dies, they are ended, and all start afresh.
     """
 
     def __init__(
-        self, workspace: Workspace, workers: int, item_timeout: float, *, cores: int = 1, shared_detector: bool = False
+        self,
+        workspace: Workspace,
+        workers: int,
+        item_timeout: float,
+        *,
+        decodes_ahead: bool = False,
+        shared_detector: bool = False,
     ) -> None:
         self._workspace = workspace
         self._item_timeout = item_timeout
-        self._cores = cores
+        self._decodes_ahead = decodes_ahead
         self._shares = shared_detector
         self._detector: DetectorChild | None = None
         self._answers: Answers = queue.SimpleQueue()
@@ -171,7 +177,7 @@ class ProcessesEngine:
     def _start_worker(self, place: int) -> _Worker:
         if self._shares and self._detector is None:
             self._detector = DetectorChild(self._workspace, self._answers, self._item_timeout)
-        return _Worker(place, next(self._serials), self._workspace, self._cores, self._answers, self._detector)
+        return _Worker(place, next(self._serials), self._workspace, self._decodes_ahead, self._answers, self._detector)
 
     def _send_pending(self) -> None:
         """A unit waits until all is loaded that is slow to load, so that no item's time passes meanwhile."""

@@ -21,6 +21,7 @@ _MAX_INT32_PIXELS = (2**31 - 1) // 255  # a patch of more pixels could overflow 
 # How far from a whole pixel a corner may lie to count as one. Corners come back from a matrix in float32: with crops up to
 # 1024 pixels and frames up to 32768 they move by less than 1/256 pixel.
 _WHOLE = 1 / 256
+_MOST_BLACK = 4  # pixels of a square for each that the frame has of it, beyond which they are not all made
 _FARTHEST = 2.0**31  # pixels; beyond it no frame reaches, and float32 leaves nothing of a position
 
 
@@ -103,9 +104,16 @@ def cut(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.ui
         return bilinear(frame, affine, size)
     left, top, side = -shift_x / scale, -shift_y / scale, size / scale
     whole = [round(value) for value in (left, top, side)]
-    if max(abs(left - whole[0]), abs(top - whole[1]), abs(side - whole[2])) < _WHOLE and side <= 2 * max(frame.shape):
-        return _cut_whole(frame, whole[0], whole[1], whole[2], size)
+    if max(abs(left - whole[0]), abs(top - whole[1]), abs(side - whole[2])) < _WHOLE:
+        across, down = (_visible(start, whole[2], end) for start, end in zip(whole, frame.shape[1::-1], strict=False))
+        if whole[2] ** 2 <= _MOST_BLACK * across * down:
+            return _cut_whole(frame, whole[0], whole[1], whole[2], size)
     return _cut_fractional(frame, left, top, side, size)
+
+
+def _visible(start: int, side: int, end: int) -> int:
+    """How many of `side` pixels from `start` on lie in [0, end)."""
+    return max(0, min(start + side, end) - max(start, 0))
 
 
 def _cut_whole(frame: NDArray[np.uint8], left: int, top: int, side: int, size: int) -> NDArray[np.uint8]:

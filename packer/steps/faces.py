@@ -58,7 +58,7 @@ class FaceFinder:
             return
         item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
         report.faces = 0
-        with self._search.of_item(item, sampled, report) as search, self._second(first) as second:
+        with self._search.of_item(item, sampled) as search, self._second(first) as second:
             known = sampled if takes_decoded(self._recipe) else None
             tracker = _VideoTracks(known) if is_video(item.name) else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)

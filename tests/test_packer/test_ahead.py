@@ -1,5 +1,8 @@
+import gc
 import itertools
 import threading
+import weakref
+from pathlib import Path
 
 import pytest
 from video_files import MP4_INDEX_FIRST, write_video
@@ -9,7 +12,7 @@ from packer.decode.sampling import Sampling
 from packer.decode.video import VideoReader
 from packer.equipment import Equipment
 from packer.item import Item, ItemReport
-from packer.pipeline import ITEM, REPORT
+from packer.pipeline import ITEM, REPORT, Pipeline, StepError
 from packer.recipe import Recipe
 from packer.steps import decode
 from shardspec.errors import ItemError
@@ -109,6 +112,45 @@ def test_the_step_gives_and_reports_the_same(tmp_path, cut, options):
     assert decoded(path, ahead=True, **options) == in_turn
     assert bool(in_turn[0]) == (in_turn[2] is None)
     assert (cut == 1) == (in_turn[1].damage is None and in_turn[2] is None)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_step_that_fails_closes_the_video_at_once(tmp_path, ahead):
+    path = write_video(tmp_path / "v.mp4", frames=40)
+    kept = []
+
+    def fail(samples):
+        for sample in samples:
+            try:
+                raise ValueError(sample["frame"])
+            except ValueError as error:
+                kept.append(error)  # as a pool's future keeps what its work raised
+                raise
+
+    pipeline = Pipeline(Recipe(steps=("decode", "fail")), {"fail": fail}, Equipment(decodes_ahead=ahead))
+    with pytest.raises(StepError, match="ValueError: 0"):
+        list(pipeline.run(Item(0, path.name, path=str(path)), ItemReport(path.name)))
+    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+    if Path("/proc/self/fd").is_dir():
+        assert str(path) not in [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+
+
+def test_nothing_holds_on_to_an_error():
+    def items():
+        yield from ()
+        raise ValueError("at once")
+
+    gc.disable()
+    try:
+        ahead = Ahead(items(), 2, nothing)
+        with pytest.raises(ValueError, match="at once"):
+            next(iter(ahead))
+        ahead.close()
+        gone = weakref.ref(ahead)
+        del ahead
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):

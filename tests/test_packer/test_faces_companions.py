@@ -139,16 +139,28 @@ class TestBoxesFrom:
         assert [int(sample["frame"]) for sample in samples] == [0, 2, 4, 6]
         assert not lines_of(tmp_path / "out", "frames")
 
-    def test_a_damaged_original_is_told(self, folder: Path, tmp_path: Path) -> None:
+    def test_what_a_damaged_original_lacks_is_told(self, folder: Path, tmp_path: Path) -> None:
         write_frames(folder / "cut.mp4", views(60), container=FAST_START)
         cut_file(folder / "cut.mp4", 0.6)
         write_frames(folder / "long.mp4", views(60))
         samples = build(folder, tmp_path / "out", [{"path": "long.mp4", "original": "cut.mp4"}], boxes_from="original")
         assert 0 < len(samples) < 30
-        (damage,) = lines_of(tmp_path / "out", "damage")
-        assert "boxes_from" in damage["reason"]
         (frames,) = lines_of(tmp_path / "out", "frames")
+        assert "no whole frame of that index in 'cut.mp4', whose boxes are taken" in frames["reason"]
         assert len(frames["frames"]) + len(samples) == 30
+
+    def test_what_a_worker_knew_before_decides_nothing(self, folder: Path, tmp_path: Path) -> None:
+        write_frames(folder / "hurt.mp4", views(60), container=FAST_START)
+        cut_file(folder / "hurt.mp4", 0.6)
+        write_frames(folder / "fake.mp4", views(60))
+        rows = [{"path": "hurt.mp4", "original": ""}, {"path": "fake.mp4", "original": "hurt.mp4"}]
+        told = {}
+        for name, chosen in (("knew", rows), ("alone", rows[1:])):
+            samples = build(folder, tmp_path / name, chosen, boxes_from="original", every=4)
+            lines = [line for line in read_jsonl(Layout(tmp_path / name).rejects) if line["item"].endswith("fake.mp4")]
+            told[name] = lines, [sample["image"].tobytes() for sample in of(samples, "fake.mp4")]
+        assert told["knew"][1]
+        assert told["knew"] == told["alone"]
 
     @pytest.mark.parametrize(
         ("other", "reason"),
@@ -262,6 +274,19 @@ class TestAlso:
         assert not picture["forgery_mask_image"].any()
         (damage,) = lines_of(tmp_path / "out", "damage")
         assert "4 missing frames (the first is frame 12)" in damage["reason"]
+
+    @pytest.mark.parametrize("frames", [1, 4])
+    def test_one_that_ends_before_the_sampled_frames_is_missing(
+        self, folder: Path, tmp_path: Path, frames: int
+    ) -> None:
+        write_frames(folder / "stub.mp4", views(2))
+        rows = [{"path": "short.mp4", "Forgery Mask": "stub.mp4"}]
+        samples = build(folder, tmp_path / "out", rows, also="Forgery Mask", every=None, frames=frames)
+        assert [bool(sample["forgery_mask_image_valid"]) for sample in samples] == [
+            int(sample["frame"]) < 2 for sample in samples
+        ]
+        assert len(samples) == frames
+        assert "missing frame" in lines_of(tmp_path / "out", "damage")[0]["reason"]
 
     def test_a_faceless_frame_has_its_mask_whole(self, folder: Path, tmp_path: Path) -> None:
         write_picture(folder / "coffee.png", photograph("coffee"))
