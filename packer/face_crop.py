@@ -20,6 +20,9 @@ Image = npt.NDArray[np.uint8]
 LARGEST_CROP = 4
 """Side of an aligned crop, in frame sides, above which its points are no face's; the warp's memory grows with it."""
 
+FARTHEST_POINT = 2
+"""How far from the middle of a face's box a point of it may lie, in sides of the box; MTCNN's lie within one half, or little more."""
+
 
 class FaceCutter:
     """Cuts faces out of frames. Made once per worker: loads the landmarks' model.
@@ -48,7 +51,8 @@ class FaceCutter:
         box : ndarray, (4,)
             Frame pixels.
         points5 : ndarray, (5, 2), or None
-            The detector's points in frame pixels. Without them there are no landmarks: zeros, ``landmarks_valid`` false.
+            The detector's points in frame pixels. Without them, or where one is far from the box, there are no landmarks: zeros,
+            ``landmarks_valid`` false.
 
         Raises
         ------
@@ -58,9 +62,11 @@ class FaceCutter:
         height, width = frame.shape[:2]
         if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
             raise ValueError(f"expected a box that touches the frame ({width} x {height}), found {box.tolist()}")
+        if points5 is not None and _is_astray(points5, box):
+            points5 = None
         if self._align:
             if points5 is None:
-                raise ValueError("expected five points, which an aligned crop needs, found none")
+                raise ValueError("expected five points near the box, which an aligned crop needs, found none")
             matrix = align_matrix(points5, self._size, self._margin)
             side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
             if side > LARGEST_CROP * max(frame.shape[:2]):
@@ -107,3 +113,9 @@ class FaceCutter:
             "hull": np.zeros((hull_size(self._layout), 2), np.float32),
             "regions": np.zeros((len(REGIONS), 4), np.float32),
         }
+
+
+def _is_astray(points5: npt.NDArray[np.float32], box: npt.NDArray[np.float32]) -> bool:
+    """Whether some point cannot be of the face in the box."""
+    away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
+    return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())

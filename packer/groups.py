@@ -12,6 +12,8 @@ from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
 from shardspec.suggest import did_you_mean
 
+NO_GROUP = -1
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -22,7 +24,7 @@ class Groups:
     names : tuple of str
         Each group's value, as text, in the order of its first sample.
     of_row : (rows,) int64
-        Each row's group.
+        Each row's group; `NO_GROUP` for one without a value: ``<field>_valid`` is false, or the text is empty.
     """
 
     names: tuple[str, ...]
@@ -30,7 +32,12 @@ class Groups:
 
     def sizes(self) -> IntArray:
         """Samples of each group."""
-        return np.bincount(self.of_row, minlength=len(self.names))
+        return np.bincount(self.of_row[self.of_row != NO_GROUP], minlength=len(self.names))
+
+    @property
+    def without(self) -> int:
+        """Samples without a value."""
+        return int(np.count_nonzero(self.of_row == NO_GROUP))
 
 
 def read_groups(path: Path, by: str) -> Groups:
@@ -43,13 +50,15 @@ def read_groups(path: Path, by: str) -> Groups:
     """
     rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
     field = _grouping_field(rows.schema, by, path)
+    validity = f"{by}_valid" if f"{by}_valid" in rows.schema else None
     numbers: dict[bytes | float | int | bool, int] = {}
     of_row = np.empty(len(rows), np.int64)
     at = 0
-    for batch in rows.batches([by]):
-        values = batch[by].tolist() if field.is_fixed else map(bytes, batch[by])
-        for value in values:
-            of_row[at] = numbers.setdefault(value, len(numbers))
+    for batch in rows.batches([by] if validity is None else [by, validity]):
+        values = batch[by].tolist() if field.is_fixed else list(map(bytes, batch[by]))
+        known = [True] * len(values) if validity is None else batch[validity].tolist()
+        for value, is_known in zip(values, known, strict=True):
+            of_row[at] = numbers.setdefault(value, len(numbers)) if is_known and value != b"" else NO_GROUP
             at += 1
     rows.close()
     return Groups(tuple(_name(field, value) for value in numbers), of_row)

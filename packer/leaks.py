@@ -27,8 +27,23 @@ class Leak(NamedTuple):
         return {"group": self.group, "samples": self.samples}
 
 
-def find_leaks(paths: Sequence[Path], by: str) -> list[Leak]:
-    """The groups that are in more than one of some datasets, by name. Groups are compared by their value, as text.
+class Leaks(NamedTuple):
+    """What a comparison of datasets found.
+
+    Attributes
+    ----------
+    found : list of Leak
+        By name.
+    without : int
+        Samples without a value, which were not compared.
+    """
+
+    found: list[Leak]
+    without: int
+
+
+def find_leaks(paths: Sequence[Path], by: str) -> Leaks:
+    """The groups that are in more than one of some datasets. Groups are compared by their value, as text.
 
     Parameters
     ----------
@@ -40,26 +55,38 @@ def find_leaks(paths: Sequence[Path], by: str) -> list[Leak]:
     Raises
     ------
     UsageError
-        Fewer than two datasets, or one without the field.
+        Fewer than two datasets, or one of them twice, or one without the field.
     DatasetError
     """
     if len(paths) < 2:
         raise UsageError(f"expected two packed datasets or more to compare by {by!r}, found {len(paths)}")
+    places: dict[Path, Path] = {}
+    for path in paths:
+        if path.resolve() in places:
+            raise UsageError(
+                f"expected different datasets to compare, found one twice: {places[path.resolve()]}, {path}"
+            )
+        places[path.resolve()] = path
     found: dict[str, dict[str, int]] = {}
+    without = 0
     for path in paths:
         groups = read_groups(path, by)
+        without += groups.without
         for name, size in zip(groups.names, groups.sizes().tolist(), strict=True):
             found.setdefault(name, {})[str(path)] = size
-    return [Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1]
+    return Leaks([Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1], without)
 
 
-def render_leaks(leaks: Sequence[Leak], paths: Sequence[Path], by: str) -> str:
+def render_leaks(leaks: Leaks, paths: Sequence[Path], by: str) -> str:
     """The leaks for people."""
     together = ", ".join(map(str, paths))
-    if not leaks:
-        return f"{together}: no {by} occurs in more than one"
+    rest = f" ({counted(leaks.without, 'sample')} without a value not compared)" if leaks.without else ""
+    if not leaks.found:
+        return f"{together}: no {by} occurs in more than one{rest}"
     lines = [
         f"  {leak.group!r}: " + ", ".join(f"{counted(size, 'sample')} in {path}" for path, size in leak.samples.items())
-        for leak in leaks
+        for leak in leaks.found
     ]
-    return "\n".join([f"{together}: LEAK: {counted(len(leaks), 'value')} of {by} in more than one:", *lines])
+    return "\n".join(
+        [f"{together}: LEAK: {counted(len(leaks.found), 'value')} of {by} in more than one{rest}:", *lines]
+    )

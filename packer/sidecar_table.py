@@ -1,6 +1,7 @@
 """Boxes in a table: CSV, JSON lines or Parquet, one row for each face of each frame."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,20 @@ POINTS = tuple(f"{name}_{axis}" for name in get_layout("5").names for axis in ("
 """Columns of the five points: ``right_eye_x``, ``right_eye_y``, ... ``mouth_left_y``; the person's left and right."""
 
 _LAST_FRAME = 2**53
+_OPTIONAL = ("score", "track")
+_LIKENESS = 0.85  # of names: "scores" and "Track" are like those, "source" is not
 
 
 class TableSidecar:
     """The rows of a table of boxes (`packer.sidecar.Sidecar`), held as arrays, about 100 bytes a row.
 
     Columns ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``; ``score``, ``track`` and those of `POINTS` if there are. Any other
-    column is ignored. Faces of a frame come in the order of the rows.
+    column is ignored, unless its name is nearly that of one of these. Faces of a frame come in the order of the rows.
 
     Raises
     ------
     UsageError
-        A column is missing, or a value is not what its column should hold.
+        A column is missing, or perhaps misspelt, or a value is not what its column should hold.
     """
 
     def __init__(self, path: Path, scale: float) -> None:
@@ -46,7 +49,7 @@ class TableSidecar:
             raise UsageError(f"{path}: expected columns {', '.join(missing)}, found {', '.join(columns)}")
         count = len(columns["path"])
         self._boxes = np.stack([self._numbers(columns, name) for name in EDGES], axis=1)
-        self._refuse(~are_boxes(self._boxes), "a box with x0 < x1 and y0 < y1", self._boxes)
+        self._refuse(~are_boxes(self._boxes), f"a box with x0 < x1 and y0 < y1, within ±{FARTHEST}", self._boxes)
         self._frames = self._integers(columns, "frame", 0)
         scores = self._numbers(columns, "score") if "score" in columns else np.full(count, GIVEN_SCORE)
         self._refuse(~((scores >= 0) & (scores <= 1)), "a score from 0 to 1", scores)
@@ -109,6 +112,16 @@ class TableSidecar:
             raise UsageError(f"{self._path}, {self._where(row)}: expected {expected}, found {values[row].tolist()}")
 
 
+def _refuse_misspelt(path: Path, names: Collection[str]) -> None:
+    """A column that may be left out would be missed by nobody."""
+    for name in names:
+        meant = get_close_matches(name.lower(), _OPTIONAL, n=1, cutoff=_LIKENESS)
+        if meant and meant[0] not in names:
+            raise UsageError(
+                f"{path}: expected no column {name!r}; did you mean {meant[0]!r}? Rename it, or take it out"
+            )
+
+
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[int]]:
     """The columns of a table, and the lines of its rows."""
     if path.suffix.lower() == ".parquet":
@@ -117,8 +130,10 @@ def _read(path: Path) -> tuple[dict[str, Any], Sequence[int]]:
             table = read(path)
         except (OSError, ValueError) as error:  # pyarrow's errors are both
             raise UsageError(f"{path}: expected a Parquet file, {error}") from error
-        wanted = {"path", "frame", "score", "track", *EDGES, *POINTS}
+        _refuse_misspelt(path, table.column_names)
+        wanted = {"path", "frame", *_OPTIONAL, *EDGES, *POINTS}
         return {name: table.column(name).to_pylist() for name in table.column_names if name in wanted}, ()
     rows, lines = read_csv(path) if path.suffix.lower() == ".csv" else read_jsonl(path)
     names = dict.fromkeys(name for row in rows for name in row)
+    _refuse_misspelt(path, names)
     return {name: [row.get(name) for row in rows] for name in names}, lines

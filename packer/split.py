@@ -87,7 +87,7 @@ def split(
     Raises
     ------
     UsageError
-        There is no such field, or it has fewer values than there are splits.
+        There is no such field, or samples without a value, or it has fewer values than there are splits.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert.convert`.
     """
@@ -97,6 +97,11 @@ def split(
     if Layout(target).manifest.exists():
         raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
     groups = read_groups(one.path, by)
+    if groups.without:
+        raise UsageError(
+            f"{source}: expected a value of {by!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
+            "so nothing tells where they belong: fill the column (an original can name itself), or take another field"
+        )
     chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed))
     items = _Items(one)
     options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}

@@ -113,9 +113,13 @@ class Work:
             if item.index in verdicts:
                 raise StepError(*verdicts[item.index])
             self._append_samples(item, report, part)
+            if changes := list(item.changes()):
+                # Whatever was read well is not what was planned, and another build would find other bytes.
+                raise StepError("source", changes[0])
         except StepError as error:
             part.rollback(mark)
-            reason = "; ".join([error.reason, *item.changes()])
+            told = [error.reason, *([report.damage] if report.damage else []), *item.changes()]
+            reason = "; ".join(dict.fromkeys(told))
             report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
         part.reports.append(report)
         return report

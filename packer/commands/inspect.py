@@ -28,10 +28,11 @@ def run(options: argparse.Namespace) -> int:
         facts = {
             "by": options.by,
             "datasets": [str(path) for path in paths],
-            "leaks": [leak.to_json() for leak in leaks],
+            "leaks": [leak.to_json() for leak in leaks.found],
+            "samples_without_value": leaks.without,
         }
         print(json.dumps(facts) if options.json else render_leaks(leaks, paths, options.by))
-        return 1 if leaks else 0
+        return 1 if leaks.found else 0
     if options.json:
         found = [describe(path) for path in paths]
         print(json.dumps(found[0] if len(found) == 1 else found))

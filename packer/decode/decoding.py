@@ -62,7 +62,7 @@ class Decoding:
         """The sampled frames with their indices and times in seconds, in presentation order."""
         yield from self._by_timeline() if self._timeline.exact else self._by_counting()
         if self._failures:
-            self.problems.append(f"{self._failures} packets did not decode: {self._failure}")
+            self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
         """Indices of the frames that are asked for, None if nothing but counting tells them."""
@@ -169,7 +169,7 @@ class Decoding:
             sent += 1
             yield frames, None
         if cut_off:
-            self.problems.append(f"{cut_off} packets are cut off")
+            self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
 
     def _skip(self, index: int | None, wanted: NDArray[np.bool_]) -> _Skip:
         """What of a packet need not be decoded."""

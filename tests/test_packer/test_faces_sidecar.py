@@ -135,8 +135,34 @@ class TestTable:
         (kept,) = build(source, tmp_path / "out", boxes=str(table), align=True)
         assert kept["box"].tolist() == pytest.approx([rows[1][edge] for edge in ("x0", "y0", "x1", "y1")])
         plain = build(source, tmp_path / "plain", boxes=str(table))
-        assert len(plain) == 2
+        assert [bool(sample["landmarks_valid"]) for sample in plain] == [not scale, True]
         assert all(np.isfinite(sample[name]).all() for sample in plain for name in ("landmarks", "hull", "regions"))
+
+    @pytest.mark.parametrize("options", [{}, {"align": True}])
+    def test_a_box_that_misses_the_frame_is_told(
+        self, source: Path, detected: Samples, tmp_path: Path, options: dict[str, Any]
+    ) -> None:
+        # As when boxes of half-size frames are scaled twice.
+        rows = rows_of(of(detected, "pair.png"))
+        names = ("x0", "y0", "x1", "y1", *POINTS)
+        far = {name: 4 * value for name, value in rows[1].items() if name in names}
+        table = write_table(tmp_path / "boxes.jsonl", [rows[0], {**rows[1], **far}])
+        (kept,) = build(source, tmp_path / "out", boxes=str(table), **options)
+        assert kept["box"][0] < 512
+        (damage,) = [line for line in read_jsonl(Layout(tmp_path / "out").rejects) if line["kind"] == "damage"]
+        assert "expected a box that touches the frame (870 x 512), found" in damage["reason"]
+
+    @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+    @pytest.mark.parametrize(("name", "meant"), [("scores", "score"), ("Score", "score"), ("tracks", "track")])
+    def test_a_misspelt_column_is_refused(
+        self, source: Path, detected: Samples, tmp_path: Path, kind: str, name: str, meant: str
+    ) -> None:
+        rows = [{**row, "source": "x", "class": 1} for row in rows_of(detected, track=False)]
+        rows = [{key: value for key, value in row.items() if key != "score"} for row in rows]
+        build(source, tmp_path / "fine", boxes=str(write_table(tmp_path / f"fine.{kind}", rows)))
+        table = write_table(tmp_path / f"boxes.{kind}", [{**row, name: 0.5} for row in rows])
+        with pytest.raises(UsageError, match=f"expected no column {name!r}; did you mean {meant!r}"):
+            build(source, tmp_path / "out", boxes=str(table))
 
     def test_tracks_are_taken_as_given(self, source: Path, detected: Samples, tmp_path: Path) -> None:
         rows = rows_of(of(detected, "clip.mp4"))

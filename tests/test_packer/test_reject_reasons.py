@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.builds import TESTS, write_pictures
 from support.command import environment, read_jsonl, run_packer
-from support.media import write_video
+from support.media import FAST_START, cut_file, scene, write_picture, write_video
 
 import packer
 from packer.pipeline import ITEM
@@ -123,3 +123,37 @@ def test_pictures_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatc
     faces: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "size": 16, "steps": ["faces"]}
     assert packer.build(rows, "faces", **faces, **how).counts.samples == 1
     assert reasons(tmp_path / "faces") == {"a.png": ("faces", told)}
+
+
+def replace_next(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Something else writes another good picture over the next one, and, once it is read, over this one."""
+    for sample in samples:
+        path = sample[ITEM].location()
+        if path.name in ("b.png", "c.png"):
+            write_picture(path.with_name("c.png"), scene(9, (24, 18)))
+        yield sample
+
+
+def test_a_file_that_was_replaced_by_a_good_one_is_not_packed(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+    packer.build(source, tmp_path / "out", steps=["decode", replace_next], progress=False, max_rejects=1)
+    assert reasons(tmp_path / "out") == {"c.png": ("source", "'c.png' has changed since the build was planned")}
+
+
+def test_damage_is_told_of_a_video_without_any_sample(tmp_path: Path) -> None:
+    path = tmp_path / "source" / "grey.mp4"
+    write_video(path, frames=30, container=FAST_START)
+    cut_file(path, 0.6)
+    write_pictures(tmp_path / "source", ["a.png"])
+    steps = ["decode", videos_have_none]
+    packer.build(tmp_path / "source", tmp_path / "out", steps=steps, progress=False, max_rejects=1)
+    step, reason = reasons(tmp_path / "out")["grey.mp4"]
+    assert step.endswith("videos_have_none")
+    assert "gave no sample" in reason
+    assert "cut off or damaged" in reason
+
+
+def videos_have_none(samples: Iterator[Sample]) -> Iterator[Sample]:
+    for sample in samples:
+        if not sample["source"].endswith(".mp4"):
+            yield sample

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packed_files import face_columns, read_all, write_faces
 from support.datasets import assert_same, encode, face_schema, write_dataset
 
+import packer
 from packer.assignment import assign_groups, check_ratios, parse_ratios
 from packer.cli import main
 from packer.leaks import find_leaks
@@ -100,7 +101,7 @@ def test_every_sample_is_in_one_split_and_no_group_in_two(tmp_path: Path) -> Non
         assert part.result.manifest.generations[0].counts.items == part.groups
     assert sorted(rows) == list(range(40))
     paths = [part.result.path for part in parts]
-    assert all(find_leaks(pair, "source") == [] for pair in itertools.combinations(paths, 2))
+    assert all(find_leaks(pair, "source").found == [] for pair in itertools.combinations(paths, 2))
     merged = merge(paths, tmp_path / "merged", **QUIET)
     assert sorted(read_all(merged.path)["key"]) == sorted(expected["key"])
 
@@ -204,4 +205,22 @@ def test_inspect_names_leaks_between_datasets(tmp_path: Path, capsys: pytest.Cap
     assert [facts["samples"] for facts in json.loads(capsys.readouterr().out)] == [6, 4]
     with pytest.raises(DatasetError):
         find_leaks([tmp_path / "a", tmp_path / "nowhere"], "source")
+    for again in (a, f"{a}/../a"):
+        assert main(["inspect", a, again, "--by", "source"]) == 2
+        assert f"expected different datasets to compare, found one twice: {a}, {again}" in capsys.readouterr().err
     assert np.array_equal(read_all(tmp_path / "c")["frame"], np.arange(4) * 10)
+
+
+def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"image": np.full((8, 8, 3), number, np.uint8), "original": original}
+        for number, original in enumerate(["a.mp4", "a.mp4", "b.mp4", "", None])
+    ]
+    packer.build(rows, tmp_path / "forged", **QUIET)
+    packer.build(rows[2:], tmp_path / "other", **QUIET)
+    with pytest.raises(UsageError, match=r"expected a value of 'original' in every sample, found none in 2 of 5"):
+        split(tmp_path / "forged", tmp_path / "out", by="original", ratios={"train": 0.5, "test": 0.5}, **QUIET)
+    assert main(["inspect", str(tmp_path / "forged"), str(tmp_path / "other"), "--by", "original"]) == 1
+    told = capsys.readouterr().out
+    assert "LEAK: 1 value of original in more than one (4 samples without a value not compared)" in told
+    assert "'b.mp4': 1 sample in" in told
