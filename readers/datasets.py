@@ -1,6 +1,6 @@
 """Packed datasets for torch: map-style, read by the batch, one class per format."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,16 +10,14 @@ import numpy.typing as npt
 
 from readers.arguments import as_path
 from readers.blocks import Blocks
-from readers.clips import clips_of
 from readers.decoding import Decoding
 from readers.formats.npy import map_npy
 from readers.order import Picks
 from readers.plans import DecodePlan
-from readers.samples import SampleDataset
 from readers.seeding import AnyTransform
 from readers.shards import ShardPool, Verify
 from readers.stores import Store
-from readers.subset import Subset, split, where
+from readers.subset import DivisibleDataset
 from readers.values import BatchLayout, allocate_values
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -31,7 +29,7 @@ from shardspec.schema import Field, Schema
 _COLUMN_CHUNK = 4096
 
 
-class PackedDataset(SampleDataset):
+class PackedDataset(DivisibleDataset):
     """A packed dataset of any format.
 
     ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening reads the manifest and the sizes
@@ -167,20 +165,6 @@ class PackedDataset(SampleDataset):
         if field.kind == "fixed" and field.shape == () and index.exists():
             return map_npy(index, field.numpy_dtype, (len(self),))
         return self._read_column(field)
-
-    clips = clips_of
-
-    def subset(self, rows: npt.ArrayLike) -> Subset:
-        """Some rows of this dataset, in the given order."""
-        return Subset(self, rows)
-
-    def where(self, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> Subset:
-        """The rows for which a predicate on small fields holds (`readers.subset.where`)."""
-        return where(self, predicate, fields)
-
-    def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> tuple[Subset, ...]:
-        """Disjoint random parts; `by` names a field whose equal values stay together (`readers.subset.split`)."""
-        return split(self, fractions, seed, by)
 
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})

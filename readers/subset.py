@@ -1,6 +1,7 @@
 """Parts of a dataset: by row, by split, by a predicate on small fields."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -17,12 +18,30 @@ from readers.seeding import AnyTransform
 from readers.stores import Store
 from readers.values import BatchLayout
 from shardspec.columns import Columns, IntArray
-from shardspec.errors import UsageError
+from shardspec.errors import SchemaError, UsageError
 
 _SPLIT_TAG = 0x73706C6974
 
 
-class Subset(SampleDataset):
+class DivisibleDataset(SampleDataset):
+    """A dataset of which parts can be taken, and parts of these."""
+
+    clips = clips_of
+
+    def subset(self, rows: npt.ArrayLike) -> "Subset":
+        """Some rows of this dataset, in the given order."""
+        return Subset(self, rows)
+
+    def where(self, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> "Subset":
+        """The rows for which a predicate on small fields holds (`readers.subset.where`)."""
+        return where(self, predicate, fields)
+
+    def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> "tuple[Subset, ...]":
+        """Disjoint random parts; `by` names a field whose equal values stay together (`readers.subset.split`)."""
+        return split(self, fractions, seed, by)
+
+
+class Subset(DivisibleDataset):
     """Some rows of a dataset, in a given order. Takes 8 bytes a row; samples keep the base dataset's transform and randomness.
 
     Parameters
@@ -106,8 +125,6 @@ class Subset(SampleDataset):
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
-    clips = clips_of
-
     def _in_base(self, picks: Picks) -> Picks:
         return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
 
@@ -161,6 +178,11 @@ def split(
         Of the samples (of the groups with `by`), above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
     by : str, optional
         A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
+
+    Raises
+    ------
+    UsageError
+        Such fractions cannot be, or leave a part without a sample; or samples have no value of `by`.
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
         raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
@@ -170,11 +192,30 @@ def split(
     if by is None:
         groups, count = np.arange(len(dataset)), len(dataset)
     else:
-        names, groups = np.unique(np.asarray(dataset.column(by)), return_inverse=True)
+        values = np.asarray(dataset.column(by))
+        _check_values(dataset, by, values)
+        names, groups = np.unique(values, return_inverse=True)
         count = len(names)
     ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
     bounds = np.round(np.cumsum([0.0, *shares]) * count).astype(np.int64)
+    if count and not np.diff(bounds).all():
+        what = "samples" if by is None else f"values of {by!r}"
+        raise UsageError(
+            f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
+        )
     place = ranks[groups] if len(groups) else ranks
     return tuple(
         Subset(dataset, np.flatnonzero((place >= low) & (place < high))) for low, high in pairwise(bounds.tolist())
     )
+
+
+def _check_values(dataset: SampleDataset, by: str, values: npt.NDArray[Any]) -> None:
+    """Samples without a value are no group: they may belong to any."""
+    without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
+    with suppress(SchemaError):
+        without |= ~np.asarray(dataset.column(f"{by}_valid"))
+    if without.any():
+        raise UsageError(
+            f"by: expected a value of {by!r} in every sample, found none in {np.count_nonzero(without)} of {len(values)}, so nothing "
+            "tells where they belong: take another field, or split with `where` what has one"
+        )

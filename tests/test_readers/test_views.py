@@ -86,6 +86,37 @@ def test_splits_are_disjoint_and_keep_groups_together(tmp_path):
     assert set(train.column("source")).isdisjoint(test.column("source"))
     with pytest.raises(UsageError, match="sum of at most 1"):
         dataset.split([0.9, 0.2])
+    with pytest.raises(
+        UsageError, match=r"expected some of the 20 values of 'source' for each part, found \[0.98, 0.02\]"
+    ):
+        dataset.split([0.98, 0.02], by="source")
+    assert [len(part) for part in dataset.split([0.98, 0.02])] == [137, 3]
+
+
+@pytest.mark.parametrize("kind", ["text", "number"])
+def test_samples_without_a_value_are_in_no_group(tmp_path, kind):
+    originals = ["a.mp4", "a.mp4", "", "", "c.mp4", "b.mp4"]
+    person = text("person") if kind == "text" else fixed("person", "<i8")
+    columns = {
+        "key": [f"{i:08d}-000000" for i in range(6)],
+        "person": originals if kind == "text" else np.array([1, 1, 0, 0, 3, 2]),
+        "person_valid": np.array([True, True, kind == "text", False, True, True]),
+    }
+    write_dataset(tmp_path / "d", "npy", Schema((text("key"), person, fixed("person_valid", "|b1"))), columns)
+    dataset = open_dataset(tmp_path / "d", fields=["key"])
+    with pytest.raises(UsageError, match="expected a value of 'person' in every sample, found none in 2 of 6"):
+        dataset.split([0.5, 0.5], by="person")
+    known = dataset.subset([0, 1, 4, 5])
+    halves = known.split([0.5, 0.5], by="person", seed=3)
+    assert sorted(row for half in halves for row in half.base.rows[half.rows].tolist()) == [0, 1, 4, 5]
+    assert set(halves[0].column("person")).isdisjoint(halves[1].column("person"))
+
+
+def test_parts_of_parts(raw_path):
+    dataset = open_dataset(raw_path)
+    part = dataset.subset(np.arange(0, 60, 2)).where(lambda label: label == 2, ["label"]).subset([3, 0])
+    rows = [row for row in range(0, 60, 2) if dataset.column("label")[row] == 2]
+    assert [part[i]["key"] for i in range(2)] == [dataset[rows[i]]["key"] for i in (3, 0)]
 
 
 @pytest.mark.parametrize("rows", [[60], [-1], [[1, 2]], [0.5]])
