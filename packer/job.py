@@ -18,7 +18,7 @@ from packer.index import write_index
 from packer.item import Item, item_name
 from packer.item_tally import ItemTally
 from packer.job_session import JobResult, JobSession
-from packer.listing import list_items
+from packer.listing import describe_repeats, list_items
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.part_rows import SchemaSettler
@@ -147,6 +147,8 @@ class Job:
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
         finished = self._session.find_finished(plan)
+        if finished is None and (repeats := describe_repeats(listing.items)):
+            self._session.say(repeats)
         result = self._enter(plan, lines) if finished is None else self._found(finished)
         self._check_rejects(result)
         return result

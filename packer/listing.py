@@ -1,6 +1,7 @@
 """A source's items with the further files that a recipe asks for."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,17 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
             raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
         sidecar.check([boxes_name(item) for item in listing.items if item.reject is None])
     return listing
+
+
+def describe_repeats(items: Sequence[Item]) -> str | None:
+    """In words, the files that several rows name; None if there are none. It may be meant so, and every row is packed."""
+    named = Counter(item.path for item in items if item.path is not None and PACKED_ROW not in item.columns)
+    path, rows = max(named.items(), key=lambda entry: entry[1], default=("", 1))
+    if rows == 1:
+        return None
+    name = next(item.name for item in items if item.path == path)
+    files = sum(count > 1 for count in named.values())
+    return f"{counted(files, 'file')} named by several rows, such as {name!r} by {rows}: each row is packed"
 
 
 def boxes_name(item: Item) -> str:

@@ -62,6 +62,19 @@ class TableSidecar:
             self._points[:] = values.reshape(count, 5, 2)
         self.has_points = bool(np.isfinite(self._points).any())
         self._rows = self._group([str(name) for name in columns["path"]])
+        self._refuse_double_tracks()
+
+    def _refuse_double_tracks(self) -> None:
+        """In a frame a track is one face's, or its clips would have two pictures at a time."""
+        if self._tracks is None:
+            return
+        wrong = np.zeros(len(self._tracks), np.bool_)
+        for rows in self._rows.values():
+            tracked = rows[self._tracks[rows] != NO_TRACK]
+            order = tracked[np.lexsort((self._tracks[tracked], self._frames[tracked]))]
+            same = (np.diff(self._frames[order]) == 0) & (np.diff(self._tracks[order]) == 0)
+            wrong[order[1:][same]] = True
+        self._refuse(wrong, "each track once in a frame", self._tracks)
 
     def check(self, names: Sequence[str]) -> None:
         """See `packer.sidecar.Sidecar`."""
@@ -106,7 +119,7 @@ class TableSidecar:
         self._refuse(~whole, f"a whole number of {least} or more in column {name!r}", values)
         return values.astype(np.int64)
 
-    def _refuse(self, wrong: npt.NDArray[np.bool_], expected: str, values: npt.NDArray[np.float64]) -> None:
+    def _refuse(self, wrong: npt.NDArray[np.bool_], expected: str, values: npt.NDArray[Any]) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise UsageError(f"{self._path}, {self._where(row)}: expected {expected}, found {values[row].tolist()}")

@@ -342,3 +342,14 @@ def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None
     assert (tmp_path / "out" / "mine").read_text() == "x"
     done = run_packer("inspect", tmp_path / "out", expect=2)
     assert "expected a packed dataset with a manifest.json, found a folder without one" in done.stderr
+
+
+def test_rows_that_name_one_file_are_told(tmp_path: Path) -> None:
+    write_pictures(tmp_path, ["a.png", "b.png", "c.png"])
+    table = tmp_path / "rows.csv"
+    table.write_text("path,label\na.png,x\nb.png,x\na.png,y\na.png,x\n")
+    done = run_packer("build", table, tmp_path / "out")
+    assert "1 file named by several rows, such as 'a.png' by 3: each row is packed" in done.stderr
+    table.write_text("path,label\na.png,x\nb.png,x\n")
+    done = run_packer("build", table, tmp_path / "single")
+    assert "several rows" not in done.stderr

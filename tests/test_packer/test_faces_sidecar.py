@@ -172,6 +172,14 @@ class TestTable:
         tracks = [int(sample["track"]) for sample in build(source, tmp_path / "all", boxes=str(table))]
         assert tracks == [-1, 7, 2, 7, 7, 2, 2, 2]
 
+    def test_a_track_is_one_face_of_a_frame(self, source: Path, detected: Samples, tmp_path: Path) -> None:
+        rows = [{**row, "track": 3} for row in rows_of(of(detected, "clip.mp4")) + rows_of(of(detected, "pair.png"))]
+        rows[-2]["track"] = 4
+        build(source, tmp_path / "fine", boxes=str(write_table(tmp_path / "fine.csv", rows)))
+        rows[-2]["track"] = 3
+        with pytest.raises(UsageError, match=f"line {len(rows) + 1}: expected each track once in a frame, found 3"):
+            build(source, tmp_path / "out", boxes=str(write_table(tmp_path / "boxes.csv", rows)))
+
     def test_choice_and_limits_hold_for_given_boxes(self, source: Path, detected: Samples, tmp_path: Path) -> None:
         table = str(write_table(tmp_path / "boxes.csv", rows_of(of(detected, "pair.png"))))
         (largest,) = build(source, tmp_path / "largest", boxes=table, choose="largest")
