@@ -11,7 +11,7 @@ from typing import Any
 from packer.equipment import Equipment
 from packer.folder import refuse_files
 from packer.item import Item
-from packer.listing import list_items
+from packer.listing import describe_repeats, list_items
 from packer.options import BuildOptions
 from packer.part import Part
 from packer.pipeline import Step, check_steps
@@ -62,6 +62,7 @@ class Estimate:
     seconds: float
     workers: int
     free_bytes: int
+    repeats: str | None
 
     @property
     def fits(self) -> bool:
@@ -80,10 +81,11 @@ class Estimate:
         plan = self.plan
         recipe = ", ".join(f"{name}={value}" for name, value in plan.recipe.items() if value not in (None, [], False))
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
+        repeats = f"{self.repeats}\n" if self.repeats else ""
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
             f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, {counted(plan.ignored, 'file')} ignored\n"
-            f"recipe: {recipe}\n"
+            f"{repeats}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
             f"{counted(self.tried_rejects, 'reject')}{reason}\n"
             f"about {counted(self.samples, 'sample')}, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
@@ -132,6 +134,7 @@ def estimate(
         total.seconds / workers,
         workers,
         free,
+        describe_repeats(items),
     )
 
 

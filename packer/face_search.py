@@ -1,10 +1,9 @@
 """Where an item's faces come from: a detector on its frames, or on those of another item, or boxes that the user gives."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +11,13 @@ import numpy.typing as npt
 from packer.companion import Companion
 from packer.detect.detections import FaceDetector
 from packer.face_detector import make_detector
+from packer.face_memory import FaceMemory, KnownFaces, KnownFrame
 from packer.frame_faces import FrameFaces
 from packer.item import BOXES_FROM, Item
 from packer.recipe import Recipe
 from packer.sidecar import Sidecar, open_sidecar
 from packer.suffixes import is_video
 from shardspec.errors import ItemError
-
-KEPT_FRAMES = 20_000
-"""Frames of other items whose faces a worker remembers: about 1 KB each."""
-
-_FileKey = tuple[str, int, int, tuple[int, ...] | None]
-"""Path, size and time of a file, and the frames of it that are sampled: what is found in a damaged one may depend on them, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +64,7 @@ class FaceSearch:
             self._sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
         else:
             self._detector = make_detector(recipe) if detector is None else detector
-        self._memory = _Memory() if recipe.boxes_from is not None else None
+        self._memory = FaceMemory() if recipe.boxes_from is not None else None
         self._recipe = recipe
 
     @contextmanager
@@ -93,41 +87,18 @@ class FaceSearch:
         assert self._detector is not None
         if other is None:
             known = None
-            told = sampled is not None or not is_video(item.name)
-            if self._memory is not None and takes_decoded(self._recipe) and item.path is not None and told:
-                known = self._memory.frames((item.path, item.bytes, item.mtime_ns, sampled))
+            if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
+                known = self._memory.of_file(item, sampled)
+                if sampled is None and is_video(item.name):  # a pass over frames of which nobody knows which they are
+                    known = known._replace(by_pass={})
             yield _Detecting(self._detector, known)
             return
         assert self._memory is not None
         companion = Companion(BOXES_FROM, other, sampled)
         try:
-            known = self._memory.frames((other.path, other.bytes, other.mtime_ns, sampled))
-            yield _DetectingOn(self._detector, companion, known)
+            yield _DetectingOn(self._detector, companion, self._memory.of_file(other, sampled))
         finally:
             companion.close()
-
-
-class _Known(NamedTuple):
-    """The faces of a frame, and its height and width."""
-
-    shape: tuple[int, ...]
-    faces: FrameFaces
-
-
-class _Memory:
-    """The faces of files by frame, those used last. They are a function of the file, so nobody can tell who found them."""
-
-    def __init__(self) -> None:
-        self._files: OrderedDict[_FileKey, dict[int, _Known]] = OrderedDict()
-
-    def frames(self, key: _FileKey) -> dict[int, _Known]:
-        """What is known of a file, to be added to."""
-        known = self._files.setdefault(key, {})
-        self._files.move_to_end(key)
-        total = sum(map(len, self._files.values()))
-        while total > KEPT_FRAMES and len(self._files) > 1:
-            total -= len(self._files.popitem(last=False)[1])
-        return known
 
 
 class _Given:
@@ -144,7 +115,7 @@ class _Given:
 class _Detecting:
     """Detects on the item's own frames."""
 
-    def __init__(self, detector: FaceDetector, known: dict[int, _Known] | None) -> None:
+    def __init__(self, detector: FaceDetector, known: KnownFaces | None) -> None:
         self._detector = detector
         self._known = known
 
@@ -153,32 +124,34 @@ class _Detecting:
         found = _detect(self._detector, [frame.image for frame in frames])
         if self._known is not None:
             for frame, faces in zip(frames, found, strict=True):
-                self._known[frame.index] = _Known(frame.image.shape, faces)
+                self._known.add(frame.index, KnownFrame(frame.image.shape, faces))
         return list[FrameFaces | str](found)
 
 
 class _DetectingOn:
     """Detects on the frames of another item, those with the same indices."""
 
-    def __init__(self, detector: FaceDetector, other: Companion, known: dict[int, _Known]) -> None:
+    def __init__(self, detector: FaceDetector, other: Companion, known: KnownFaces) -> None:
         self._detector = detector
         self._other = other
         self._known = known
 
     def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
         """See `ItemSearch`."""
-        pictures: dict[int, Any] = {}
-        for frame in frames:
-            if frame.index not in self._known:
-                pictures[frame.index] = self._other.picture(frame.index)
-        there = {index: picture for index, picture in pictures.items() if picture is not None}
-        found = _detect(self._detector, list(there.values()))
-        for (index, picture), faces in zip(there.items(), found, strict=True):
-            self._known[index] = _Known(picture.shape, faces)
+        new: dict[int, npt.NDArray[np.uint8]] = {}
+        for index in (frame.index for frame in frames if frame.index not in self._known.by_pass):
+            picture = self._other.picture(index)
+            if picture is not None and index in self._known.by_frame:
+                self._known.add(index, self._known.by_frame[index])
+            elif picture is not None:
+                new[index] = picture
+        found = _detect(self._detector, list(new.values()))
+        for (index, picture), faces in zip(new.items(), found, strict=True):
+            self._known.add(index, KnownFrame(picture.shape, faces))
         return [self._faces(frame) for frame in frames]
 
     def _faces(self, frame: Frame) -> FrameFaces | str:
-        known = self._known.get(frame.index)
+        known = self._known.by_pass.get(frame.index)
         name = self._other.file.name
         if known is None:
             return f"no whole frame of that index in {name!r}, whose boxes are taken"

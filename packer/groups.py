@@ -50,13 +50,15 @@ def read_groups(path: Path, by: str) -> Groups:
     """
     rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
     field = _grouping_field(rows.schema, by, path)
-    validity = f"{by}_valid" if f"{by}_valid" in rows.schema else None
+    validity = f"{by}_valid"
+    # Or a column of the user's own is called so.
+    has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
     numbers: dict[bytes | float | int | bool, int] = {}
     of_row = np.empty(len(rows), np.int64)
     at = 0
-    for batch in rows.batches([by] if validity is None else [by, validity]):
+    for batch in rows.batches([by, validity] if has_validity else [by]):
         values = batch[by].tolist() if field.is_fixed else list(map(bytes, batch[by]))
-        known = [True] * len(values) if validity is None else batch[validity].tolist()
+        known = batch[validity].tolist() if has_validity else [True] * len(values)
         for value, is_known in zip(values, known, strict=True):
             of_row[at] = numbers.setdefault(value, len(numbers)) if is_known and value != b"" else NO_GROUP
             at += 1
@@ -72,6 +74,10 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
             f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}{did_you_mean(by, [field.name for field in fit])}"
         )
     return schema[by]
+
+
+def _is_truth(field: Field) -> bool:
+    return field.is_fixed and not field.shape and field.numpy_dtype == np.bool_
 
 
 def _list(fields: Iterable[Field]) -> str:

@@ -128,7 +128,7 @@ class ItemReport:
     marked : int
         Samples whose picture has restart markers, where the recipe asks for them.
     damage : str or None
-        What could not be read, or cut, of an item that gave samples.
+        What could not be read, or cut.
     step, reason : str or None
         Where and why it was rejected.
     """

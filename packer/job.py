@@ -147,7 +147,7 @@ class Job:
         plan, lines = make_plan(self._recipe, describe_runtime(self._recipe), listing)
         self._keep_live(listing)
         finished = self._session.find_finished(plan)
-        if finished is None and (repeats := describe_repeats(listing.items)):
+        if finished is None and (repeats := describe_repeats(listing.items[: self._recipe.limit])):
             self._session.say(repeats)
         result = self._enter(plan, lines) if finished is None else self._found(finished)
         self._check_rejects(result)

@@ -57,7 +57,9 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
 
 def describe_repeats(items: Sequence[Item]) -> str | None:
     """In words, the files that several rows name; None if there are none. It may be meant so, and every row is packed."""
-    named = Counter(item.path for item in items if item.path is not None and PACKED_ROW not in item.columns)
+    named = Counter(
+        item.path for item in items if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
+    )
     path, rows = max(named.items(), key=lambda entry: entry[1], default=("", 1))
     if rows == 1:
         return None

@@ -21,8 +21,8 @@ POINTS = tuple(f"{name}_{axis}" for name in get_layout("5").names for axis in ("
 """Columns of the five points: ``right_eye_x``, ``right_eye_y``, ... ``mouth_left_y``; the person's left and right."""
 
 _LAST_FRAME = 2**53
-_OPTIONAL = ("score", "track")
-_LIKENESS = 0.85  # of names: "scores" and "Track" are like those, "source" is not
+_OPTIONAL = ("score", "track", *POINTS)
+_LIKENESS = 0.9  # of names in small letters: "Scores" is like "score", "source" and "core" are not
 
 
 class TableSidecar:
@@ -127,12 +127,10 @@ class TableSidecar:
 
 def _refuse_misspelt(path: Path, names: Collection[str]) -> None:
     """A column that may be left out would be missed by nobody."""
-    for name in names:
+    for name in sorted(set(names) - set(_OPTIONAL)):
         meant = get_close_matches(name.lower(), _OPTIONAL, n=1, cutoff=_LIKENESS)
         if meant and meant[0] not in names:
-            raise UsageError(
-                f"{path}: expected no column {name!r}; did you mean {meant[0]!r}? Rename it, or take it out"
-            )
+            raise UsageError(f"{path}: expected no column {name!r}, which nothing reads; did you mean {meant[0]!r}?")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[int]]:
@@ -144,7 +142,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Sequence[int]]:
         except (OSError, ValueError) as error:  # pyarrow's errors are both
             raise UsageError(f"{path}: expected a Parquet file, {error}") from error
         _refuse_misspelt(path, table.column_names)
-        wanted = {"path", "frame", *_OPTIONAL, *EDGES, *POINTS}
+        wanted = {"path", "frame", *_OPTIONAL, *EDGES}
         return {name: table.column(name).to_pylist() for name in table.column_names if name in wanted}, ()
     rows, lines = read_csv(path) if path.suffix.lower() == ".csv" else read_jsonl(path)
     names = dict.fromkeys(name for row in rows for name in row)

@@ -213,7 +213,9 @@ def _check_values(dataset: SampleDataset, by: str, values: npt.NDArray[Any]) -> 
     """Samples without a value are no group: they may belong to any."""
     without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
     with suppress(SchemaError):
-        without |= ~np.asarray(dataset.column(f"{by}_valid"))
+        valid = np.asarray(dataset.column(f"{by}_valid"))
+        if valid.dtype == np.bool_ and valid.ndim == 1:  # a column of the user's own may be called so
+            without |= ~valid
     if without.any():
         raise UsageError(
             f"by: expected a value of {by!r} in every sample, found none in {np.count_nonzero(without)} of {len(values)}, so nothing "

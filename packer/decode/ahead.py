@@ -71,7 +71,11 @@ class Ahead(Generic[T]):
         self._closed = True
         self._stop()
         self._room.release()
-        self._thread.join()
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self._thread.join()  # what the iterator reads from may be closed only then
+            raise
 
     def _run(self) -> None:
         try:

@@ -19,7 +19,7 @@ from packer.suffixes import is_video
 from shardspec.errors import ItemError
 
 FRAMES_AHEAD = 4
-"""Sampled frames that are decoded while the steps after this one work: those of the detector's next call."""
+"""Sampled frames that wait decoded while the steps after this one work: as many as the detector is given at a time."""
 
 _Take = Callable[[VideoReader], AbstractContextManager[Iterable[VideoFrame]]]
 

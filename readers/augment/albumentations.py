@@ -167,13 +167,15 @@ class Albumentations:
 
 
 def _as_opencv(mask: NDArray[Any], name: str) -> NDArray[Any]:
-    """A mask of the library's own, in a dtype that OpenCV, by which it moves pictures, has: no integers of more than 32 bits.
+    """A mask of the library's own, in a dtype that OpenCV, by which it moves pictures, takes: its values stay what they are.
 
     Raises
     ------
     UsageError
         A value does not fit.
     """
+    if mask.dtype in (np.bool_, np.float16):
+        return mask.astype(np.uint8 if mask.dtype == np.bool_ else np.float32)
     if mask.dtype.kind not in "iu" or np.can_cast(mask.dtype, np.int32):
         return mask.copy()
     limits = np.iinfo(np.int32)

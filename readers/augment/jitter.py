@@ -115,7 +115,11 @@ def _cut(picture: Picture, window: _Window, size: int, interpolation: int, clip:
     square = picture[window.top : window.top + window.side, window.left : window.left + window.side]
     if window.side == size:
         return square.copy()
-    if interpolation == cv2.INTER_NEAREST_EXACT and square.dtype != _BITS[square.itemsize]:
-        return _cut(picture.view(_BITS[square.itemsize]), window, size, interpolation, False).view(picture.dtype)
+    if interpolation == cv2.INTER_NEAREST_EXACT and square.dtype not in _BITS.values():
+        bits = _BITS.get(square.itemsize)
+        if bits is None:
+            places = (2 * np.arange(size) + 1) * window.side // (2 * size)
+            return square[places[:, None], places]
+        return _cut(picture.view(bits), window, size, interpolation, False).view(picture.dtype)
     resized = np.asarray(cv2.resize(square, (size, size), interpolation=interpolation))
     return resized.reshape(size, size, *picture.shape[2:])

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,3 +197,9 @@ def start_child(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 not_a_step = 3
+
+
+def tell_ahead(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Say in every sample whether its video is decoded in a thread of its own."""
+    for sample in samples:
+        yield {**sample, "ahead": any(thread.name == "ahead" for thread in threading.enumerate())}

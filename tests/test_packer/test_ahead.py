@@ -5,8 +5,12 @@ import weakref
 from pathlib import Path
 
 import pytest
+from support.media import write_video as write_moving
+from support.packed import read_samples
 from video_files import MP4_INDEX_FIRST, write_video
 
+import packer
+from packer import resources
 from packer.decode.ahead import Ahead
 from packer.decode.sampling import Sampling
 from packer.decode.video import VideoReader
@@ -160,3 +164,33 @@ def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):
     assert next(samples)["frame"] == 0
     samples.close()
     assert not any(thread.name == "ahead" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "spare"), [(1, 1, False), (2, 1, True), (2, 2, False), (5, 3, False), (16, 8, True)]
+)
+def test_a_worker_has_a_core_to_spare_if_there_are_two_for_each(monkeypatch, cores, workers, spare):
+    monkeypatch.setattr(resources, "usable_cores", lambda: cores)
+    assert resources.has_core_to_spare(workers) == spare
+
+
+def test_builds_decode_ahead_where_there_is_a_core_to_spare_and_give_the_same(monkeypatch, tmp_path):
+    for number in range(3):
+        write_moving(tmp_path / "in" / f"{number}.mp4", frames=12)
+    asked, found = [], {}
+    for spare in (False, True):
+        for module in ("packer.job", "packer.job_session"):
+            monkeypatch.setattr(
+                f"{module}.has_core_to_spare", lambda workers, spare=spare: asked.append(workers) or spare
+            )
+        for engine in ("processes", "inline"):
+            out = tmp_path / f"{engine}-{spare}"
+            steps = ["decode", "support.steps:tell_ahead"]
+            packer.build(tmp_path / "in", out, steps=steps, every=2, engine=engine, progress=False)
+            samples = read_samples(out)
+            assert len(samples) == 18
+            # The thread of a short video may be through before its last samples are taken.
+            assert [bool(sample["ahead"]) for sample in samples[::6]] == [spare] * 3
+            found[engine, spare] = [(sample["key"], sample["frame"], sample["image"].tobytes()) for sample in samples]
+    assert all(samples == found["inline", False] for samples in found.values())
+    assert set(asked) == {1}  # three short videos are one task, and so one worker's

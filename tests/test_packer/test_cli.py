@@ -349,7 +349,11 @@ def test_rows_that_name_one_file_are_told(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     table.write_text("path,label\na.png,x\nb.png,x\na.png,y\na.png,x\n")
     done = run_packer("build", table, tmp_path / "out")
-    assert "1 file named by several rows, such as 'a.png' by 3: each row is packed" in done.stderr
+    told = "1 file named by several rows, such as 'a.png' by 3: each row is packed"
+    assert told in done.stderr
+    assert told in run_packer("build", table, tmp_path / "dry", "--dry-run").stdout
+    done = run_packer("build", table, tmp_path / "two", "--limit", 2)
+    assert "several rows" not in done.stderr
     table.write_text("path,label\na.png,x\nb.png,x\n")
     done = run_packer("build", table, tmp_path / "single")
     assert "several rows" not in done.stderr

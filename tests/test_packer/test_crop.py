@@ -1,3 +1,5 @@
+import tracemalloc
+
 import cv2
 import numpy as np
 import pytest
@@ -218,3 +220,25 @@ def test_warped_points_land_where_the_matrix_says():
         ys, xs = np.mgrid[:120, :120] + 0.5
         found = [(crop * xs).sum() / crop.sum(), (crop * ys).sum() / crop.sum()]
         np.testing.assert_allclose(found, [60, 60], atol=0.15)
+
+
+def test_a_square_that_is_mostly_outside_the_frame_is_not_made_as_a_whole():
+    frame = np.full((40, 60, 3), 200, np.uint8)
+    matrix = crop_matrix((-30_000, -30_000, 30, 20), 0, 112)
+    tracemalloc.start()
+    try:
+        crop = cut(frame, matrix, 112)
+        assert tracemalloc.get_traced_memory()[1] < 10**7  # all of it has 2.7 GB
+    finally:
+        tracemalloc.stop()
+    assert not crop[:-1, :-1].any()
+
+
+@pytest.mark.parametrize("visible", [20, 60, 100])
+def test_a_square_beyond_the_frame_is_cut_alike_whatever_is_seen_of_it(visible):
+    corner = ASTRONAUT[-visible:, -visible:]
+    matrix = crop_matrix((0, 0, 300, 300), 0, 112)
+    whole = np.zeros((300, 300, 3), np.uint8)
+    whole[:visible, :visible] = corner
+    difference = np.abs(cut(np.ascontiguousarray(corner), matrix, 112).astype(int) - cut(whole, matrix, 112))
+    assert difference.max() <= 1

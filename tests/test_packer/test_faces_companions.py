@@ -16,6 +16,7 @@ from support.packed import check_whole, encoded_values, fingerprints, read_sampl
 import packer
 from packer.decode.sampling import Sampling
 from packer.decode.video import VideoReader
+from packer.detect import Detector
 from packer.geometry.crop import cut
 from packer.geometry.nearest import pick
 from shardspec.errors import UsageError
@@ -148,6 +149,25 @@ class TestBoxesFrom:
         (frames,) = lines_of(tmp_path / "out", "frames")
         assert "no whole frame of that index in 'cut.mp4', whose boxes are taken" in frames["reason"]
         assert len(frames["frames"]) + len(samples) == 30
+
+    def test_an_original_is_searched_once_for_forgeries_of_any_length(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_frames(folder / "cropped.mp4", views(FRAMES - 1, faceless=FACELESS_FRAMES))
+        searched: list[int] = []
+        detect = Detector.detect
+
+        def count(self: Detector, frames: Any) -> Any:
+            searched.append(len(frames))
+            return detect(self, frames)
+
+        monkeypatch.setattr(Detector, "detect", count)
+        rows = [{"path": "original.mp4", "original": ""}]
+        rows += [{"path": path, "original": "original.mp4"} for path in ("forged.mp4", "cropped.mp4", "short.mp4")]
+        samples = build(folder, tmp_path / "out", rows, boxes_from="original", every=1)
+        assert sum(searched) == FRAMES
+        lengths = [len(of(samples, row["path"])) for row in rows]
+        assert lengths[0] == lengths[1] == lengths[2] + 1 > lengths[3] == 7
 
     def test_what_a_worker_knew_before_decides_nothing(self, folder: Path, tmp_path: Path) -> None:
         write_frames(folder / "hurt.mp4", views(60), container=FAST_START)

@@ -153,15 +153,17 @@ class TestTable:
         assert "expected a box that touches the frame (870 x 512), found" in damage["reason"]
 
     @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-    @pytest.mark.parametrize(("name", "meant"), [("scores", "score"), ("Score", "score"), ("tracks", "track")])
+    @pytest.mark.parametrize(("name", "meant"), [("scores", "score"), ("Track", "track"), ("NOSE_TIP_X", "nose_tip_x")])
     def test_a_misspelt_column_is_refused(
         self, source: Path, detected: Samples, tmp_path: Path, kind: str, name: str, meant: str
     ) -> None:
-        rows = [{**row, "source": "x", "class": 1} for row in rows_of(detected, track=False)]
-        rows = [{key: value for key, value in row.items() if key != "score"} for row in rows]
+        rows = [{**row, "source": "x", "core": 1} for row in rows_of(detected, track=False)]
+        rows = [{key: value for key, value in row.items() if key not in ("score", *POINTS)} for row in rows]
         build(source, tmp_path / "fine", boxes=str(write_table(tmp_path / f"fine.{kind}", rows)))
         table = write_table(tmp_path / f"boxes.{kind}", [{**row, name: 0.5} for row in rows])
-        with pytest.raises(UsageError, match=f"expected no column {name!r}; did you mean {meant!r}"):
+        with pytest.raises(
+            UsageError, match=f"expected no column {name!r}, which nothing reads; did you mean {meant!r}"
+        ):
             build(source, tmp_path / "out", boxes=str(table))
 
     def test_tracks_are_taken_as_given(self, source: Path, detected: Samples, tmp_path: Path) -> None:

@@ -224,3 +224,14 @@ def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().out
     assert "LEAK: 1 value of original in more than one (4 samples without a value not compared)" in told
     assert "'b.mp4': 1 sample in" in told
+
+
+@pytest.mark.parametrize("own", [["no", "yes", "no"], [0, 1, 0]])
+def test_a_column_of_ones_own_called_valid_is_left_alone(tmp_path: Path, own: list[Any]) -> None:
+    rows = [
+        {"image": np.full((8, 8, 3), number, np.uint8), "person": name, "person_valid": own[number]}
+        for number, name in enumerate("abc")
+    ]
+    packer.build(rows, tmp_path / "people", **QUIET)
+    parts = split(tmp_path / "people", tmp_path / "out", by="person", ratios={"train": 0.7, "test": 0.3}, **QUIET)
+    assert sorted(part.samples for part in parts) == [1, 2]

@@ -112,6 +112,18 @@ def test_samples_without_a_value_are_in_no_group(tmp_path, kind):
     assert set(halves[0].column("person")).isdisjoint(halves[1].column("person"))
 
 
+@pytest.mark.parametrize("valid", ["number", "text"])
+def test_a_users_own_column_of_that_name_is_no_validity(tmp_path, valid):
+    kind = text("person_valid") if valid == "text" else fixed("person_valid", "<i8")
+    columns = {
+        "key": [f"{i:08d}-000000" for i in range(4)],
+        "person": ["a", "b", "c", "d"],
+        "person_valid": ["", "no", "yes", "no"] if valid == "text" else np.array([0, 0, 1, 0]),
+    }
+    write_dataset(tmp_path / "d", "npy", Schema((text("key"), text("person"), kind)), columns)
+    assert [len(part) for part in open_dataset(tmp_path / "d").split([0.5, 0.5], by="person")] == [2, 2]
+
+
 def test_parts_of_parts(raw_path):
     dataset = open_dataset(raw_path)
     part = dataset.subset(np.arange(0, 60, 2)).where(lambda label: label == 2, ["label"]).subset([3, 0])

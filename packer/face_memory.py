@@ -1,0 +1,66 @@
+"""What a worker remembers of the faces in the files that it searched last."""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from packer.frame_faces import FrameFaces
+from packer.item import Item, ItemFile
+
+__all__ = ["KEPT_FRAMES", "FaceMemory", "KnownFaces", "KnownFrame"]
+
+KEPT_FRAMES = 20_000
+"""Frames whose faces a worker remembers: about 1 KB each."""
+
+
+class KnownFrame(NamedTuple):
+    """The faces of a frame, and the frame's shape."""
+
+    shape: tuple[int, ...]
+    faces: FrameFaces
+
+
+class KnownFaces(NamedTuple):
+    """The faces of one file by frame, to be added to. Nothing of it depends on who found them.
+
+    Attributes
+    ----------
+    by_pass : dict of int to KnownFrame
+        Of frames that a pass over the same sampled frames gives: for these the file need not be read again.
+    by_frame : dict of int to KnownFrame
+        Of frames that any pass gave. A frame looks the same in each, but of a damaged file another pass may lack it.
+    """
+
+    by_pass: dict[int, KnownFrame]
+    by_frame: dict[int, KnownFrame]
+
+    def add(self, frame: int, known: KnownFrame) -> None:
+        """Remember a frame that was given."""
+        self.by_pass[frame] = self.by_frame[frame] = known
+
+
+class FaceMemory:
+    """The faces of files, of which the one that was not asked for the longest is forgotten first."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[str | None, int, int], dict[int, KnownFrame]] = OrderedDict()
+        self._passes: dict[tuple[str | None, int, int], dict[tuple[int, ...] | None, dict[int, KnownFrame]]] = {}
+
+    def of_file(self, file: Item | ItemFile, sampled: tuple[int, ...] | None) -> KnownFaces:
+        """What is known of a file.
+
+        Parameters
+        ----------
+        file : Item or ItemFile
+        sampled : tuple of int or None
+            The frames of the pass, None for all or for a picture.
+        """
+        key = (file.path, file.bytes, file.mtime_ns)
+        frames = self._files.setdefault(key, {})
+        passes = self._passes.setdefault(key, {})
+        self._files.move_to_end(key)
+        total = sum(map(len, self._files.values()))
+        while total > KEPT_FRAMES and len(self._files) > 1:
+            oldest, forgotten = self._files.popitem(last=False)
+            del self._passes[oldest]
+            total -= len(forgotten)
+        return KnownFaces(passes.setdefault(sampled, {}), frames)
