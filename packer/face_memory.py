@@ -6,7 +6,7 @@ from typing import NamedTuple
 from packer.frame_faces import FrameFaces
 from packer.item import Item, ItemFile
 
-__all__ = ["KEPT_FRAMES", "FaceMemory", "KnownFaces", "KnownFrame"]
+__all__ = ["FaceMemory", "KnownFaces", "KnownFrame"]
 
 KEPT_FRAMES = 20_000
 """Frames whose faces a worker remembers: about 1 KB each."""
@@ -38,12 +38,19 @@ class KnownFaces(NamedTuple):
         self.by_pass[frame] = self.by_frame[frame] = known
 
 
+class _File:
+    """The faces of a file: of all frames, and by the frames that a pass sampled."""
+
+    def __init__(self) -> None:
+        self.frames: dict[int, KnownFrame] = {}
+        self.passes: dict[tuple[int, ...] | None, dict[int, KnownFrame]] = {}
+
+
 class FaceMemory:
     """The faces of files, of which the one that was not asked for the longest is forgotten first."""
 
     def __init__(self) -> None:
-        self._files: OrderedDict[tuple[str | None, int, int], dict[int, KnownFrame]] = OrderedDict()
-        self._passes: dict[tuple[str | None, int, int], dict[tuple[int, ...] | None, dict[int, KnownFrame]]] = {}
+        self._files: OrderedDict[tuple[str | None, int, int], _File] = OrderedDict()
 
     def of_file(self, file: Item | ItemFile, sampled: tuple[int, ...] | None) -> KnownFaces:
         """What is known of a file.
@@ -55,12 +62,9 @@ class FaceMemory:
             The frames of the pass, None for all or for a picture.
         """
         key = (file.path, file.bytes, file.mtime_ns)
-        frames = self._files.setdefault(key, {})
-        passes = self._passes.setdefault(key, {})
+        known = self._files.setdefault(key, _File())
         self._files.move_to_end(key)
-        total = sum(map(len, self._files.values()))
+        total = sum(len(one.frames) for one in self._files.values())
         while total > KEPT_FRAMES and len(self._files) > 1:
-            oldest, forgotten = self._files.popitem(last=False)
-            del self._passes[oldest]
-            total -= len(forgotten)
-        return KnownFaces(passes.setdefault(sampled, {}), frames)
+            total -= len(self._files.popitem(last=False)[1].frames)
+        return KnownFaces(known.passes.setdefault(sampled, {}), known.frames)

@@ -173,19 +173,6 @@ class ClipDataset(SampleDataset):
         return rows
 
 
-def clips_of(
-    self: SampleDataset,
-    length: int,
-    stride: int = 1,
-    by: str | None = "track",
-    once: Sequence[str] = ONCE,
-    max_step: int | None = None,
-    transform: AnyTransform | None = None,
-) -> ClipDataset:
-    """Clips of consecutive samples of one video, or of one track in it (`ClipDataset`). A method of datasets and of their parts."""
-    return ClipDataset(self, length, stride, by, once, max_step, transform)
-
-
 def _groups(base: SampleDataset, by: str | None, with_label: bool) -> IntArray:
     """A number for each sample that is one for what may be a clip together, −1 where it may not: int64, (N,)."""
     items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))

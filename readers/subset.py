@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_number
 from readers.blocks import MIN_BLOCK_ROWS, Blocks
-from readers.clips import clips_of
+from readers.clips import ONCE, ClipDataset
 from readers.order import Picks
 from readers.permutation import Permutation
 from readers.samples import SampleDataset
@@ -26,7 +26,17 @@ _SPLIT_TAG = 0x73706C6974
 class DivisibleDataset(SampleDataset):
     """A dataset of which parts can be taken, and parts of these."""
 
-    clips = clips_of
+    def clips(
+        self,
+        length: int,
+        stride: int = 1,
+        by: str | None = "track",
+        once: Sequence[str] = ONCE,
+        max_step: int | None = None,
+        transform: AnyTransform | None = None,
+    ) -> ClipDataset:
+        """Clips of consecutive samples of one video, or of one track in it (`readers.clips.ClipDataset`)."""
+        return ClipDataset(self, length, stride, by, once, max_step, transform)
 
     def subset(self, rows: npt.ArrayLike) -> "Subset":
         """Some rows of this dataset, in the given order."""

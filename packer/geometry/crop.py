@@ -105,7 +105,7 @@ def cut(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.ui
     left, top, side = -shift_x / scale, -shift_y / scale, size / scale
     whole = [round(value) for value in (left, top, side)]
     if max(abs(left - whole[0]), abs(top - whole[1]), abs(side - whole[2])) < _WHOLE:
-        across, down = (_visible(start, whole[2], end) for start, end in zip(whole, frame.shape[1::-1], strict=False))
+        across, down = _visible(whole[0], whole[2], frame.shape[1]), _visible(whole[1], whole[2], frame.shape[0])
         if whole[2] ** 2 <= _MOST_BLACK * across * down:
             return _cut_whole(frame, whole[0], whole[1], whole[2], size)
     return _cut_fractional(frame, left, top, side, size)

@@ -1,10 +1,10 @@
 """``decode``: an item becomes its picture, or the sampled frames of its video."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from packer.decode.ahead import Ahead
+from packer.decode.ahead import run_ahead
 from packer.decode.errors import PictureError, VideoError
 from packer.decode.picture import decode_picture
 from packer.decode.sampling import Sampling
@@ -72,7 +72,7 @@ def _take(video: VideoReader) -> AbstractContextManager[Iterable[VideoFrame]]:
 
 
 def _take_ahead(video: VideoReader) -> AbstractContextManager[Iterable[VideoFrame]]:
-    return Ahead(iter(video), FRAMES_AHEAD, video.stop)
+    return closing(run_ahead(iter(video), FRAMES_AHEAD, video.stop))
 
 
 def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take) -> Iterator[Sample]:

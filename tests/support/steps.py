@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from packer.decode.ahead import THREAD_NAME
+
 LOG = "PACKER_TEST_LOG"
 """The environment variable that names the log file; it is no part of the recipe, so that recipes stay the same."""
 
@@ -202,4 +204,4 @@ not_a_step = 3
 def tell_ahead(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Say in every sample whether its video is decoded in a thread of its own."""
     for sample in samples:
-        yield {**sample, "ahead": any(thread.name == "ahead" for thread in threading.enumerate())}
+        yield {**sample, "ahead": any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())}

@@ -2,6 +2,7 @@ import gc
 import itertools
 import threading
 import weakref
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from video_files import MP4_INDEX_FIRST, write_video
 
 import packer
 from packer import resources
-from packer.decode.ahead import Ahead
+from packer.decode.ahead import THREAD_NAME, run_ahead
 from packer.decode.sampling import Sampling
 from packer.decode.video import VideoReader
 from packer.equipment import Equipment
@@ -28,9 +29,8 @@ def nothing():
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
 def test_it_gives_the_items_in_their_order(depth):
-    with Ahead(iter(range(50)), depth, nothing) as ahead:
-        assert list(ahead) == list(range(50))
-        assert list(ahead) == []
+    assert list(run_ahead(iter(range(50)), depth, nothing)) == list(range(50))
+    assert list(run_ahead(iter(()), depth, nothing)) == []
 
 
 def test_it_works_in_another_thread_and_no_further_than_its_depth():
@@ -43,9 +43,9 @@ def test_it_works_in_another_thread_and_no_further_than_its_depth():
                 enough.set()
             yield number
 
-    with Ahead(items(), 4, nothing) as ahead:
+    with closing(run_ahead(items(), 4, nothing)) as ahead:
+        assert next(ahead) == 0
         enough.wait()
-        assert next(iter(ahead)) == 0
     assert 4 <= len(made) <= 5
     assert threading.current_thread() not in made
 
@@ -56,32 +56,33 @@ def test_an_error_comes_after_the_items_before_it():
         yield 2
         raise ValueError("the third")
 
-    with Ahead(items(), 4, nothing) as ahead:
-        taken = iter(ahead)
-        assert [next(taken), next(taken)] == [1, 2]
+    with closing(run_ahead(items(), 4, nothing)) as ahead:
+        assert [next(ahead), next(ahead)] == [1, 2]
         with pytest.raises(ValueError, match="the third"):
-            next(taken)
+            next(ahead)
 
 
 def test_closing_ends_a_thread_that_waits_for_room():
     source = itertools.count()
-    ahead = Ahead(source, 2, nothing)
-    assert next(iter(ahead)) == 0
+    ahead = run_ahead(source, 2, nothing)
+    assert next(ahead) == 0
     ahead.close()
     ahead.close()
-    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+    assert not any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
 
 
-def test_closing_ends_an_iterator_that_gives_nothing():
+def test_closing_ends_an_iterator_that_gives_nothing_more():
     stopped = threading.Event()
 
     def items():
+        yield 0
         while not stopped.is_set():
             pass
-        yield from ()
 
-    Ahead(items(), 2, stopped.set).close()
-    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+    ahead = run_ahead(items(), 2, stopped.set)
+    assert next(ahead) == 0
+    ahead.close()
+    assert not any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
 
 
 def test_a_stopped_video_ends(tmp_path):
@@ -134,24 +135,27 @@ def test_a_step_that_fails_closes_the_video_at_once(tmp_path, ahead):
     pipeline = Pipeline(Recipe(steps=("decode", "fail")), {"fail": fail}, Equipment(decodes_ahead=ahead))
     with pytest.raises(StepError, match="ValueError: 0"):
         list(pipeline.run(Item(0, path.name, path=str(path)), ItemReport(path.name)))
-    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+    assert not any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
     if Path("/proc/self/fd").is_dir():
         assert str(path) not in [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+
+
+class OddError(Exception):
+    """One that weak references can name."""
 
 
 def test_nothing_holds_on_to_an_error():
     def items():
         yield from ()
-        raise ValueError("at once")
+        raise OddError
 
     gc.disable()
     try:
-        ahead = Ahead(items(), 2, nothing)
-        with pytest.raises(ValueError, match="at once"):
-            next(iter(ahead))
-        ahead.close()
-        gone = weakref.ref(ahead)
-        del ahead
+        with closing(run_ahead(items(), 2, nothing)) as ahead:
+            try:
+                next(ahead)
+            except OddError as error:
+                gone = weakref.ref(error)
         assert gone() is None
     finally:
         gc.enable()
@@ -163,7 +167,7 @@ def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):
     samples = step(iter([{ITEM: Item(0, path.name, path=str(path)), REPORT: ItemReport(path.name)}]))
     assert next(samples)["frame"] == 0
     samples.close()
-    assert not any(thread.name == "ahead" for thread in threading.enumerate())
+    assert not any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(
