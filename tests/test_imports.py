@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from support.command import environment
 
-from packer.pipeline import STEPS
+from packer.steps.chain import STEPS
 from shardspec.formats import FORMATS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -27,167 +27,26 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "packer": ("shardspec", "packer", "readers.formats"),
 }
 
-PACKER_TOP = (
-    "packer.__main__",
-    "packer.api",
-    "packer.assemble",
-    "packer.cli",
-    "packer.command_line",
-    "packer.commands",
-    "packer.commit",
-    "packer.convert",
-    "packer.detector_process",
-    "packer.engines",
-    "packer.estimate",
-    "packer.export",
-    "packer.folder",
-    "packer.job",
-    "packer.job_session",
-    "packer.merge",
-    "packer.part",
-    "packer.part_rows",
-    "packer.plan",
-    "packer.preview",
-    "packer.row_job",
-    "packer.row_plan",
-    "packer.row_reports",
-    "packer.row_work",
-    "packer.schedule",
-    "packer.shard_stage",
-    "packer.split",
-    "packer.units",
-    "packer.verify",
-    "packer.work",
-    "packer.worker",
-    "packer.workspace",
-)
-"""What runs a build. Nothing that a build is made of knows it."""
-
-LEAVES = frozenset({"packer.byte_sizes", "packer.option_values", "packer.unread_options"})
-"""Import nothing of their package, so every layer may import them."""
+FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
+    "packer": (("recipe", "workspace", "vision"), "assembly", "sources", "steps", "jobs", "builds", "packed", "cli"),
+    "readers": (("arguments", "formats"), "seeding", "order", "decode", "dataset", ("augment", "loader"), "lightning"),
+}
+"""The stages of a package from the ground up. Each imports only what stands below it; neighbours do not know each other."""
 
 MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
-    # cli -> job -> plan, worker, assemble -> recipe
-    "packer.byte_sizes": ("packer",),
-    "packer.option_values": ("packer",),
-    "packer.unread_options": ("packer",),
-    "packer.recipe": ("packer",),
-    "packer.options": ("packer",),
-    "packer.item": ("packer",),
-    "packer.plan": (
-        "packer.api",
-        "packer.assemble",
-        "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.work",
-    ),
-    "packer.assemble": (
-        "packer.api",
-        "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.work",
-        "packer.engines",
-    ),
-    "packer.work": (
-        "packer.api",
-        "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.engines",
-        "packer.schedule",
-    ),
-    "packer.worker": (
-        "packer.api",
-        "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.engines",
-    ),
-    "packer.engines": (
-        "packer.api",
-        "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.schedule",
-    ),
-    "packer.schedule": ("packer.api", "packer.cli", "packer.commands", "packer.job"),
-    "packer.job": ("packer.api", "packer.cli", "packer.commands"),
-    # sources, steps and writers know none of them, nor each other
-    "packer.sources": (
-        *PACKER_TOP,
-        "packer.steps",
-        "packer.writers",
-        "packer.detect",
-        "packer.decode",
-    ),
-    "packer.steps": (*PACKER_TOP, "packer.sources", "packer.writers", "readers"),
-    "packer.writers": (
-        *PACKER_TOP,
-        "packer.sources",
-        "packer.steps",
-        "packer.recipe",
-        "packer.item",
-        "readers",
-    ),
     # what steps are made of could stand alone
-    "packer.decode": (
-        *PACKER_TOP,
-        "packer.steps",
-        "packer.recipe",
-        "packer.item",
-        "packer.detect",
-        "packer.geometry",
-    ),
-    "packer.detect": (
-        *PACKER_TOP,
-        "packer.steps",
-        "packer.recipe",
-        "packer.item",
-        "packer.decode",
-    ),
-    "packer.geometry": (
-        *PACKER_TOP,
-        "packer.steps",
-        "packer.recipe",
-        "packer.item",
-        "packer.decode",
-        "packer.detect",
-    ),
-    "packer.landmarks": (
-        *PACKER_TOP,
-        "packer.steps",
-        "packer.recipe",
-        "packer.item",
-        "packer.decode",
-    ),
-    # loader -> datasets -> order, formats
-    "readers.formats": (
-        "readers.augment",
-        "readers.datasets",
-        "readers.loader",
-        "readers.order",
-        "readers.sampler",
-    ),
-    "readers.augment": (
-        "readers.datasets",
-        "readers.loader",
-        "readers.formats",
-        "readers.shards",
-    ),
-    "readers.order": (
-        "readers.datasets",
-        "readers.loader",
-        "readers.formats",
-        "readers.augment",
-        "readers.shards",
-    ),
-    "readers.datasets": ("readers.loader",),
+    "packer.vision.decode": ("packer.vision.detect", "packer.vision.geometry", "packer.vision.landmarks"),
+    "packer.vision.detect": ("packer.vision.decode",),
+    "packer.vision.geometry": ("packer.vision.decode", "packer.vision.detect"),
+    "packer.vision.landmarks": ("packer.vision.decode",),
     # the contract is data: only the codecs know libraries, and nothing but the layout knows folders
     "shardspec.schema": ("shardspec.manifest", "shardspec.layout", "shardspec.codecs"),
     "shardspec.manifest": ("shardspec.layout", "shardspec.codecs"),
 }
+"""What the floors do not say."""
+
+MOST_ENTRIES = 15
+"""Modules and folders side by side in a package, its `__init__` aside."""
 
 HEAVY = (
     "PIL",
@@ -292,8 +151,8 @@ def is_ours(name: str) -> bool:
 
 
 def test_the_scan_sees_what_it_should() -> None:
-    assert {"packer.job", "readers.order", "shardspec.schema", "shardspec"} <= set(modules())
-    assert any(i.by == "packer.api" and i.target == "packer.job" for i in imports())
+    assert {"packer.builds.job", "readers.order.order", "shardspec.schema", "shardspec"} <= set(modules())
+    assert any(i.by == "packer.builds.build" and i.target == "packer.builds.job" for i in imports())
     assert any(i.by == "packer" and i.types_only for i in imports())
 
 
@@ -309,24 +168,51 @@ def test_packages_import_in_one_direction(package: str) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("package", sorted(FLOORS))
+def test_a_stage_imports_only_what_stands_below_it(package: str) -> None:
+    height = {
+        f"{package}.{stage}": number
+        for number, floor in enumerate(FLOORS[package])
+        for stage in ([floor] if isinstance(floor, str) else floor)
+    }
+
+    def stage_of(module: str) -> str | None:
+        return next((stage for stage in height if is_below(module, stage)), None)
+
+    no_floor = {name for name in modules() if is_below(name, package) and stage_of(name) is None}
+    assert no_floor <= {package, f"{package}.__main__"}
+    assert {stage_of(name) for name in modules()} >= set(height), "a floor names a stage that is gone"
+    wrong = []
+    for i in imports():
+        by, target = stage_of(i.by), stage_of(i.target)
+        if by is not None and target is not None and by != target and height[target] >= height[by]:
+            wrong.append(str(i))
+    assert not wrong
+
+
 @pytest.mark.parametrize("name", sorted(MUST_NOT_IMPORT))
-def test_layers_inside_a_package(name: str) -> None:
+def test_layers_inside_a_stage(name: str) -> None:
     assert any(is_below(module, name) for module in modules()), f"the table of layers names {name}, which is gone"
     wrong = [
         str(i)
         for i in imports()
-        if is_below(i.by, name)
-        and not is_below(i.target, name)
-        and i.target not in LEAVES
-        and any(is_below(i.target, forbidden) for forbidden in MUST_NOT_IMPORT[name])
+        if is_below(i.by, name) and any(is_below(i.target, forbidden) for forbidden in MUST_NOT_IMPORT[name])
     ]
     assert not wrong
+
+
+def test_no_package_shows_more_than_fits_one_look() -> None:
+    shown = {
+        package: {name for name in modules() if name.rpartition(".")[0] == package} - {f"{package}.__main__"}
+        for package in {name.rpartition(".")[0] for name in modules()} - {""}
+    }
+    assert {package: len(names) for package, names in shown.items() if len(names) > MOST_ENTRIES} == {}
 
 
 def test_sources_steps_writers_and_engines_do_not_know_their_neighbours() -> None:
     named = {entry.target.split(":")[0] for entry in STEPS.values()}
     named |= {format.writer.target.split(":")[0] for format in FORMATS.values()}
-    named |= {"packer.engines.inline", "packer.engines.processes"}
+    named |= {"packer.jobs.engines.inline", "packer.jobs.engines.processes"}
     named |= {name for name in modules() if is_below(name, "packer.sources")} - {"packer.sources.base"}
     wrong = {(i.by, i.target) for i in imports() if i.target in named and i.by in named and i.by != i.target}
     # A table is a list of rows that lies in a file.
@@ -450,7 +336,7 @@ def test_the_command_answers_help_without_heavy_libraries() -> None:
         assert not loaded_by(code) & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["readers", "readers.formats", "readers.order", "readers.formats.npy"])
+@pytest.mark.parametrize("name", ["readers", "readers.formats", "readers.order.order", "readers.formats.npy"])
 def test_reading_parts_that_need_no_torch_load_none(name: str) -> None:
     assert not loaded_by(f"import {name}") & {
         "torch",

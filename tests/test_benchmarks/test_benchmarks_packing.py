@@ -1,0 +1,67 @@
+"""The benchmarks of packing and of the formats run on a little, and measure what they say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.face_source import views, write_frames
+from support.ranks import run_script
+
+from shardspec.formats import FORMATS
+
+ROOT = Path(__file__).parents[2]
+FRAMES = 6
+
+
+def run(script: str, folder: Path, *arguments: object) -> dict[str, Any]:
+    """The document of a run."""
+    out = folder / f"{script}.json"
+    run_script("-m", f"benchmarks.{script}", *arguments, "--json", out)
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_frames(tmp_path_factory.mktemp("video") / "face.mp4", views(FRAMES))
+
+
+def test_both_ways_of_packing_faces_cut_the_same_ones(video: Path, tmp_path: Path) -> None:
+    pytest.importorskip("facenet_pytorch")
+    options = ("--every", 2, "--copies", 1, "--runs", 1, "--workers", 1)
+    found = run("pack_faces", tmp_path, video, *options)
+    (group,) = found["groups"]
+    (turn,) = group["runs"]
+    for way in ("loop", "build"):
+        assert (turn[way]["frames"], turn[way]["faces"]) == (FRAMES // 2, FRAMES // 2)
+        assert group[way]["frames_per_s_without_start"] > group[way]["frames_per_s"] > 0
+        assert set(found["stages"][way]) == {"decode", "detect", "crop", "encode"}
+
+
+def test_a_build_that_fails_gives_no_figure(tmp_path: Path) -> None:
+    pytest.importorskip("facenet_pytorch")
+    faceless = write_frames(tmp_path / "coffee.mp4", views(FRAMES, faceless=range(FRAMES)))
+    options = ("--every", "2", "--copies", "1", "--runs", "1", "--workers", "1")
+    command = [sys.executable, "-m", "benchmarks.pack_faces", str(faceless), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ended with status 3" in done.stderr
+
+
+def test_every_detector_is_measured_on_the_same_faces(video: Path, tmp_path: Path) -> None:
+    pytest.importorskip("facenet_pytorch")
+    found = run("detector", tmp_path, video, "--frames", 4)
+    for row in found["rows"]:
+        assert row["faces"] == 4
+        assert row["missing"] == 0
+    assert set(found["process_rates"]) == {"1", "2"}
+
+
+def test_formats_are_measured_on_the_same_rows(tmp_path: Path) -> None:
+    found = run("formats", tmp_path, "--rows", 96, "--repeats", 1, "--folder", tmp_path)
+    for kind in ("raw", "jpeg"):
+        assert set(FORMATS) < set(found[kind])
+        assert all(found[kind][name]["random_later"] > 0 for name in FORMATS)

@@ -1,0 +1,204 @@
+"""The data module: two processes of DDP, resumes inside an epoch at other numbers of ranks, both kinds of loader."""
+
+import gc
+import json
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from support.batches import woven
+from support.ranks import run_script
+from test_readers.lightning_ddp import (
+    BATCH_SIZE,
+    LIGHTNINGS_WARNINGS,
+    SAMPLES,
+    SAVED_AFTER,
+    Recorder,
+    SaveInside,
+    expected_keys,
+    make_data,
+    make_trainer,
+)
+
+from readers import open_dataset
+from readers.lightning import PackedDataModule
+from shardspec.errors import UsageError
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
+
+SCRIPT = Path(__file__).parents[2] / "support" / "lightning_ddp.py"
+BATCHES = -(-SAMPLES // BATCH_SIZE)
+
+
+def seen_by(ranks: list[list[list[str]]]) -> list[str]:
+    """The samples of all ranks' batches in the order of the whole sequence."""
+    return woven([[key for batch in batches for key in batch] for batches in ranks])
+
+
+@pytest.fixture(scope="module")
+def ddp(jpeg_path, tmp_path_factory) -> Path:
+    """What two processes saw, and the checkpoint that they left."""
+    out = tmp_path_factory.mktemp("ddp")
+    done = run_script(SCRIPT, jpeg_path, out)
+    assert "not resumable" not in done.stderr
+    return out
+
+
+def results(out: Path, name: str) -> list[dict[str, object]]:
+    return [json.loads((out / f"{name}-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_two_ranks_share_out_every_epoch(ddp, jpeg_path, epoch):
+    found = results(ddp, "first")
+    assert [one["ranks"] for one in found] == [2, 2]
+    assert [one["steps"] for one in found] == [2 * 8, 2 * 8]
+    keys = seen_by([one["seen"][f"train {epoch}"] for one in found])
+    assert len(keys) == 60, "one sample is repeated, so that both ranks have 30"
+    assert keys[:SAMPLES] == expected_keys(jpeg_path, epoch)
+    assert keys[SAMPLES] == keys[0]
+    validated = seen_by([one["seen"][f"val {epoch}"] for one in found])
+    assert validated[:7] == [f"{i:08d}-000000" for i in range(7)]
+
+
+def test_a_resume_goes_on_with_the_next_sample_in_loaders_of_the_other_kind(ddp):
+    first, second = results(ddp, "first"), results(ddp, "second")
+    for before, after in zip(first, second, strict=True):
+        assert set(after["seen"]) == {"train 1", "val 1"}
+        assert after["seen"]["train 1"] == before["seen"]["train 1"][SAVED_AFTER:]
+        assert after["seen"]["val 1"] == before["seen"]["val 1"]
+        assert after["steps"] == before["steps"]
+
+
+def test_one_rank_takes_over_from_two(ddp, jpeg_path, tmp_path):
+    model = Recorder()
+    trainer = make_trainer(tmp_path, max_epochs=3)
+    trainer.fit(model, datamodule=make_data(jpeg_path), ckpt_path=ddp / "inside.ckpt")
+    left = SAMPLES - SAVED_AFTER * 2 * BATCH_SIZE
+    assert [len(batch) for batch in model.seen["train 1"]] == [BATCH_SIZE] * (left // BATCH_SIZE) + [left % BATCH_SIZE]
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[-left:]
+    assert seen_by([model.seen["train 2"]]) == expected_keys(jpeg_path, 2)
+    assert set(model.seen) == {"train 1", "val 1", "train 2", "val 2"}, "the resumed epoch is validated like any other"
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_the_loop_is_counted_and_not_what_was_read_ahead(jpeg_path, tmp_path, kind):
+    model = Recorder()
+    data = make_data(jpeg_path, kind, prefetch=4)
+    make_trainer(tmp_path, callbacks=[SaveInside(tmp_path / "inside.ckpt", 0)], max_epochs=1).fit(model, data)
+    assert data.state_dict()["consumed"] == SAMPLES
+    state = torch.load(tmp_path / "inside.ckpt", weights_only=True)["PackedDataModule"]
+    assert (state["epoch"], state["consumed"]) == (0, SAVED_AFTER * BATCH_SIZE)
+    resumed = Recorder()
+    again = make_data(jpeg_path, kind)
+    trainer = make_trainer(tmp_path, max_epochs=1)
+    trainer.fit(resumed, again, ckpt_path=tmp_path / "inside.ckpt")
+    assert resumed.seen["train 0"] == model.seen["train 0"][SAVED_AFTER:]
+    assert trainer.global_step == BATCHES
+    assert torch.equal(resumed.layer.weight, model.layer.weight)
+
+
+class SaveAt(Callback):
+    """Saves a checkpoint at a hook, once."""
+
+    def __init__(self, hook: str, path: Path) -> None:
+        setattr(self, hook, lambda trainer, *_: path.exists() or trainer.save_checkpoint(path))
+
+
+@pytest.mark.parametrize("hook", ["on_validation_end", "on_train_epoch_end", "on_fit_end"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_resume_at_an_epochs_end_begins_the_next(jpeg_path, tmp_path, drop_last, hook):
+    saver = SaveAt(hook, tmp_path / "end.ckpt")
+    make_trainer(tmp_path, max_epochs=1, callbacks=[saver]).fit(Recorder(), make_data(jpeg_path, drop_last=drop_last))
+    assert torch.load(tmp_path / "end.ckpt", weights_only=True)["PackedDataModule"]["consumed"] == SAMPLES
+    model = Recorder()
+    make_trainer(tmp_path).fit(model, make_data(jpeg_path, drop_last=drop_last), ckpt_path=tmp_path / "end.ckpt")
+    whole = SAMPLES // BATCH_SIZE * BATCH_SIZE if drop_last else SAMPLES
+    assert "train 0" not in model.seen
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)[:whole]
+
+
+def test_a_resume_with_other_batches_counts_them_anew(jpeg_path, tmp_path):
+    saver = SaveInside(tmp_path / "inside.ckpt", 0)
+    make_trainer(tmp_path, callbacks=[saver], max_epochs=1).fit(Recorder(), make_data(jpeg_path))
+    model = Recorder()
+    data = make_data(jpeg_path, batch_size=9)
+    make_trainer(tmp_path).fit(model, data, ckpt_path=tmp_path / "inside.ckpt")
+    left = SAMPLES - SAVED_AFTER * BATCH_SIZE
+    assert [len(batch) for batch in model.seen["train 0"]] == [9] * (left // 9) + [left % 9]
+    assert seen_by([model.seen["train 0"]]) == expected_keys(jpeg_path, 0)[-left:]
+    assert seen_by([model.seen["train 1"]]) == expected_keys(jpeg_path, 1)
+    assert len(model.seen["train 1"]) == -(-SAMPLES // 9)
+
+
+def test_overfitting_takes_the_same_batches_every_epoch(jpeg_path, tmp_path):
+    model = Recorder()
+    with pytest.warns(UserWarning, match="turning off"):
+        make_trainer(tmp_path, overfit_batches=2).fit(model, make_data(jpeg_path))
+    assert model.seen["train 0"] == model.seen["train 1"]
+    assert seen_by([model.seen["train 0"]]) == [f"{i:08d}-000000" for i in range(2 * BATCH_SIZE)]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_loaders_that_lightning_drops_are_not_kept(jpeg_path, tmp_path, kind):
+    data = make_data(jpeg_path, kind)
+    make_trainer(tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1).fit(Recorder(), data)
+    kept = [weakref.ref(data.val_dataloader()) for _ in range(3)]
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3
+
+
+def test_options_go_where_they_belong(jpeg_path):
+    def mark(sample):
+        return {**sample, "mark": 1}
+
+    data = PackedDataModule(jpeg_path, jpeg_path, batch_size=8, fields=["key"], transform=mark, eval_batch_size=20)
+    assert set(next(iter(data.train_dataloader()))) == {"key", "mark"}
+    validation = data.val_dataloader()
+    assert [set(batch) for batch in validation] == [{"key"}] * 3
+    assert data.test_dataloader() == []
+    data.teardown("fit")
+    with pytest.raises(UsageError, match="closed at the end of the stage"):
+        iter(validation)
+
+
+class KeyPredictor(Recorder):
+    """Predicts each sample's key."""
+
+    def predict_step(self, batch, batch_idx):
+        return batch["key"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_predictions_come_in_stored_order(jpeg_path, tmp_path, kind):
+    predicted = open_dataset(jpeg_path, fields=["key"]).subset(range(19))
+    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, workers=1)
+    batches = make_trainer(tmp_path).predict(KeyPredictor(), datamodule=data)
+    assert [len(batch) for batch in batches] == [8, 8, 3]
+    assert [key for batch in batches for key in batch] == list(predicted.column("key"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: expected 1 or more, found 0"),
+        ({"eval_batch_size": "8"}, "eval_batch_size: expected an integer, found '8'"),
+        ({"workers": 0}, "workers: expected 1 or more, found 0"),
+        ({"workers": -1, "loader": "processes"}, "workers: expected 0 or more, found -1"),
+        ({"prefetch": 0}, "prefetch: expected 1 or more, found 0"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_at_once(jpeg_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        PackedDataModule(jpeg_path, **{"batch_size": 8, **options})
+
+
+def test_options_that_exclude_each_other_are_refused(jpeg_path):
+    with pytest.raises(UsageError, match="loader: expected 'threads' or 'processes', found 'fork'"):
+        PackedDataModule(jpeg_path, batch_size=8, loader="fork")
+    with pytest.raises(UsageError, match="batch_transform: expected none with loader='processes'"):
+        PackedDataModule(jpeg_path, batch_size=8, loader="processes", batch_transform=dict)
+    with pytest.raises(UsageError, match="fields, decode: expected none with a dataset that is open already"):
+        PackedDataModule(open_dataset(jpeg_path), batch_size=8, fields=["key"])
