@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.batches import woven
-from support.ranks import run_script
-from test_readers.lightning_ddp import (
+from support.lightning_ddp import (
     BATCH_SIZE,
     LIGHTNINGS_WARNINGS,
     Recorder,
@@ -15,8 +14,9 @@ from test_readers.lightning_ddp import (
     make_data,
     make_trainer,
 )
+from support.ranks import run_script
 
-from readers.order.order import stores
+from readers.order import stores
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 
@@ -26,8 +26,8 @@ _SCRIPT = """
 import json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from readers.order.order import stores
-from test_readers.lightning_ddp import Recorder, make_data, make_trainer
+from readers.order import stores
+from support.lightning_ddp import Recorder, make_data, make_trainer
 
 rank = int(os.environ.get("LOCAL_RANK", 0))
 stores.usable_memory = lambda: (10_000, 10**12)[rank]

@@ -9,8 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from support.batches import woven
-from support.ranks import run_script
-from test_readers.lightning_ddp import (
+from support.lightning_ddp import (
     BATCH_SIZE,
     LIGHTNINGS_WARNINGS,
     SAMPLES,
@@ -21,6 +20,7 @@ from test_readers.lightning_ddp import (
     make_data,
     make_trainer,
 )
+from support.ranks import run_script
 
 from readers import open_dataset
 from readers.lightning import PackedDataModule

@@ -17,7 +17,7 @@ from support.datasets import picture, text, write_dataset
 from torch.utils.data import random_split
 
 from readers import Loader, open_dataset
-from readers.loader.loader import threads as stages
+from readers.loader import threads as stages
 from shardspec.errors import CodecError, DatasetError, ReadTimeoutError, UsageError
 from shardspec.schema import Schema
 
