@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.estimate import Estimate, estimate
-from packer.builds.job import BuildResult, Job
+from packer.builds.job import BuildJob, BuildResult, check_rejects
+from packer.builds.listing import list_items
+from packer.builds.provenance import describe_runtime
+from packer.jobs.job import Job
+from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.sources.base import Source
@@ -15,7 +19,7 @@ from packer.sources.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
 from packer.sources.table import TABLE_SUFFIXES, TableSource
-from packer.steps.chain import Step
+from packer.steps.chain import Step, check_steps
 from shardspec.errors import UsageError
 
 OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
@@ -35,7 +39,7 @@ def build(
     out: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
-    progress: bool = True,
+    progress: bool | ProgressListener = True,
     **options: Any,
 ) -> BuildResult:
     """Pack a source into a dataset. Calling it again with the same arguments resumes, or finds that it is done.
@@ -49,8 +53,8 @@ def build(
         Folder of the dataset, new or empty, or of the build to go on with.
     recipe : Recipe, optional
         Instead of the recipe's options as keyword arguments.
-    progress : bool
-        Whether to show progress on standard error.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it (`packer.jobs.progress.ProgressListener`).
     **options
         Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may stand for a name.
 
@@ -61,11 +65,19 @@ def build(
     Raises
     ------
     UsageError
-        The call cannot be meant.
-    ResumeMismatchError, BuildLockedError, BuildError, TooManyRejectsError
-        See `packer.builds.job.Job.run`.
+        If the call is invalid.
+    ResumeMismatchError, BuildLockedError, BuildError
+        See `packer.jobs.job.Job.run`.
+    TooManyRejectsError
+        If it is finished, with more rejects than allowed, or if no item gave a sample.
     """
-    return Job(*_resolve(source, out, recipe, options), shown=progress).run()
+    opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
+    check_steps(chosen, functions)
+    plan = BuildJob(chosen, describe_runtime(chosen), list_items(opened, chosen), how, functions)
+    done = Job(plan, target, how, listener_of(progress)).run()
+    result = BuildResult(**vars(done), marked=plan.marked)
+    check_rejects(result, how)
+    return result
 
 
 def dry_run(
@@ -90,7 +102,7 @@ def dry_run(
     Raises
     ------
     UsageError
-        The call cannot be meant.
+        If the call is invalid.
     """
     return estimate(*_resolve(source, out, recipe, options))
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from packer.builds.listing import describe_repeats, list_items
 from packer.builds.part import Part
-from packer.builds.plan import Plan, make_plan
+from packer.builds.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
-from packer.builds.work import Work
-from packer.jobs.units import Unit
+from packer.builds.work import BuildWork
+from packer.jobs.plan import Unit
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
@@ -35,7 +35,7 @@ class Estimate:
 
     Attributes
     ----------
-    plan : Plan
+    plan : BuildPlan
     tried_items : int
         Items that were packed into a temporary folder to measure.
     tried_samples, tried_rejects : int
@@ -52,7 +52,7 @@ class Estimate:
         On the output's file system.
     """
 
-    plan: Plan
+    plan: BuildPlan
     tried_items: int
     tried_samples: int
     tried_rejects: int
@@ -96,12 +96,12 @@ class Estimate:
 def estimate(
     source: Source, out: Path, recipe: Recipe, options: BuildOptions, functions: Mapping[str, Step] | None = None
 ) -> Estimate:
-    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
+    """BuildPlan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
 
     Parameters
     ----------
     source, out, recipe, options, functions
-        See `packer.builds.job.Job`.
+        See `packer.builds.build.build`.
     """
     check_steps(recipe, functions or {})
     refuse_files(out)
@@ -185,7 +185,7 @@ def _spread(items: Sequence[Item]) -> list[Item]:
 def _pack(
     items: list[Item],
     recipe: Recipe,
-    plan: Plan,
+    plan: BuildPlan,
     folder: Path,
     functions: Mapping[str, Step] | None,
     equipment: Equipment,
@@ -196,7 +196,7 @@ def _pack(
     moved = [replace(item, index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
     space.items.write_text("".join(lines), "ascii")
-    work = Work(space, small, functions, dict(enumerate(moved)), equipment=equipment)
+    work = BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)
     work.prepare()
     started_s = time.perf_counter()
     for number in range(len(small.tasks)):

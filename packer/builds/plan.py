@@ -5,8 +5,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+from packer.jobs.plan import Task, describe_changes
 from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item
@@ -22,16 +23,8 @@ VIDEO_WEIGHT = 8
 """A video's bytes count so many times: each of them stands for far more pixels than a picture's."""
 
 
-class Task(NamedTuple):
-    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first one's line begins in the plan's items file."""
-
-    start: int
-    stop: int
-    offset: int
-
-
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What a build will do.
 
     Attributes
@@ -61,12 +54,12 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the bytes."""
-        decides = {"recipe": self.told_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
+        decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         return sha256_json({**decides, "classes": dict(self.classes)})
 
     @property
-    def told_recipe(self) -> dict[str, Any]:
-        """The recipe as the manifest tells it: of files by their names alone. Their digests stand in `runtime`."""
+    def manifest_recipe(self) -> dict[str, Any]:
+        """The recipe as the manifest has it: files by their names alone. Their digests stand in `runtime`."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
         return {**self.recipe, **{name: PurePath(self.recipe[name]).name for name in paths}}
 
@@ -78,21 +71,21 @@ class Plan:
     def made(self, manifest: Manifest) -> bool:
         """Whether a dataset is what this plan makes. A converted one keeps the fingerprint, but not the recipe."""
         last = manifest.generations[-1]
-        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.told_recipe)
+        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.manifest_recipe)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Plan":
+    def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
         """Read what `to_json` made."""
         values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint")}
         return cls(**{**values, "tasks": tuple(Task(*task) for task in document["tasks"])})
 
 
-def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[Plan, list[str]]:
+def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[BuildPlan, list[str]]:
     """Cut the items into tasks and take their fingerprint.
 
     Returns
     -------
-    plan : Plan
+    plan : BuildPlan
     lines : list of str
         The items as lines of the plan's items file.
     """
@@ -103,7 +96,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
         # In ASCII: a name may be no UTF-8.
         digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
         lines.append(_storable(item).to_line())
-    plan = Plan(
+    plan = BuildPlan(
         recipe=recipe.to_json(),
         runtime=dict(runtime),
         items=len(items),
@@ -149,7 +142,7 @@ def _storable(item: Item) -> Item:
     return replace(item, columns=_digest_columns(item))
 
 
-def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
+def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
     """What differs between two plans, in words: options, versions, items."""
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
@@ -168,8 +161,8 @@ def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines:
     return "; ".join(found) or "the order of the items"
 
 
-def describe_made(made: Manifest, before: Sequence[str] | None, new: Plan, new_lines: Sequence[str]) -> str:
-    """What differs between a finished dataset and a plan, in words, as far as the dataset tells.
+def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:
+    """What differs between a finished dataset and a plan, in words, as far as the dataset says.
 
     Parameters
     ----------
@@ -182,7 +175,7 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: Plan, new_l
     if isinstance(job, Mapping) and job.get("kind") != "convert":
         return f"it is a {job.get('kind')}, and this a {new.kind}"
     last = made.generations[-1]
-    found = describe_changes("option", last.recipe, new.told_recipe)
+    found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
     if before is not None:
         after = [Item.from_line(line).name for line in new_lines]
@@ -195,15 +188,6 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: Plan, new_l
 def _describe_items(names: Sequence[str], verb: str) -> list[str]:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [f"source: {names[0]!r}{more} {verb}"] if names else []
-
-
-def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Every key whose value has changed, in words."""
-    return [
-        f"{what} {key}: was {old.get(key)!r}, now {new.get(key)!r}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    ]
 
 
 def _differs(a: Item, b: Item) -> bool:

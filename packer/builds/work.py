@@ -7,8 +7,8 @@ from typing import Any
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.part import Part, PartWriter
-from packer.builds.plan import Plan, Task
-from packer.jobs.units import Progress, Unit, Verdicts
+from packer.builds.plan import BuildPlan
+from packer.jobs.plan import OnItem, Task, Unit, Verdicts
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport, read_items
 from packer.sources.packed_items import PACKED_KEY, sample_key
@@ -20,13 +20,13 @@ from packer.workspace.durable import writing
 from shardspec.errors import CodecError, SchemaError
 
 
-class Work:
-    """Does units in one workspace.
+class BuildWork:
+    """Does units in one workspace (`packer.jobs.plan.Work`).
 
     Parameters
     ----------
     workspace : Workspace
-    plan : Plan
+    plan : BuildPlan
     functions : dict of str to callable
         Steps passed as Python functions (inline engine only).
     live : sequence of Item
@@ -37,7 +37,7 @@ class Work:
     def __init__(
         self,
         workspace: Workspace,
-        plan: Plan,
+        plan: BuildPlan,
         functions: Mapping[str, Step] | None = None,
         live: Mapping[int, Item] | None = None,
         *,
@@ -54,9 +54,9 @@ class Work:
         self._shards = PlannedShards(workspace)
 
     @classmethod
-    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "Work":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "BuildWork":
         """The work of a workspace's plan."""
-        return cls(workspace, Plan.from_json(document), equipment=equipment)
+        return cls(workspace, BuildPlan.from_json(document), equipment=equipment)
 
     def prepare(self) -> None:
         """Load the steps and their models ahead of the first task."""
@@ -64,7 +64,7 @@ class Work:
             self._pipeline = Pipeline(self._recipe, self._functions, self._equipment)
             self._encoder = Encoder(self._recipe)
 
-    def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:
+    def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
         """Do one unit and return what the journal should say of it.
 
         Raises
@@ -85,9 +85,9 @@ class Work:
                 target, items = self.workspace.part(unit.number), list(self.items(task))
             with PartWriter(target) as part:
                 for item in items:
-                    progress("start", item.index, 0, "")
+                    on_item("start", item.index, 0, "")
                     report = self._item(item, part, verdicts)
-                    progress("end", item.index, report.samples, f"{report.step}: {report.reason}")
+                    on_item("end", item.index, report.samples, f"{report.step}: {report.reason}")
                 part.finish()
             return {"rows": sum(report.samples for report in part.reports)}
 

@@ -1,34 +1,36 @@
-"""What every job does in its output folder: enter it or resume, run units, write the shards, commit."""
+"""One job, whatever it makes: find it finished, or enter its folder or resume; run the tasks; cut; write the shards; commit."""
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from packer.assembly.plan import AssemblyPlan
-from packer.builds.plan import Task
+from packer.assembly.index import write_index
+from packer.assembly.plan import AssemblyPlan, plan_assembly
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.engines.inline import InlineEngine
 from packer.jobs.engines.processes import ProcessesEngine
+from packer.jobs.item_tally import ItemTally
 from packer.jobs.lost_worker import describe_lost
-from packer.jobs.progress import say
+from packer.jobs.plan import JobPlan, Made, Unit
+from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import Schedule
 from packer.jobs.shards import assemble_shards
-from packer.jobs.units import Unit, UnitWork
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
+from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably
-from packer.workspace.folder import begun_on, committed, make_room
+from packer.workspace.folder import begun_on, committed, locked, make_room
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, ResumeMismatchError
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.plurals import counted
 
@@ -67,212 +69,226 @@ class JobResult:
         return f"{counted(self.manifest.samples, 'sample')} in {cut} ({size / 1e6:.1f} MB)"
 
 
-class JobPlan(Protocol):
-    """What a job will do, as a resume compares it."""
-
-    @property
-    def kind(self) -> str:
-        """A key of `packer.jobs.worker.WORKS`."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of all that decides the bytes."""
-        ...
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Of units with items."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON, with ``kind`` and ``fingerprint``."""
-        ...
-
-    def made(self, manifest: Manifest) -> bool:
-        """Whether a dataset is what this plan makes."""
-        ...
-
-
-class JobSession:
-    """One call of a job. Its methods but `layout` and `workspace` are for the holder of the folder's lock.
+class Job:
+    """One plan, carried out in one folder.
 
     Parameters
     ----------
+    plan : JobPlan
     out : Path
-    preset : str
-        What a worker's memory is reckoned by (`packer.recipe.resources.count_workers`).
+        The dataset's folder.
     options : BuildOptions
-    shown : bool
-        Whether to show progress on standard error.
+    listener : ProgressListener
     """
 
-    def __init__(self, out: Path, preset: str, options: BuildOptions, *, shown: bool) -> None:
+    def __init__(self, plan: JobPlan, out: Path, options: BuildOptions, listener: ProgressListener) -> None:
+        self.plan = plan
         self.layout = Layout(out)
         self.workspace = Workspace(out / BUILD_FOLDER)
-        self.shown = shown
-        self._preset = preset
         self._options = options
+        self._listener = listener
         self._sessions = 1
         self._started_s = time.time()
 
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier call began this job."""
-        return self._sessions > 1
-
-    def find_finished(self, plan: JobPlan) -> Manifest | None:
-        """What this plan has made, where nothing else is under way: a look that needs no lock, so the folder may be read-only."""
-        if self._options.overwrite:
-            return None
-        with suppress(OSError, BuildError):  # told by who enters the folder
-            manifest = None if self.workspace.root.exists() else committed(self.layout)
-            return manifest if manifest is not None and plan.made(manifest) else None
-        return None
-
-    def enter(
-        self,
-        plan: JobPlan,
-        items: Iterable[str],
-        describe: Callable[[Mapping[str, Any]], str],
-        describe_made: Callable[[Manifest], str],
-    ) -> Manifest | None:
-        """Take up the folder: what this plan has made already is returned, what it has begun resumed, else it is begun.
-
-        Parameters
-        ----------
-        items : iterable of str
-            Lines of the plan's items file.
-        describe : callable
-            What differs from another plan of the same kind, given as JSON.
-        describe_made : callable
-            What differs from a finished dataset.
+    def run(self) -> JobResult:
+        """Do the job, or go on with it, or find that it is done.
 
         Raises
         ------
         UsageError, ResumeMismatchError
-            The folder holds something else.
+            If the folder holds something else than this plan's unfinished or finished job.
+        BuildLockedError
+            If another process is at work in the folder.
+        BuildError
+            If the job cannot go on. Running it again resumes.
         """
-        space, overwrite = self.workspace, self._options.overwrite
+        made = self._find_finished()
+        if made is None:
+            for line in self.plan.notes:
+                self._listener.on_message(line)
+            with locked(self.workspace):
+                made = self._enter()
+                if made is None:
+                    return JobResult(self.layout.root, self._make(), resumed=self._sessions > 1)
+        return JobResult(self.layout.root, made, resumed=True, found_finished=True)
+
+    def _find_finished(self) -> Manifest | None:
+        """What this plan has made, where nothing else is under way: a look that needs no lock, so the folder may be read-only."""
+        if self._options.overwrite:
+            return None
+        with suppress(OSError, BuildError):  # reported when the folder is entered
+            manifest = None if self.workspace.root.exists() else committed(self.layout)
+            return manifest if manifest is not None and self.plan.made(manifest) else None
+        return None
+
+    def _enter(self) -> Manifest | None:
+        """Take up the folder: what this plan has made already is returned, what it has begun resumed, else it is begun."""
+        plan, space, overwrite = self.plan, self.workspace, self._options.overwrite
         replaced = finish_replacement(space)
         manifest = committed(self.layout)
         begun = not replaced and begun_on(space, manifest)
         if manifest is not None and plan.made(manifest) and (replaced or not overwrite):
-            if not begun:  # an unfinished replacement of this dataset stays for who began it
+            if not begun:  # an unfinished replacement of this dataset stays for the call that began it
                 space.remove()
             return manifest
-        why = "" if manifest is None or overwrite else f"made by another plan: {describe_made(manifest)}"
+        why = (
+            ""
+            if manifest is None or overwrite
+            else f"made by another plan: {plan.describe_made(self.layout, manifest)}"
+        )
         if begun:
             old = json.loads(space.plan.read_bytes())
             same = old["fingerprint"] == plan.fingerprint
             if same and (manifest is None or overwrite):
-                space.sweep()
-                self._sessions += sum(line.get("did") == "session" for line in read_lines(space.journal))
-                self._write_plan(plan, items)  # once more: the same files may lie elsewhere by now
+                self._resume()
                 return None
             if manifest is None and not overwrite:
-                alike = old["kind"] == plan.kind
-                difference = describe(old) if alike else f"it is a {old['kind']}, and this a {plan.kind}"
-                raise ResumeMismatchError(
-                    f"{self.layout.root}: the unfinished {old['kind']} here was planned otherwise ({difference}): "
-                    "run it as it was planned to resume it, or discard it with --overwrite"
-                )
+                self._refuse_other_plan(old)
             if same:
-                why += "; the one of this plan that is to replace it is unfinished, and goes on with --overwrite"
+                why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
         make_room(self.layout, space, manifest, overwrite, why)
-        self._write_plan(plan, items)
+        self._write_plan()
         return None
 
-    def _write_plan(self, plan: JobPlan, items: Iterable[str]) -> None:
+    def _resume(self) -> None:
+        self.workspace.sweep()
+        self._sessions += sum(line.get("did") == "session" for line in read_lines(self.workspace.journal))
+        self._write_plan()  # once more: the same files may lie elsewhere by now
+        self.plan.take_up(self.workspace)
+
+    def _refuse_other_plan(self, old: Mapping[str, Any]) -> None:
+        kind = old["kind"]
+        if kind == self.plan.kind:
+            difference = self.plan.describe(self.workspace, old)
+        else:
+            difference = f"it is a {kind}, and this a {self.plan.kind}"
+        raise ResumeMismatchError(
+            f"{self.layout.root}: the unfinished {kind} in this folder was started with other settings ({difference}): "
+            "repeat the original command to resume it, or add --overwrite to discard it"
+        )
+
+    def _write_plan(self) -> None:
         """What workers go by, the plan last; from here on the call is a session of the job."""
-        write_durably(self.workspace.items, "".join(items).encode("ascii"))
-        write_durably(self.workspace.plan, json.dumps(plan.to_json()).encode())
+        write_durably(self.workspace.items, "".join(self.plan.item_lines()).encode("ascii"))
+        write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session"})
 
-    def run_units(
+    def _make(self) -> Manifest:
+        """Do what is not done yet."""
+        if self.workspace.assembly.exists():
+            assembly = AssemblyPlan.load(self.workspace)
+        else:
+            self._run_tasks()
+            assembly = self._cut()
+        shards = assemble_shards(assembly, self._run_units, self._listener)
+        return self._commit(assembly, shards)
+
+    def _run_tasks(self) -> None:
+        """Run every task that is not done yet."""
+        plan = self.plan
+        missing = [number for number in range(len(plan.tasks)) if not plan.is_done(self.workspace, number)]
+        items = sum(task.stop - task.start for task in plan.tasks)
+        done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
+        tally = ItemTally(plan.tasks)
+        with Stage(self._listener, plan.stage, items, plan.items_are, done) as stage:
+
+            def on_event(event: Event) -> None:
+                stage.advance(*tally.take(event))
+                if event.kind == "item" and not event.samples and self._options.on_error == "fail":
+                    raise BuildError(self._describe_failed_item(event))
+                if event.kind == "done" and event.unit is not None:
+                    append_line(
+                        self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}
+                    )
+
+            units = [Unit("task", number) for number in missing]
+            self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
+
+    def _describe_failed_item(self, event: Event) -> str:
+        assert event.unit is not None
+        assert event.item is not None
+        name = item_name(self.workspace.items, self.plan.tasks[event.unit.number], event.item)
+        return f"item {name!r} gave no sample, and --on-error is fail: {event.message}"
+
+    def _run_units(
         self,
-        work: Callable[[], UnitWork],
-        tasks: Sequence[Task],
         units: list[Unit],
         on_event: Callable[[Event], None],
         *,
-        shared_detector: bool = False,
+        shares_detector: bool = False,
         announced: str = "",
     ) -> None:
-        """Run units to their end. A worker that is lost is told in a line.
-
-        Parameters
-        ----------
-        work : callable
-            What does them in this process (inline engine); worker processes make their own from the workspace.
-        shared_detector : bool
-            Whether one process detects for all workers.
-        announced : str
-            What is told before they are begun, with the number of workers behind it.
-        """
+        """Run units to their end. A lost worker is reported in a line."""
         if not units:
             return
-        engine: Engine
-        if self._options.engine == "inline":
-            engine, done_by = InlineEngine(work()), "in this process"
-        else:
-            workers = count_workers(self._options.workers, self._preset, len(units))
-            timeout = self._options.item_timeout
-            # Who waits for another process's faces has nothing else to do meanwhile.
-            ahead = shared_detector or has_core_to_spare(min(workers, len(units)))
-            engine = ProcessesEngine(
-                self.workspace, workers, timeout, decodes_ahead=ahead, shared_detector=shared_detector
-            )
-            done_by = f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
+        engine, done_by = self._open_engine(len(units), shares_detector)
 
-        def told(event: Event) -> None:
-            if lost := describe_lost(event, self.workspace, tasks):
-                self.say(lost)
+        def report(event: Event) -> None:
+            if lost := describe_lost(event, self.workspace, self.plan.tasks):
+                self._listener.on_message(lost)
             on_event(event)
 
         try:
             if announced:
-                self.say(f"{announced} {done_by}")
-            Schedule(engine, self.workspace, tasks, told).run(units)
+                self._listener.on_message(f"{announced} {done_by}")
+            Schedule(engine, self.workspace, self.plan.tasks, report).run(units)
         finally:
             engine.close()
 
-    def say(self, line: str) -> None:
-        """Print a line on standard error, where progress is shown."""
-        if self.shown:
-            say(line)
-
-    def write_shards(self, work: Callable[[], UnitWork]) -> tuple[Shard, ...]:
-        """Write every shard of the assembly plan that is not written yet, and delete parts that none needs any more."""
-        return assemble_shards(
-            self.workspace, lambda units, on_event: self.run_units(work, (), units, on_event), self.shown
+    def _open_engine(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
+        """The engine, and who does the work, in words."""
+        if self._options.engine == "inline":
+            return InlineEngine(self.plan.open_work(self.workspace)), "in this process"
+        workers = count_workers(self._options.workers, self.plan.preset, units)
+        # A worker that waits for another process's faces has nothing else to do meanwhile.
+        ahead = shares_detector or has_core_to_spare(min(workers, units))
+        engine = ProcessesEngine(
+            self.workspace,
+            workers,
+            self._options.item_timeout,
+            decodes_ahead=ahead,
+            shared_detector=shares_detector,
         )
+        return engine, f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
 
-    def note_done(self, event: Event) -> None:
-        """Write into the journal that a unit is done."""
-        assert event.unit is not None
-        append_line(self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result})
+    def _cut(self) -> AssemblyPlan:
+        """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
+        space = self.workspace
+        found = self.plan.assemble(space)
+        assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order)
+        write_index(assembly.source, found.order, space.final / INDEX_FOLDER)
+        assembly.source.close()
+        assembly.save()
+        return assembly
 
-    def done(self, *what: str) -> int:
-        """Units of these kinds that the journal has, over all calls."""
-        return sum(line["did"] in what for line in read_lines(self.workspace.journal))
-
-    def commit(self, generations: Sequence[Generation], facts: Mapping[str, Any]) -> Manifest:
-        """Put the manifest into place and remove the workspace.
-
-        Parameters
-        ----------
-        facts : mapping
-            Further keys of the manifest's ``wall_clock``.
-        """
-        assembly = AssemblyPlan.load(self.workspace)
+    def _commit(self, assembly: AssemblyPlan, shards: Sequence[Shard]) -> Manifest:
+        """Put the manifest into place and remove the workspace."""
         wall_clock = {
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started_s, 3),
             "sessions": self._sessions,
-            **facts,
-            "shards_written": self.done("shard"),
+            **self.plan.facts(self._done("task", "join")),
+            "shards_written": self._done("shard"),
         }
+        generations = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
         manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
+        assembly.source.close()
         self.workspace.remove()
         return manifest
+
+    def _done(self, *what: str) -> int:
+        """Units of these kinds that the journal has, over all calls."""
+        return sum(line["did"] in what for line in read_lines(self.workspace.journal))
+
+
+def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
+    """Each generation with its shards: no shard holds rows of two."""
+    shared, first, stop = [], 0, 0
+    for generation, rows in made:
+        stop += rows
+        last = first
+        while last < len(shards) and cuts[last + 1] <= stop:
+            last += 1
+        shared.append(replace(generation, shards=tuple(shards[first:last])))
+        first = last
+    return shared

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from packer.builds.plan import Task
 from packer.jobs.engines.base import Event
+from packer.jobs.plan import Task
 from packer.sources.item import item_name
 from packer.workspace import Workspace
 

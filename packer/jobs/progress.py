@@ -1,9 +1,10 @@
-"""The progress display: a bar for each stage on a terminal, plain lines every few seconds elsewhere."""
+"""Progress of a job: what a listener hears, and the listener that shows it on a terminal."""
 
 import sys
 import time
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -12,67 +13,172 @@ from shardspec.plurals import counted
 _LINE_INTERVAL_S = 5.0
 
 
-def say(line: str) -> None:
-    """Print a line on standard error, above the bar if there is one."""
-    if sys.stderr.isatty():
-        tqdm.write(line, file=sys.stderr)
-    else:
-        print(line, file=sys.stderr, flush=True)
-
-
+@dataclass(frozen=True)
 class Progress:
-    """Shows one stage. Use as a context manager.
+    """How far one stage of a job is.
+
+    Attributes
+    ----------
+    stage : str
+        ``"packing"``, ``"checking"``, ``"writing"``, ``"hashing"``, ``"decoding"``, ``"exporting"``.
+    unit : str
+        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``.
+    total, done : int
+    resumed : int
+        Of those that are done, how many an earlier call did.
+    samples, rejects : int
+        Of the items of this call.
+    seconds : float
+        Since the stage began.
+    ended : bool
+        Whether this is the stage's last word.
+    """
+
+    stage: str
+    unit: str
+    total: int
+    done: int
+    resumed: int = 0
+    samples: int = 0
+    rejects: int = 0
+    seconds: float = 0.0
+    ended: bool = False
+    failed: bool = False
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds to the end of the stage at the rate so far; None as long as nothing is known of it."""
+        passed = self.done - self.resumed
+        return self.seconds / passed * (self.total - self.done) if passed > 0 else None
+
+
+class ProgressListener(Protocol):
+    """Hears of a job's progress. Both methods are called in the thread that runs the job, and an exception ends the job."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Hear how far a stage is: at its begin, after each event, at least about every second, and at its end."""
+        ...
+
+    def on_message(self, line: str) -> None:
+        """Hear a line for the user: what begins, a worker process that was lost, a warning."""
+        ...
+
+
+class Silent:
+    """Hears nothing."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """See `ProgressListener`."""
+
+    def on_message(self, line: str) -> None:
+        """See `ProgressListener`."""
+
+
+class Terminal:
+    """Shows progress on standard error: a bar for each stage on a terminal, plain lines every few seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._bar: Any = None
+        self._printed_s = 0.0
+
+    def on_message(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if self._is_terminal:
+            tqdm.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def on_progress(self, progress: Progress) -> None:
+        """Move the bar, or print a line now and then."""
+        if progress.total == progress.resumed:  # nothing was left to do
+            return
+        if self._is_terminal:
+            self._move_bar(progress)
+        elif not progress.failed and (progress.ended or progress.seconds - self._printed_s >= _LINE_INTERVAL_S):
+            self._printed_s = 0.0 if progress.ended else progress.seconds
+            self.on_message(describe_progress(progress))
+
+    def _move_bar(self, progress: Progress) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=progress.total,
+                initial=progress.resumed,
+                desc=progress.stage,
+                unit=f" {progress.unit}",
+                dynamic_ncols=True,
+            )
+        if progress.unit == "items":
+            self._bar.set_postfix_str(_describe_items(progress), refresh=False)
+        self._bar.update(progress.done - self._bar.n)
+        if progress.ended:
+            self._bar.close()
+            self._bar = None
+
+
+def describe_progress(progress: Progress) -> str:
+    """One line: ``packing: 12/40 items, 31.0 samples/s, 1 reject, 9 s left``."""
+    details = f", {_describe_items(progress)}" if progress.unit == "items" else ""
+    seconds = progress.seconds_left if progress.done < progress.total else None
+    left = "" if seconds is None else f", {seconds:.0f} s left"
+    return f"{progress.stage}: {progress.done}/{progress.total} {progress.unit}{details}{left}"
+
+
+def _describe_items(progress: Progress) -> str:
+    return f"{progress.samples / max(1e-9, progress.seconds):.1f} samples/s, {counted(progress.rejects, 'reject')}"
+
+
+def listener_of(progress: bool | ProgressListener) -> ProgressListener:
+    """The listener that the argument ``progress`` of a call stands for: False none, True the terminal, else itself."""
+    if isinstance(progress, bool):
+        return Terminal() if progress else Silent()
+    return progress
+
+
+class Stage:
+    """One stage of a job. Use as a context manager.
 
     Parameters
     ----------
-    stage : str
-    total : int
-    unit : str
-        What is counted: ``"items"``, ``"shards"``.
-    shown : bool
+    listener : ProgressListener
+    stage, unit : str
+    total, done : int
+        See `Progress`.
     """
 
-    def __init__(self, stage: str, total: int, unit: str, *, shown: bool, done: int = 0) -> None:
-        self._stage, self._total, self._unit = stage, total, unit
-        self._shown = shown and total > done
-        self._terminal = sys.stderr.isatty()
-        self._bar: Any = None
+    def __init__(self, listener: ProgressListener, stage: str, total: int, unit: str, done: int = 0) -> None:
+        self._listener = listener
+        self._stage, self._unit, self._total = stage, unit, total
         self._done = self._resumed = done
         self._samples = self._rejects = 0
-        self._started_s = self._printed_s = time.monotonic()
+        self._started_s = time.monotonic()
 
-    def __enter__(self) -> "Progress":
-        if self._shown and self._terminal:
-            self._bar = tqdm(
-                total=self._total, initial=self._done, desc=self._stage, unit=f" {self._unit}", dynamic_ncols=True
-            )
+    def __enter__(self) -> "Stage":
+        self._report()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        elif self._shown and kind is None:
-            self._print()
+        self._report(ended=True, failed=kind is not None)
 
     def advance(self, count: int = 1, samples: int = 0, rejects: int = 0) -> None:
         """Count what was done; call with 0 to let time pass."""
         self._done += count
         self._samples += samples
         self._rejects += rejects
-        if self._bar is not None:
-            self._bar.update(count)
-            if self._unit == "items":
-                self._bar.set_postfix_str(self._details(), refresh=False)
-        elif self._shown and time.monotonic() - self._printed_s >= _LINE_INTERVAL_S:
-            self._print()
+        self._report()
 
-    def _details(self) -> str:
-        rate = self._samples / max(1e-9, time.monotonic() - self._started_s)
-        return f"{rate:.1f} samples/s, {counted(self._rejects, 'reject')}"
-
-    def _print(self) -> None:
-        self._printed_s = time.monotonic()
-        passed, done = self._printed_s - self._started_s, self._done - self._resumed
-        left = f", {passed / done * (self._total - self._done):.0f} s left" if done and self._done < self._total else ""
-        details = f", {self._details()}" if self._unit == "items" else ""
-        say(f"{self._stage}: {self._done}/{self._total} {self._unit}{details}{left}")
+    def _report(self, ended: bool = False, failed: bool = False) -> None:
+        self._listener.on_progress(
+            Progress(
+                self._stage,
+                self._unit,
+                self._total,
+                self._done,
+                self._resumed,
+                self._samples,
+                self._rejects,
+                time.monotonic() - self._started_s,
+                ended,
+                failed,
+            )
+        )

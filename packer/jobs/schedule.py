@@ -4,9 +4,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from packer.builds.plan import Task
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.units import Unit
+from packer.jobs.plan import Task, Unit
 from packer.workspace import Workspace, append_line, read_lines
 from shardspec.errors import BuildError
 

@@ -8,30 +8,29 @@ import numpy as np
 from packer.assembly.plan import AssemblyPlan
 from packer.assembly.shard import finished_shard
 from packer.jobs.engines.base import Event
-from packer.jobs.progress import Progress
-from packer.jobs.units import Unit
-from packer.workspace import Workspace, append_line
+from packer.jobs.plan import Unit
+from packer.jobs.progress import ProgressListener, Stage
+from packer.workspace import append_line
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
 from shardspec.problems import Problems
 
 RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
-"""Runs units to their end, telling of every event."""
+"""Runs units to their end, and hands on every event."""
 
 
-def assemble_shards(workspace: Workspace, run: RunUnits, shown: bool) -> tuple[Shard, ...]:
-    """Write the shards of the workspace's assembly plan that are not finished yet, and return all, in order."""
-    plan = AssemblyPlan.load(workspace)
-    count = len(plan.sizes)
+def assemble_shards(plan: AssemblyPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
+    """Write the shards of an assembly plan that are not finished yet, and return all, in order."""
+    workspace, count = plan.workspace, len(plan.sizes)
     shards: dict[int, Shard] = {}
     for number in range(count):
         shard = finished_shard(workspace.shard_folder, workspace.staging(f"shard-{number:05d}"))
         if shard is not None:
             shards[number] = shard
-    parts = _Parts(workspace, plan)
+    parts = _Parts(plan)
     for number in shards:
         parts.release(number)
-    with Progress("writing", count, "shards", shown=shown, done=len(shards)) as progress:
+    with Stage(listener, "writing", count, "shards", len(shards)) as stage:
 
         def on_event(event: Event) -> None:
             if event.kind == "done" and event.unit is not None:
@@ -44,7 +43,7 @@ def assemble_shards(workspace: Workspace, run: RunUnits, shown: bool) -> tuple[S
                     )
                 shards[number] = shard
                 parts.release(number)
-            progress.advance(int(event.kind == "done"))
+            stage.advance(int(event.kind == "done"))
 
         run([Unit("shard", number) for number in range(count) if number not in shards], on_event)
     return tuple(shards[number] for number in range(count))
@@ -53,8 +52,8 @@ def assemble_shards(workspace: Workspace, run: RunUnits, shown: bool) -> tuple[S
 class _Parts:
     """Counts for each part the shards that still need it."""
 
-    def __init__(self, workspace: Workspace, plan: AssemblyPlan) -> None:
-        self._workspace = workspace
+    def __init__(self, plan: AssemblyPlan) -> None:
+        self._workspace = plan.workspace
         self._needed_by: Counter[int] = Counter()
         self._of_shard: list[range] = []
         if plan.rows["kind"] != "parts":

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from packer.jobs.plan import Unit, Work
 from packer.jobs.process import end_group, end_with_parent, send, take_streams
 from packer.jobs.threads import one_thread
-from packer.jobs.units import Unit, UnitWork
 from packer.steps.equipment import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -28,12 +28,27 @@ from shardspec.errors import ShardspecError
 from shardspec.registry import Entry, resolve
 
 WORKS: Mapping[str, Entry] = {
-    "build": Entry("packer.builds.work:Work"),
-    "convert": Entry("packer.packed.work:RowWork"),
-    "merge": Entry("packer.packed.work:RowWork"),
-    "split": Entry("packer.packed.work:RowWork"),
+    "build": Entry("packer.builds.work:BuildWork"),
+    "convert": Entry("packer.packed.work:RepackWork"),
+    "merge": Entry("packer.packed.work:RepackWork"),
+    "split": Entry("packer.packed.work:RepackWork"),
 }
 """What does the units of a plan, by the plan's kind."""
+
+
+def open_work(space: Workspace, equipment: Equipment) -> Work:
+    """What does the units of the plan in a workspace, with all loaded that is slow to load; an engine without pipes calls it as well.
+
+    Raises
+    ------
+    ShardspecError
+        If the plan cannot be carried out in this process.
+    """
+    document = json.loads(space.plan.read_bytes())
+    work: Work = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
+    if not space.assembly.exists():
+        work.prepare()
+    return work
 
 
 def main(workspace: Path, equipment: Equipment) -> None:
@@ -63,11 +78,7 @@ def _work(
     answers: TextIO,
 ) -> None:
     try:
-        space = Workspace(workspace)
-        document = json.loads(space.plan.read_bytes())
-        work: UnitWork = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
-        if not space.assembly.exists():
-            work.prepare()
+        work = open_work(Workspace(workspace), equipment)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))
         return
@@ -84,7 +95,7 @@ def _listen(lines: TextIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> NoR
     end_group()
 
 
-def _serve(work: UnitWork, request: dict[str, Any], answers: TextIO) -> None:
+def _serve(work: Work, request: dict[str, Any], answers: TextIO) -> None:
     unit = Unit(*request["unit"])
     verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
 

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packer.jobs.job import JobResult
-from packer.jobs.row_job import run_row_job
+from packer.jobs.job import Job, JobResult
+from packer.jobs.progress import ProgressListener, listener_of
 from packer.packed.plan import arrange_whole, open_input, plan_of
 from packer.packed.row_reports import write_reports
 from packer.recipe.options import BuildOptions
@@ -19,7 +19,7 @@ def convert(
     format: str,
     shard_size: int | None = None,
     shuffle: int | None = None,
-    progress: bool = True,
+    progress: bool | ProgressListener = True,
     **how: Any,
 ) -> JobResult:
     """Write a packed dataset once more in another format. Nothing is decoded; the same call again resumes.
@@ -47,10 +47,10 @@ def convert(
     DatasetError
         The source cannot be read, or a file of it is not what its manifest says.
     UsageError, ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.jobs.row_job.run_row_job`.
+        See `packer.jobs.job.Job.run`.
     """
     target = Path(out).absolute()
     inputs = [open_input(Path(source), target)]
     plan = plan_of("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
-    arrangement = arrange_whole(plan, partial(write_reports, inputs=inputs))
-    return run_row_job(arrangement, target, BuildOptions(**how), shown=progress)
+    repack = arrange_whole(plan, partial(write_reports, inputs=inputs))
+    return Job(repack, target, BuildOptions(**how), listener_of(progress)).run()

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.schemas import unite_schemas
-from packer.jobs.job import JobResult
-from packer.jobs.row_job import run_row_job
+from packer.jobs.job import Job, JobResult
+from packer.jobs.progress import ProgressListener, listener_of
 from packer.packed.plan import Input, arrange_whole, open_input, plan_of
 from packer.packed.row_reports import write_reports
 from packer.recipe.options import BuildOptions
@@ -58,7 +58,7 @@ def merge(
     format: str | None = None,
     shard_size: int | None = None,
     shuffle: int | None = None,
-    progress: bool = True,
+    progress: bool | ProgressListener = True,
     **how: Any,
 ) -> MergeResult:
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
@@ -96,8 +96,8 @@ def merge(
         check_schemas(inputs[:count])
     inputs = number_keys(inputs)
     options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
-    arrangement = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
-    result = run_row_job(arrangement, target, BuildOptions(**how), shown=progress)
+    repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
+    result = Job(repack, target, BuildOptions(**how), listener_of(progress)).run()
     return MergeResult(**vars(result), shapes=_different_shapes([one.manifest.schema for one in inputs]))
 
 

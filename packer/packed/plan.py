@@ -1,14 +1,17 @@
 """Plans of jobs that take encoded rows from packed datasets: what they read, what they make, and their fingerprint."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from packer.assembly.plan import Piece, shuffled
-from packer.builds.plan import Task, describe_changes
+from packer.assembly.plan import AssemblyPlan, Piece, shuffled
 from packer.builds.provenance import library_versions
+from packer.jobs.plan import Assembly, Made, Task, describe_changes
+from packer.packed.work import RepackWork
 from packer.recipe import Recipe
+from packer.workspace import Workspace
 from shardspec.columns import IntArray
 from shardspec.counts import total
 from shardspec.entries import Generation
@@ -61,7 +64,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class RowPlan:
+class RepackPlan:
     """What a job over packed datasets will do.
 
     Attributes
@@ -78,7 +81,6 @@ class RowPlan:
     inputs: tuple[Input, ...]
     options: Mapping[str, Any]
     runtime: Mapping[str, str]
-    tasks: tuple[Task, ...] = field(default=(), init=False)
 
     @property
     def rows(self) -> dict[str, Any]:
@@ -94,11 +96,11 @@ class RowPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
-        return {**self.told, "fingerprint": self.fingerprint, "rows": self.rows}
+        return {**self.provenance, "fingerprint": self.fingerprint, "rows": self.rows}
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What a manifest tells of the plan: of the inputs by their digests alone."""
+    def provenance(self) -> dict[str, Any]:
+        """The plan as a manifest has it: the inputs by their digests alone."""
         digests = [one.digest for one in self.inputs]
         return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
 
@@ -127,38 +129,111 @@ class RowPlan:
     def describe_made(self, made: Manifest) -> str:
         """What differs from the job that made a dataset, in words."""
         job = made.wall_clock.get("job")
-        told = job if isinstance(job, Mapping) else {}
-        # The generations tell how the samples came to be, not how this folder did. What a build notes no other job does.
-        kind = told.get("kind", "build" if "tasks_run" in made.wall_clock else None)
+        noted = job if isinstance(job, Mapping) else {}
+        # The generations say how the samples came to be, not how this folder did. What a build notes no other job does.
+        kind = noted.get("kind", "build" if "tasks_run" in made.wall_clock else None)
         if kind is None:
             return f"it does not say what made it, and this is a {self.kind}"
         if kind != self.kind:
             return f"it is a {kind}, and this a {self.kind}"
-        return self.describe_difference(told)
+        return self.describe_difference(noted)
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """A plan, and what follows from it.
+class Repack:
+    """A plan and what follows from it, as a job runs it (`packer.jobs.plan.JobPlan`). Its tasks are the shards that are read.
 
     Attributes
     ----------
-    plan : RowPlan
+    plan : RepackPlan
     order : (rows,) int64 or None
         The inputs' rows in the order in which they are stored; None: all, as they come.
     pieces : tuple of Piece
         Rows of each generation.
-    generations : tuple of Generation
+    kept : tuple of Generation
         Without their shards.
     write_reports : callable
         Writes ``items.jsonl`` and ``rejects.jsonl`` into a folder.
     """
 
-    plan: RowPlan
+    plan: RepackPlan
     order: IntArray | None
     pieces: tuple[Piece, ...]
-    generations: tuple[Generation, ...]
+    kept: tuple[Generation, ...]
     write_reports: Callable[[Path], None]
+
+    preset: ClassVar[str] = "rows"
+    stage: ClassVar[str] = "checking"
+    items_are: ClassVar[str] = "shards"
+    shares_detector: ClassVar[bool] = False
+    notes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def kind(self) -> str:
+        """See `RepackPlan`."""
+        return self.plan.kind
+
+    @property
+    def fingerprint(self) -> str:
+        """See `RepackPlan`."""
+        return self.plan.fingerprint
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """One for each shard of the inputs."""
+        shards = sum(len(one.manifest.shards) for one in self.plan.inputs)
+        return [Task(number, number + 1, 0) for number in range(shards)]
+
+    def to_json(self) -> dict[str, Any]:
+        """See `RepackPlan`."""
+        return self.plan.to_json()
+
+    def item_lines(self) -> Iterable[str]:
+        """See `JobPlan`: the shards stand in the inputs' manifests."""
+        return ()
+
+    def made(self, manifest: Manifest) -> bool:
+        """See `RepackPlan`."""
+        return self.plan.made(manifest)
+
+    def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
+        """See `JobPlan`."""
+        return self.plan.describe_difference(old)
+
+    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
+        """See `JobPlan`."""
+        return self.plan.describe_made(manifest)
+
+    def announce(self, done: int) -> str:
+        """See `JobPlan`."""
+        return ""
+
+    def take_up(self, space: Workspace) -> None:
+        """After an interruption, long ago maybe: the inputs may lie elsewhere, and are checked again before they are read."""
+        shutil.rmtree(space.scans, ignore_errors=True)
+        if space.assembly.exists():
+            replace(AssemblyPlan.load(space), rows=self.plan.rows).save()
+
+    def is_done(self, space: Workspace, task: int) -> bool:
+        """See `JobPlan`."""
+        return space.scan(task).exists()
+
+    def open_work(self, space: Workspace) -> RepackWork:
+        """See `JobPlan`."""
+        return RepackWork(space, self.plan.rows)
+
+    def assemble(self, space: Workspace) -> Assembly:
+        """See `JobPlan`."""
+        self.write_reports(space.final)
+        return Assembly(self.plan.rows, self.plan.options["format"], self.pieces, self.order)
+
+    def generations(self, space: Workspace) -> Sequence[Made]:
+        """See `JobPlan`."""
+        return [Made(generation, piece.rows) for generation, piece in zip(self.kept, self.pieces, strict=True)]
+
+    def facts(self, tasks_run: int) -> dict[str, Any]:
+        """See `JobPlan`."""
+        return {"plan": self.plan.fingerprint, "job": self.plan.provenance, "built": self.plan.built()}
 
 
 def open_input(path: Path, out: Path) -> Input:
@@ -174,7 +249,7 @@ def open_input(path: Path, out: Path) -> Input:
     return Input(path.absolute(), manifest)
 
 
-def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RowPlan:
+def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:
     """The plan of a job; an unknown format or a value out of range is a `UsageError`."""
     get_format(options["format"])
     shard_size, shuffle = options["shard_size"], options["shuffle"]
@@ -182,10 +257,10 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
         raise UsageError(f"shard_size: expected 1 byte or more, found {shard_size}")
     if shuffle is not None and shuffle < 0:
         raise UsageError(f"shuffle: expected a seed of 0 or more, found {shuffle}")
-    return RowPlan(kind, tuple(inputs), options, library_versions(options["format"]))
+    return RepackPlan(kind, tuple(inputs), options, library_versions(options["format"]))
 
 
-def arrange_whole(plan: RowPlan, write_reports: Callable[[Path], None]) -> Arrangement:
+def arrange_whole(plan: RepackPlan, write_reports: Callable[[Path], None]) -> Repack:
     """All rows of all inputs. Each generation stays one, with its provenance, unless a shuffle mixes several of them."""
     generations = tuple(g for one in plan.inputs for g in one.manifest.generations)
     shuffle = plan.options["shuffle"]
@@ -194,17 +269,17 @@ def arrange_whole(plan: RowPlan, write_reports: Callable[[Path], None]) -> Arran
     rows = sum(g.counts.samples for g in generations)
     pieces = tuple(Piece(g.counts.samples, shard_bytes(plan, g)) for g in generations)
     kept = tuple(replace(g, recipe=_adapt(g.recipe, plan.options), shards=()) for g in generations)
-    return Arrangement(plan, None if shuffle is None else shuffled(rows, shuffle), pieces, kept, write_reports)
+    return Repack(plan, None if shuffle is None else shuffled(rows, shuffle), pieces, kept, write_reports)
 
 
-def join_generations(plan: RowPlan, generations: Sequence[Generation]) -> Generation:
+def join_generations(plan: RepackPlan, generations: Sequence[Generation]) -> Generation:
     """One generation in place of several; its recipe holds what the inputs say of theirs."""
     made = {**plan.options, "shard_size": shard_bytes(plan, generations[0])}
     recipe = {**made, "inputs": [one.provenance() for one in plan.inputs]}
     return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
 
 
-def shard_bytes(plan: RowPlan, generation: Generation) -> int:
+def shard_bytes(plan: RepackPlan, generation: Generation) -> int:
     """Encoded bytes of a shard: as asked for, or as the rows were packed before."""
     chosen = plan.options["shard_size"] or generation.recipe.get("shard_size") or DEFAULT_SHARD_BYTES
     return int(chosen)
@@ -213,8 +288,8 @@ def shard_bytes(plan: RowPlan, generation: Generation) -> int:
 def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:
     """The recipe that a generation was built by, whatever jobs have changed in it since."""
     built = manifest.wall_clock.get("built")
-    told = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
-    return {**generation.recipe, **(told if isinstance(told, Mapping) else {})}
+    noted = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
+    return {**generation.recipe, **(noted if isinstance(noted, Mapping) else {})}
 
 
 def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from packer.assembly.groups import Groups, read_groups
 from packer.assembly.plan import Piece, shuffled
-from packer.jobs.job import JobResult
-from packer.jobs.row_job import run_row_job
+from packer.jobs.job import Job, JobResult
+from packer.jobs.progress import ProgressListener, listener_of
 from packer.packed.assignment import assign_groups, check_ratios
-from packer.packed.plan import Arrangement, Input, join_generations, open_input, plan_of, shard_bytes
+from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes
 from packer.packed.row_reports import read_report, write_reports
 from packer.recipe.options import BuildOptions
 from shardspec.columns import IntArray
@@ -58,7 +58,7 @@ def split(
     format: str | None = None,
     shard_size: int | None = None,
     shuffle: int | None = None,
-    progress: bool = True,
+    progress: bool | ProgressListener = True,
     **how: Any,
 ) -> list[SplitPart]:
     """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
@@ -109,8 +109,8 @@ def split(
     parts = []
     for name, ratio in shares.items():
         rows = np.flatnonzero(chosen[groups.of_row] == name)
-        arrangement = _arrange(one, {**options, "part": name}, rows, items)
-        result = run_row_job(arrangement, target / name, BuildOptions(**how), shown=progress)
+        repack = _arrange(one, {**options, "part": name}, rows, items)
+        result = Job(repack, target / name, BuildOptions(**how), listener_of(progress)).run()
         parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result))
     return parts
 
@@ -155,7 +155,7 @@ def _keeps(names: set[str], line: Mapping[str, Any]) -> bool:
     return line.get("item") in names and line.get("kind") != "item" and line.get("state") != "rejected"
 
 
-def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: _Items) -> Arrangement:
+def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: _Items) -> Repack:
     """The rows of one split."""
     digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     plan = plan_of("split", [one], {**options, "rows": digest})
@@ -165,4 +165,4 @@ def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: _Ite
     shuffle = options["shuffle"]
     order = rows if shuffle is None else rows[shuffled(len(rows), shuffle)]
     write = partial(write_reports, inputs=[one], keep=partial(_keeps, names))
-    return Arrangement(plan, order, (Piece(len(rows), shard_bytes(plan, generations[0])),), (generation,), write)
+    return Repack(plan, order, (Piece(len(rows), shard_bytes(plan, generations[0])),), (generation,), write)

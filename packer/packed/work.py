@@ -1,18 +1,18 @@
-"""The work of jobs over packed datasets: shards that are read are scanned, and new shards written."""
+"""The work of jobs over packed datasets: each shard that is read is a task, which checks it and leaves a scan; new shards are written."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import PlannedShards
-from packer.jobs.units import Progress, Unit, Verdicts
+from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.steps.equipment import Equipment
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 
 
-class RowWork:
-    """Does units in one workspace (`packer.jobs.units.UnitWork`).
+class RepackWork:
+    """Does units in one workspace (`packer.jobs.plan.Work`).
 
     Parameters
     ----------
@@ -28,14 +28,14 @@ class RowWork:
         self._shards = PlannedShards(workspace)
 
     @classmethod
-    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _equipment: Equipment) -> "RowWork":
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _equipment: Equipment) -> "RepackWork":
         """The work of a workspace's plan."""
         return cls(workspace, document["rows"])
 
     def prepare(self) -> None:
         """Nothing is slow to load."""
 
-    def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:
+    def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
         """Do one unit.
 
         Raises

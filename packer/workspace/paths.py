@@ -81,6 +81,11 @@ class Workspace:
         return self.root / "assembly.json"
 
     @property
+    def counts(self) -> Path:
+        """What became of the items; it stands once every task is done."""
+        return self.root / "counts.json"
+
+    @property
     def order(self) -> Path:
         """The stored order of the rows, int64, where it is not the tasks' own."""
         return self.root / "order.npy"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from packer.jobs.units import Unit, Verdicts
+from packer.jobs.plan import Unit, Verdicts
 
 EventKind = Literal["item", "done", "failed", "died", "timeout", "again", "tick"]
 

@@ -3,15 +3,15 @@
 from collections import deque
 
 from packer.jobs.engines.base import Event
+from packer.jobs.plan import Unit, Verdicts, Work
 from packer.jobs.threads import one_thread
-from packer.jobs.units import Unit, UnitWork, Verdicts
 from shardspec.errors import ShardspecError
 
 
 class InlineEngine:
     """Runs each unit when its event is waited for. Items have no time limit here: nothing could end them."""
 
-    def __init__(self, work: UnitWork) -> None:
+    def __init__(self, work: Work) -> None:
         self._work = work
         self._started: deque[tuple[Unit, Verdicts]] = deque()
         self._events: deque[Event] = deque()

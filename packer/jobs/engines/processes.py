@@ -11,7 +11,7 @@ from typing import Any
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.child import Answers, Child
 from packer.jobs.engines.detector import DetectorChild, Late
-from packer.jobs.units import Unit, Verdicts
+from packer.jobs.plan import Unit, Verdicts
 from packer.workspace import Workspace
 
 _TICK_S = 0.5

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.samples import PackedSamples
-from packer.jobs.progress import Progress
+from packer.jobs.progress import Stage, listener_of
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.resources import usable_cores
 from packer.workspace.durable import writing
@@ -147,7 +147,7 @@ def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table
     pictures = 0
     with (
         ThreadPoolExecutor(usable_cores()) as pool,
-        Progress("exporting", len(samples), "samples", shown=progress) as shown,
+        Stage(listener_of(progress), "exporting", len(samples), "samples") as shown,
     ):
         for first in range(0, len(samples), _BATCH_ROWS):
             numbers = range(first, min(first + _BATCH_ROWS, len(samples)))

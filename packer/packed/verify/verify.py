@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.packed_rows import open_shard
-from packer.jobs.progress import Progress
+from packer.jobs.progress import Stage, listener_of
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
@@ -83,7 +83,7 @@ def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> V
     manifest = layout.load()
     entries = [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
     problems: dict[str, str] = {}
-    with Progress("hashing", len(entries), "files", shown=progress) as shown:
+    with Stage(listener_of(progress), "hashing", len(entries), "files") as shown:
         for entry, found in _parallel(lambda entry: _check_file(layout, entry), entries):
             if found:
                 problems[entry.name] = found
@@ -231,7 +231,7 @@ def _check_deep(
     }
     faults: dict[str, list[str]] = {}
     keys: dict[str, Any] = {}
-    with Progress("decoding", sum(s.samples for s in shards), "samples", shown=progress) as shown:
+    with Stage(listener_of(progress), "decoding", sum(s.samples for s in shards), "samples") as shown:
 
         def check(shard: Shard) -> tuple[list[str], Any]:
             return check_shard(layout, manifest, shard, starts[shard.name], index)

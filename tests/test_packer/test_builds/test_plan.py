@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.builds.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, Plan, describe_mismatch, make_plan
+from packer.builds.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, describe_mismatch, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.recipe import Recipe
 from packer.sources.base import Listing
@@ -53,7 +53,7 @@ def test_tasks_cover_every_item_once_in_order(listing: Listing) -> None:
 @given(listings())
 def test_a_plan_comes_back_from_its_json(listing: Listing) -> None:
     plan, _ = make_plan(Recipe(size=3), {"numpy": "2"}, listing)
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert BuildPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def item(index: int, **more: Any) -> Item:

@@ -6,7 +6,7 @@ import pytest
 
 from packer.jobs.engines.detector import Busy, DetectorChild
 from packer.jobs.engines.processes import ProcessesEngine, _Worker
-from packer.jobs.units import Unit
+from packer.jobs.plan import Unit
 from packer.workspace import Workspace
 
 

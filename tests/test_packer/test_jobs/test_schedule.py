@@ -17,11 +17,10 @@ from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, ODD_VALUES, read_log
 
 import packer
-from packer.builds.plan import Task
 from packer.jobs.engines.base import Event
 from packer.jobs.item_tally import ItemTally
+from packer.jobs.plan import Task, Unit, Verdicts
 from packer.jobs.schedule import Schedule
-from packer.jobs.units import Unit, Verdicts
 from packer.workspace import Workspace, read_lines
 from shardspec.errors import BuildError
 

@@ -1,0 +1,223 @@
+"""The words of a job: its plan, the tasks and units that it is cut into, and what does them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from packer.assembly.plan import Piece
+from packer.workspace import Workspace
+from shardspec.columns import IntArray
+from shardspec.entries import Generation
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+
+Verdicts = Mapping[int, tuple[str, str]]
+"""Items that must not be tried (again), with the step and reason of their reject."""
+
+OnItem = Callable[[str, int, int, str], None]
+"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it gave, and why it gave none."""
+
+
+class Task(NamedTuple):
+    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first one's line begins in the plan's items file.
+
+    The items of a job over packed datasets are the shards that it reads, one for each task.
+    """
+
+    start: int
+    stop: int
+    offset: int
+
+
+class Unit(NamedTuple):
+    """One thing to do.
+
+    Attributes
+    ----------
+    do : {"task", "item", "join", "shard"}
+        A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write.
+    number : int
+        Of the task, or of the shard.
+    item : int
+        For ``"item"``; else -1.
+    """
+
+    do: Literal["task", "item", "join", "shard"]
+    number: int
+    item: int = -1
+
+    @property
+    def has_items(self) -> bool:
+        """Whether items may be under way in it."""
+        return self.do in ("task", "item")
+
+
+class Work(Protocol):
+    """Does units in one workspace. The same code runs in every engine."""
+
+    def prepare(self) -> None:
+        """Load what is slow to load, ahead of the first unit."""
+        ...
+
+    def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
+        """Do one unit and return what the journal should say of it.
+
+        Raises
+        ------
+        BuildError
+            If the job cannot go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of open files."""
+        ...
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """How the rows that the tasks left become shards.
+
+    Attributes
+    ----------
+    rows : dict
+        The row source's configuration (`packer.assembly.rows.open_rows`).
+    format : str
+    pieces : sequence of Piece
+        All rows, in their stored order.
+    order : (rows,) int64 or None
+        The source's rows in their stored order; None is the source's own.
+    """
+
+    rows: Mapping[str, Any]
+    format: str
+    pieces: Sequence[Piece]
+    order: IntArray | None
+
+
+class Made(NamedTuple):
+    """A generation, without its shards, and the number of its rows, which follow those of the one before."""
+
+    generation: Generation
+    rows: int
+
+
+class JobPlan(Protocol):
+    """What a job will do. `packer.jobs.job.Job` runs it; a resume compares it with the one that was begun.
+
+    Attributes
+    ----------
+    kind : str
+        A key of `packer.jobs.worker.WORKS`.
+    preset : str
+        A key of `packer.recipe.resources.WORKER_BYTES`: how much memory a worker is allowed.
+    stage, items_are : str
+        What the tasks do, and what their items are, for the progress display: ``"packing"``, ``"items"``.
+    shares_detector : bool
+        Whether one process detects for all workers.
+    notes : sequence of str
+        Lines for the user, said before the work begins.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What it makes."""
+        ...
+
+    @property
+    def preset(self) -> str:
+        """What its workers do."""
+        ...
+
+    @property
+    def stage(self) -> str:
+        """The stage of its tasks."""
+        ...
+
+    @property
+    def items_are(self) -> str:
+        """What its tasks are made of."""
+        ...
+
+    @property
+    def shares_detector(self) -> bool:
+        """Whether one process detects."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines for the user."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the bytes."""
+        ...
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """All tasks, in order."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON, with ``kind`` and ``fingerprint``."""
+        ...
+
+    def item_lines(self) -> Iterable[str]:
+        """Lines of the plan's items file."""
+        ...
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a dataset is what this plan makes."""
+        ...
+
+    def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
+        """What differs from the unfinished plan of the same kind in a workspace, in words."""
+        ...
+
+    def describe_made(self, layout: Layout, manifest: Manifest) -> str:
+        """What differs from the plan that made a finished dataset, in words."""
+        ...
+
+    def announce(self, done: int) -> str:
+        """One line about the work to come, of whose items some are `done`; empty for none."""
+        ...
+
+    def take_up(self, space: Workspace) -> None:
+        """Mend what an earlier call left, before the job goes on."""
+        ...
+
+    def is_done(self, space: Workspace, task: int) -> bool:
+        """Whether a task has left what it is to leave."""
+        ...
+
+    def open_work(self, space: Workspace) -> Work:
+        """What does the units in this process."""
+        ...
+
+    def assemble(self, space: Workspace) -> Assembly:
+        """After the last task: write the reports, and say how the rows become shards.
+
+        Raises
+        ------
+        BuildError
+            If there is nothing to write.
+        """
+        ...
+
+    def generations(self, space: Workspace) -> Sequence[Made]:
+        """What the manifest will list."""
+        ...
+
+    def facts(self, tasks_run: int) -> dict[str, Any]:
+        """Further keys of the manifest's ``wall_clock``."""
+        ...
+
+
+def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Every key whose value has changed, in words."""
+    return [
+        f"{what} {key}: was {old.get(key)!r}, now {new.get(key)!r}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
