@@ -4,7 +4,7 @@ These classes and `shardspec.manifest.Manifest` alone spell the manifest's keys.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,3 +213,9 @@ def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems
         with problems.at(f"{place}[{position}]"):
             entries.append(kind.from_json(document, problems))
     return tuple(entry for entry in entries if entry is not None)
+
+
+def total(generations: Iterable[Generation]) -> Counts:
+    """The sum of all counts."""
+    counts = [generation.counts.to_json() for generation in generations]
+    return Counts(**{name: sum(count[name] for count in counts) for name in Counts.__dataclass_fields__})

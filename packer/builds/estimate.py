@@ -20,8 +20,7 @@ from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
 from packer.sources.item import Item
 from packer.sources.suffixes import is_video
-from packer.steps.chain import Step, check_steps
-from packer.steps.equipment import Equipment
+from packer.steps.chain import Equipment, Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
 from shardspec.plurals import counted

@@ -20,9 +20,8 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
-from packer.steps.chain import Step
+from packer.steps.chain import Equipment, Step
 from packer.steps.encode import image_codec
-from packer.steps.equipment import Equipment
 from packer.vision.decode.restart_markers import LEAST_AREA
 from packer.workspace import Workspace, read_lines
 from packer.workspace.durable import write_durably

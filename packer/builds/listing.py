@@ -10,8 +10,7 @@ from typing import Any
 from packer.recipe import Recipe
 from packer.recipe.unread_options import SAMPLING
 from packer.sources.base import Listing, Source, describe_path, name_inside
-from packer.sources.item import ALSO, BOXES_FROM, Item, ItemFile
-from packer.sources.packed_items import PACKED_ROW
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
 from packer.sources.suffixes import is_video
 from packer.steps.faces.boxes import open_sidecar
 from shardspec.errors import UsageError

@@ -11,10 +11,9 @@ from packer.builds.plan import BuildPlan
 from packer.jobs.plan import OnItem, Task, Unit, Verdicts
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport, read_items
-from packer.sources.packed_items import PACKED_KEY, sample_key
-from packer.steps.chain import Pipeline, Step, StepError
+from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
-from packer.steps.equipment import Equipment
+from packer.steps.packed import PACKED_KEY, sample_key
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from shardspec.errors import CodecError, SchemaError

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.index import write_index
-from packer.assembly.plan import AssemblyPlan, plan_assembly
+from packer.assembly.plan import AssemblyPlan, plan_assembly, write_index
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.engines.inline import InlineEngine
 from packer.jobs.engines.processes import ProcessesEngine

@@ -7,8 +7,7 @@ from typing import Any
 
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
-from packer.packed.plan import arrange_whole, open_input, plan_of
-from packer.packed.row_reports import write_reports
+from packer.packed.plan import arrange_whole, open_input, plan_of, write_reports
 from packer.recipe.options import BuildOptions
 
 

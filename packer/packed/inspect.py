@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from shardspec.counts import total
+from shardspec.entries import total
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.plurals import counted

@@ -16,10 +16,9 @@ from packer.assembly.packed_rows import PackedRows
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
-from packer.packed.plan import Input, arrange_whole, open_input, plan_of
-from packer.packed.row_reports import write_reports
+from packer.packed.plan import Input, arrange_whole, open_input, plan_of, write_reports
 from packer.recipe.options import BuildOptions
-from shardspec.counts import total
+from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Schema
 

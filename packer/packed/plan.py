@@ -1,7 +1,8 @@
 """Plans of jobs that take encoded rows from packed datasets: what they read, what they make, and their fingerprint."""
 
+import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +14,10 @@ from packer.packed.work import RepackWork
 from packer.recipe import Recipe
 from packer.workspace import Workspace
 from shardspec.columns import IntArray
-from shardspec.counts import total
-from shardspec.entries import Generation
+from shardspec.entries import Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import Layout
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 
 DEFAULT_SHARD_BYTES = Recipe().shard_size
@@ -296,3 +296,37 @@ def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, A
     """The recipe with the format, and the shard size and shuffle where they were asked for. No other key changes."""
     changed = {name: options[name] for name in _ADAPTED if options[name] is not None}
     return {name: changed.get(name, value) for name, value in recipe.items()}
+
+
+Line = tuple[bytes, dict[str, Any]]
+
+
+def read_report(one: Input, name: str) -> Iterator[Line]:
+    """The lines of ``items.jsonl`` or ``rejects.jsonl``, as they are and parsed; none if the dataset has no such file.
+
+    Raises
+    ------
+    DatasetError
+        The file is not what the manifest says.
+    """
+    for entry in one.manifest.files:
+        if entry.name == name:
+            one.layout.check_digest(entry)
+            with one.layout.file(entry).open("rb") as file:
+                for line in file:
+                    yield line, json.loads(line)
+
+
+def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[str, Any]], bool] | None = None) -> None:
+    """Write both reports of some inputs into a folder, one input after another.
+
+    Parameters
+    ----------
+    keep : callable, optional
+        Which lines are kept; all by default.
+    """
+    for name in (ITEMS_NAME, REJECTS_NAME):
+        if any(entry.name == name for one in inputs for entry in one.manifest.files):
+            with (folder / name).open("wb") as file:
+                for one in inputs:
+                    file.writelines(raw for raw, line in read_report(one, name) if keep is None or keep(line))

@@ -15,8 +15,16 @@ from packer.assembly.plan import Piece, shuffled
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.packed.assignment import assign_groups, check_ratios
-from packer.packed.plan import Input, Repack, join_generations, open_input, plan_of, shard_bytes
-from packer.packed.row_reports import read_report, write_reports
+from packer.packed.plan import (
+    Input,
+    Repack,
+    join_generations,
+    open_input,
+    plan_of,
+    read_report,
+    shard_bytes,
+    write_reports,
+)
 from packer.recipe.options import BuildOptions
 from shardspec.columns import IntArray
 from shardspec.entries import Counts

@@ -6,7 +6,7 @@ from typing import Any
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import PlannedShards
 from packer.jobs.plan import OnItem, Unit, Verdicts
-from packer.steps.equipment import Equipment
+from packer.steps.chain import Equipment
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 

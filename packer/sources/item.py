@@ -10,6 +10,10 @@ ALSO = "also"
 BOXES_FROM = "boxes_from"
 """Options whose columns name further files of an item."""
 
+PACKED_ROW = "_packed_row"
+"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``, and behind them the largest
+ordinal that follows the row's key in other keys, if there is one."""
+
 
 class ItemFile(NamedTuple):
     """A further file of an item, which a column of a table names.

@@ -1,6 +1,7 @@
 """A packed dataset as a source: each sample is an item, with its fields decoded."""
 
 import json
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows
 from packer.recipe.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
-from packer.sources.packed_items import describe_row, taken_ordinals
+from packer.sources.item import PACKED_ROW, Item
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
@@ -122,3 +123,21 @@ def _check_digests(layout: Layout, manifest: Manifest) -> None:
     with ThreadPoolExecutor(usable_cores()) as pool:
         for _ in pool.map(layout.check_digest, entries):
             pass
+
+
+def describe_row(
+    index: int, name: str, root: Path, digest: str, taken: int, row_bytes: int, columns: Mapping[str, Any]
+) -> Item:
+    """The item of a row, small enough for the plan. `taken` is the largest ordinal that follows its key in other keys, 0 for none."""
+    row = [index, digest, taken] if taken else [index, digest]
+    return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
+
+
+def taken_ordinals(keys: Collection[str]) -> dict[str, int]:
+    """The largest ordinal behind each key that others of the keys begin with: 2 for ``a`` where there is ``a-000002``."""
+    known, taken = set(keys), dict[str, int]()
+    for key in keys:
+        stem, _, ordinal = key.rpartition("-")
+        if stem in known and ordinal.isdecimal():
+            taken[stem] = max(taken.get(stem, 0), int(ordinal))
+    return taken

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,29 @@ import numpy as np
 
 from packer.recipe import Recipe, StepSpec
 from packer.sources.item import Item, ItemReport
-from packer.sources.packed_items import PackedItems
-from packer.steps.equipment import Equipment
+from packer.steps.packed import PackedItems
+from packer.vision.detect.detections import FaceDetector
 from shardspec.errors import ItemError, UsageError
 from shardspec.plurals import counted
 from shardspec.registry import Entry, import_target, resolve
 from shardspec.suggest import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What steps may use. It decides how fast they are, and no byte of what they give.
+
+    Attributes
+    ----------
+    detector : FaceDetector or None
+        What finds faces; None if the worker is to load one.
+    decodes_ahead : bool
+        Whether frames are decoded in a thread of their own while the steps after work: where the worker has a core to spare for it.
+    """
+
+    detector: FaceDetector | None = None
+    decodes_ahead: bool = False
+
 
 Sample = dict[str, Any]
 Step = Callable[[Iterator[Sample]], Iterator[Sample]]

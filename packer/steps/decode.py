@@ -1,17 +1,16 @@
 """``decode``: an item becomes its picture, or the sampled frames of its video."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from packer.recipe import Recipe
-from packer.sources.item import Item, ItemReport
-from packer.sources.packed_items import PACKED_ROW
+from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.sources.suffixes import is_video
-from packer.steps.ahead import run_ahead
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
-from packer.steps.equipment import Equipment
 from packer.vision.decode.errors import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture
 from packer.vision.decode.sampling import Sampling
@@ -89,3 +88,34 @@ def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, 
         raise ItemError(str(error)) from error
     if not report.frames:
         raise ItemError(report.damage or "expected at least one frame, found none")
+
+
+T = TypeVar("T")
+
+THREAD_NAME = "ahead"
+"""What the thread's name begins with."""
+
+
+def run_ahead(items: Iterator[T], depth: int, stop: Callable[[], None]) -> Generator[T]:
+    """The items of an iterator, in its order, and then the error that it raised.
+
+    To be closed where it is not run to its end; the iterator is used by no one else until then.
+
+    Parameters
+    ----------
+    items : iterator
+        None of the items is None.
+    depth : int
+        How many items may wait.
+    stop : callable
+        Makes the iterator end soon. Called when this one ends, from another thread than the iterator's.
+    """
+    with ThreadPoolExecutor(1, THREAD_NAME) as thread:
+        waiting = deque(thread.submit(next, items, None) for _ in range(depth))
+        try:
+            while (item := waiting.popleft().result()) is not None:
+                waiting.append(thread.submit(next, items, None))
+                yield item
+        finally:
+            stop()
+            thread.shutdown(cancel_futures=True)

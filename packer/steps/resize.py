@@ -7,11 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.steps.chain import Sample, Step, require_image
-from packer.steps.equipment import Equipment
+from packer.steps.chain import Equipment, Sample, Step, require_image
 from packer.vision.decode.limits import MAX_PIXELS
-from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter
-from packer.vision.geometry.scaling import scale_geometry
+from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
 from shardspec.errors import ItemError
 from shardspec.picture_fields import is_further_picture
 

@@ -102,7 +102,7 @@ class ProcessesEngine:
     item_timeout : float
         Seconds that one item may take, without those in which it waits for another's faces.
     decodes_ahead : bool
-        See `packer.steps.equipment.Equipment`.
+        See `packer.steps.chain.Equipment`.
     shared_detector : bool
         Whether one process more detects for all workers. When it dies, they are ended, and all start afresh.
     """

@@ -17,8 +17,7 @@ from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
 from packer.workspace import Workspace
 from readers.formats.checks import without_advice
-from shardspec.counts import total
-from shardspec.entries import FileEntry, Shard
+from shardspec.entries import FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest

@@ -9,7 +9,7 @@ from packer.recipe import DEFAULT_FACE_SIZE, Recipe
 from packer.vision.geometry.affine import apply
 from packer.vision.geometry.align import align_matrix, warp
 from packer.vision.geometry.crop import crop_matrix, cut
-from packer.vision.geometry.nearest import pick
+from packer.vision.geometry.warp import pick
 from packer.vision.landmarks import make_provider
 from packer.vision.landmarks.hull import hull
 from packer.vision.landmarks.regions import regions

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import ALSO, ItemReport
 from packer.sources.suffixes import is_video
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step, require_image
-from packer.steps.equipment import Equipment
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.face_choice import FRAME_RULES, Face, choose_face
 from packer.steps.faces.frame import NO_TRACK, FrameFaces

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.vision.geometry.affine import check_frame, check_matrix
-from packer.vision.geometry.bilinear import MAX_SIDE, bilinear
+from packer.vision.geometry.warp import MAX_SIDE, bilinear
 
 _TEMPLATE_SIZE = 112
 # The five points of InsightFace's ArcFace template for 112 x 112 (insightface/utils/face_align.py, `arcface_dst`), given there

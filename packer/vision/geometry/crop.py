@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.vision.geometry.affine import check_frame, check_matrix
-from packer.vision.geometry.bilinear import MAX_SIDE, bilinear
+from packer.vision.geometry.warp import MAX_SIDE, bilinear
 
 _MAX_INT32_PIXELS = (2**31 - 1) // 255  # a patch of more pixels could overflow an int32 integral image
 # How far from a whole pixel a corner may lie to count as one. Corners come back from a matrix in float32: with crops up to

@@ -14,7 +14,7 @@ from shardspec.registry import Entry, resolve
 __all__ = ["KINDS", "LandmarkProvider", "make_provider"]
 
 KINDS: Mapping[str, Entry] = {
-    "5": Entry("packer.vision.landmarks.five:FivePoints"),
+    "5": Entry("packer.vision.landmarks.base:FivePoints"),
     "68": Entry("packer.vision.landmarks.dlib68:Dlib68", "dlib"),
     "mesh": Entry("packer.vision.landmarks.mesh:FaceMesh", "faces"),
 }

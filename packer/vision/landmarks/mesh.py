@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.vision.geometry.affine import apply, invert
-from packer.vision.geometry.bilinear import bilinear
+from packer.vision.geometry.warp import bilinear
 from packer.vision.landmarks.base import agrees
 from packer.vision.landmarks.hull import upright_outline
 from packer.vision.landmarks.similarity import BOX_SIDE, upright_matrix

@@ -15,8 +15,7 @@ from support.steps_over_packed import blacken, mean_level, mirror_twice
 from packer import build
 from packer.assembly.samples import PackedSamples
 from packer.packed.verify.verify import verify
-from packer.vision.geometry.resize import resize_exact, resize_nearest
-from packer.vision.geometry.scaling import scale_geometry
+from packer.vision.geometry.resize import resize_exact, resize_nearest, scale_geometry
 from shardspec.codecs import codec_for
 from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError
 from shardspec.formats import FORMATS

@@ -14,9 +14,8 @@ import packer
 from packer.recipe import Recipe, resources
 from packer.sources.item import Item, ItemReport
 from packer.steps import decode
-from packer.steps.ahead import THREAD_NAME, run_ahead
-from packer.steps.chain import ITEM, REPORT, Pipeline, StepError
-from packer.steps.equipment import Equipment
+from packer.steps.chain import ITEM, REPORT, Equipment, Pipeline, StepError
+from packer.steps.decode import THREAD_NAME, run_ahead
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from shardspec.errors import ItemError

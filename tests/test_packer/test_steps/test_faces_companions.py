@@ -18,7 +18,7 @@ from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from packer.vision.detect import Detector
 from packer.vision.geometry.crop import cut
-from packer.vision.geometry.nearest import pick
+from packer.vision.geometry.warp import pick
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 

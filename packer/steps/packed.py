@@ -1,19 +1,14 @@
-"""Items that are rows of a packed dataset: what is known of them in the plan, and their decoded fields in the work."""
+"""The decoded fields of items that are rows of a packed dataset."""
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from packer.assembly.samples import PackedSamples
 from packer.recipe import Recipe
-from packer.sources.item import Item
+from packer.sources.item import PACKED_ROW, Item
 from packer.steps.encode import KEPT, LOSSLESS, image_codec
 from shardspec.columns import Columns
 from shardspec.picture_fields import is_picture_field
-
-PACKED_ROW = "_packed_row"
-"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``, and behind them the largest
-ordinal that follows the row's key in other keys, if there is one."""
 
 PACKED_KEY = "_packed_key"
 """Key of a sample that carries the key which its row has in the packed dataset."""
@@ -78,24 +73,6 @@ class PackedItems:
             return None
         sample["image"].setflags(write=False)  # a step that wrote into it would leave the kept bytes as they were
         return sample["image"], bytes(columns["image"][0]), self._codec.name
-
-
-def describe_row(
-    index: int, name: str, root: Path, digest: str, taken: int, row_bytes: int, columns: Mapping[str, Any]
-) -> Item:
-    """The item of a row, small enough for the plan. `taken` is the largest ordinal that follows its key in other keys, 0 for none."""
-    row = [index, digest, taken] if taken else [index, digest]
-    return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
-
-
-def taken_ordinals(keys: Collection[str]) -> dict[str, int]:
-    """The largest ordinal behind each key that others of the keys begin with: 2 for ``a`` where there is ``a-000002``."""
-    known, taken = set(keys), dict[str, int]()
-    for key in keys:
-        stem, _, ordinal = key.rpartition("-")
-        if stem in known and ordinal.isdecimal():
-            taken[stem] = max(taken.get(stem, 0), int(ordinal))
-    return taken
 
 
 def sample_key(item: Item, key: str, number: int) -> str:

@@ -1,0 +1,60 @@
+"""Values of a frame at the pixel centres of a crop: bilinear for pictures, of the nearest pixel for label maps."""
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packer.vision.geometry.affine import apply, check_frame, invert
+
+MAX_SIDE = 32766
+"""Largest side of a crop, in pixels: OpenCV's warps index their destination with 16 bits."""
+
+
+def bilinear(frame: NDArray[np.uint8], matrix: NDArray[np.float64], size: int) -> NDArray[np.uint8]:
+    """Sample what a matrix maps onto (0, 0, size, size), black outside the frame.
+
+    Parameters
+    ----------
+    frame : ndarray, (H, W, 3), uint8
+    matrix : ndarray, (2, 3), float64
+        Frame to crop, pixel (0, 0) covering [0, 1) x [0, 1) in both.
+    size : int, pixels, at most `MAX_SIDE`
+
+    Returns
+    -------
+    ndarray, (size, size, 3), uint8
+        With OpenCV 5 within one level of the exact value; before, coordinates are rounded to 1/32 pixel.
+    """
+    centred = matrix.copy()
+    # OpenCV's whole numbers are pixel centres: half a pixel is added before the mapping and taken away after it.
+    centred[:, 2] += matrix[:, :2].sum(axis=1) / 2 - 0.5
+    sampled = cv2.warpAffine(frame, centred, (size, size), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+    return np.asarray(sampled, np.uint8)
+
+
+def pick(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+    """Cut what a matrix maps onto (0, 0, size, size): the frame's pixel in which the centre of a crop pixel lies.
+
+    Parameters
+    ----------
+    frame : ndarray, (H, W, 3), uint8
+    matrix : array_like, (2, 3)
+        Frame to crop, rotation and all.
+    size : int, pixels
+
+    Returns
+    -------
+    ndarray, (size, size, 3), uint8
+        Black outside the frame.
+    """
+    check_frame(frame)
+    if not 1 <= size <= MAX_SIDE:
+        raise ValueError(f"expected a crop size from 1 to {MAX_SIDE} pixels, found {size}")
+    centres = np.arange(size) + 0.5
+    places = apply(invert(matrix), np.stack(np.meshgrid(centres, centres), axis=-1))
+    x, y = np.floor(places[..., 0]), np.floor(places[..., 1])
+    height, width = frame.shape[:2]
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    out = np.zeros((size, size, 3), np.uint8)
+    out[inside] = frame[y[inside].astype(np.intp), x[inside].astype(np.intp)]
+    return out
