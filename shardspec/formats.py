@@ -24,6 +24,8 @@ class Format:
         Name of the dataset class in `readers`.
     sidecar : str or None
         Suffix of a second file that belongs to each shard.
+    libraries : tuple of str
+        Distributions whose versions may decide a shard's bytes, numpy aside.
     """
 
     suffix: str
@@ -31,6 +33,7 @@ class Format:
     writer: Entry
     dataset: str
     sidecar: str | None = None
+    libraries: tuple[str, ...] = ()
 
 
 FORMATS: Mapping[str, Format] = {
@@ -39,12 +42,14 @@ FORMATS: Mapping[str, Format] = {
         Entry("readers.formats.hdf5:HDF5ShardReader", "hdf5"),
         Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
+        libraries=("h5py",),
     ),
     "lmdb": Format(
         ".lmdb",
         Entry("readers.formats.lmdb:LMDBShardReader"),
         Entry("packer.assembly.writers.lmdb:LMDBShardWriter"),
         "LMDBDataset",
+        libraries=("lmdb",),
     ),
     "npy": Format(
         "",
@@ -57,6 +62,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("readers.formats.parquet:ParquetShardReader", "parquet"),
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
+        libraries=("pyarrow",),
     ),
     "tfrecord": Format(
         ".tfrecord",

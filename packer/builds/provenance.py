@@ -9,31 +9,21 @@ from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.gpu_name import gpu_name
 from packer.vision.detect.runtime import resolve_runtime
+from packer.vision.landmarks import KINDS
 from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.formats import get_format
 from shardspec.registry import import_target
 
-_CORE = ("numpy", "pillow", "simplejpeg")
+_CORE = ("facepack", "numpy", "pillow", "simplejpeg")
 _OF_STEP: Mapping[str, tuple[str, ...]] = {
     "decode": ("av",),
     "faces": ("facenet-pytorch", "opencv-python-headless"),
     "resize": ("opencv-python-headless",),
 }
-_OF_LANDMARKS: Mapping[str, tuple[str, ...]] = {
-    "5": (),
-    "68": ("dlib-bin", "face-recognition-models"),
-    "mesh": ("openvino",),
-}
-_OF_FORMAT: Mapping[str, tuple[str, ...]] = {
-    "hdf5": ("h5py",),
-    "lmdb": ("lmdb",),
-    "npy": (),
-    "parquet": ("pyarrow",),
-    "tfrecord": (),
-}
 
 
 def describe_runtime(recipe: Recipe) -> dict[str, str]:
-    """Versions of the libraries that a recipe uses, by name, the ``detector`` where it looks for faces, and digests of the files it names.
+    """Versions of this project and of the libraries that a recipe uses, by name, the ``detector`` where it looks for faces, and digests of the files it names.
 
     Of the detector also the name of its GPU.
 
@@ -44,14 +34,14 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
     MissingDependencyError, UsageError
         A library is not installed, or the detector's runtime cannot run on the device; a file cannot be read.
     """
-    names = {*_CORE, *_OF_FORMAT[recipe.format]}
+    names = {*_CORE, *get_format(recipe.format).libraries}
     steps = [step.use for step in recipe.chain]
     names.update(name for step in steps for name in _OF_STEP.get(step, ()))
     runtime = {}
     if "faces" in steps:
         runtime["detector"] = _detector(recipe)
         names.add(runtime["detector"])
-        names.update(_OF_LANDMARKS[recipe.landmarks])
+        names.update(KINDS[recipe.landmarks].libraries)
         if recipe.boxes is None:
             device = gpu_name(recipe.device)
             runtime |= {} if device is None else {"detector device": device}
@@ -81,8 +71,8 @@ def _file_of(step: str) -> str | None:
 
 
 def library_versions(format: str) -> dict[str, str]:
-    """Versions of the libraries that write a format."""
-    return {name: _version(name) for name in sorted({"numpy", *_OF_FORMAT[format]})}
+    """Versions of this project and of the libraries that write a format."""
+    return {name: _version(name) for name in sorted({"facepack", "numpy", *get_format(format).libraries})}
 
 
 def _detector(recipe: Recipe) -> str:

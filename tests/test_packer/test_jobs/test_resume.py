@@ -114,7 +114,7 @@ def test_another_recipe_is_an_error_that_names_the_difference(
     with pytest.raises(ResumeMismatchError) as caught:
         build(source, out, **change)
     assert told in str(caught.value)
-    assert "run it as it was planned to resume it, or discard it with --overwrite" in str(caught.value)
+    assert "repeat the original command to resume it, or add --overwrite to discard it" in str(caught.value)
     assert sorted(path.name for path in out.rglob("*")) == before
     build(source, out, overwrite=True, **change)
     build(source, tmp_path / "whole", **change)
@@ -367,7 +367,7 @@ def test_an_unfinished_replacement_waits_beside_the_old_dataset(
     begin(source, out, monkeypatch, overwrite=True)
     check_old = {path: path.stat().st_mtime_ns for path in out.rglob("*") if ".build" not in path.parts}
     assert check_old == old
-    with pytest.raises(UsageError, match=r"is to replace it is unfinished, and goes on with --overwrite"):
+    with pytest.raises(UsageError, match=r"is to replace it: add --overwrite to resume it"):
         build(source, out)
     assert build(source, out, size=8).manifest.samples == TASK_ITEMS + 4
     begun = out / ".build" / "parts" / "part-000000"
