@@ -13,6 +13,7 @@ from packer.builds.provenance import describe_runtime
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
+from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.sources.base import Source
 from packer.sources.folder import FolderSource
@@ -125,7 +126,7 @@ def _resolve(
         raise UsageError(f"expected either a recipe or its options, found both: {', '.join(options)}")
     target = Path(out).absolute()
     if functions and "engine" not in how:
-        how["engine"] = "inline"
+        how["engine"] = FOR_FUNCTIONS
     return open_source(source, target), target, recipe, BuildOptions(**how), functions
 
 

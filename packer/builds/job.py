@@ -17,6 +17,7 @@ from packer.builds.work import BuildWork
 from packer.jobs.job import JobResult
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import Recipe
+from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
@@ -130,10 +131,10 @@ class BuildJob:
         self.plan, self._lines = make_plan(recipe, runtime, listing)
         # Items that only this process has.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
-        if (self._live or self._functions) and options.engine != "inline":
+        if (self._live or self._functions) and not ENGINES[options.engine].takes_functions:
             what = "arrays in the source" if self._live else "steps passed as functions"
             raise UsageError(
-                f"{what} need engine='inline', or a 'module:function' name that worker processes can import"
+                f"{what} need engine={FOR_FUNCTIONS!r}, or a 'module:function' name that worker processes can import"
             )
         repeats = describe_repeats(listing.items[: recipe.limit])
         self.notes = (repeats,) if repeats else ()
@@ -238,7 +239,7 @@ def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     detects = recipe.boxes is None and any(step.use == "faces" for step in recipe.chain)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
-        return detects and can and recipe.device != "cpu" and options.engine == "processes"
+        return detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector
     if asked and not (detects and can):
         found = "none in these steps" if can else f"an operating system without them ({os.name})"
         raise UsageError(f"shared_detector: expected a detector, and Unix sockets, found {found}")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from packer.recipe.engines import ENGINES
 from packer.recipe.option_values import plain_value
 from shardspec.errors import UsageError
 
@@ -18,6 +19,11 @@ def parse_share(text: str | float) -> float:
     if not 0 <= value <= 1:
         raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {text!r}")
     return value
+
+
+def _able(what: str) -> str:
+    """The engines that can do something, for a message."""
+    return " or ".join(name for name, engine in ENGINES.items() if getattr(engine, what))
 
 
 def _option(default: Any, help: str, **meta: Any) -> Any:
@@ -37,7 +43,7 @@ class BuildOptions:
     workers: str | int = _option(
         "auto", "worker processes; 'auto' looks at the cores and memory that may be used", metavar="N"
     )
-    engine: str = _option("processes", "where the work runs", choices=("inline", "processes"))
+    engine: str = _option("processes", "where the work runs", choices=tuple(ENGINES))
     shared_detector: bool | None = _option(
         None, "faces: one process more detects for all workers (default: on any device but cpu; processes engine)"
     )
@@ -60,16 +66,21 @@ class BuildOptions:
             raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
         if not isinstance(self.overwrite, bool):
             raise UsageError(f"overwrite: expected true or false, found {self.overwrite!r}")
-        if self.engine not in ("inline", "processes"):
-            raise UsageError(f"engine: expected inline or processes, found {self.engine!r}")
+        if self.engine not in ENGINES:
+            raise UsageError(f"engine: expected {' or '.join(ENGINES)}, found {self.engine!r}")
+        can = ENGINES[self.engine]
         if self.shared_detector is not None and not isinstance(self.shared_detector, bool):
             raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
-        if self.shared_detector and self.engine == "inline":
-            raise UsageError("shared_detector: expected the processes engine, found inline, which detects by itself")
-        if self.engine == "inline" and str(self.workers) not in ("auto", "1"):
-            raise UsageError(f"workers: expected auto or 1 with engine inline, found {self.workers}")
-        if self.engine == "inline" and self.item_timeout != BuildOptions.item_timeout:
-            raise UsageError("item_timeout: read only by the processes engine, found engine inline")
+        if self.shared_detector and not can.shares_detector:
+            raise UsageError(
+                f"shared_detector: expected the {_able('shares_detector')} engine, found {self.engine}, which detects by itself"
+            )
+        if not can.many_workers and str(self.workers) not in ("auto", "1"):
+            raise UsageError(f"workers: expected auto or 1 with engine {self.engine}, found {self.workers}")
+        if not can.limits_items and self.item_timeout != BuildOptions.item_timeout:
+            raise UsageError(
+                f"item_timeout: read only by the {_able('limits_items')} engine, found engine {self.engine}"
+            )
         if self.on_error not in ("skip", "fail"):
             raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
         if (

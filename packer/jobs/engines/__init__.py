@@ -1,1 +1,1 @@
-"""Where units run: in this process, or in worker processes."""
+"""Where units run: in this process, or in worker processes. `packer.recipe.engines.ENGINES` is the table of them."""

@@ -34,7 +34,7 @@ def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: A
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.builds.work.Work.run", stop)
+        patch.setattr("packer.builds.work.BuildWork.run", stop)
         with pytest.raises(Stop):
             build(source, out, engine="inline", workers="auto", **options)
     assert (out / ".build" / "plan.json").exists()

@@ -229,7 +229,7 @@ def test_each_worker_that_is_lost_is_told_in_a_line(tmp_path: Path, step: str, l
 
 def test_the_progress_counts_every_item_once() -> None:
     """A task that runs again, or item by item, gives its items again; what they give is then what counts."""
-    tally, task = ItemTally(), Unit("task", 0)
+    tally, task = ItemTally([Task(0, 3, 0), Task(3, 4, 0)]), Unit("task", 0)
     assert tally.take(Event("item", task, 0, samples=2)) == (1, 2, 0)
     assert tally.take(Event("item", task, 1, samples=1)) == (1, 1, 0)
     assert tally.take(Event("died", task, 2)) == (0, 0, 0)
