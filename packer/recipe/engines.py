@@ -1,0 +1,60 @@
+"""The table of engines: where the units of a job run, and what each engine can."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardspec.registry import Entry
+
+
+@dataclass(frozen=True)
+class EngineEntry(Entry):
+    """One engine. Its target is called with the workspace, a function that opens the work, and a `Team`.
+
+    Attributes
+    ----------
+    takes_functions : bool
+        Whether it runs steps passed as functions, and arrays in the source: what only this process has.
+    limits_items : bool
+        Whether it can end an item that takes too long.
+    shares_detector : bool
+        Whether one process may detect for all workers.
+    many_workers : bool
+        Whether it runs several units at a time.
+    """
+
+    takes_functions: bool = False
+    limits_items: bool = False
+    shares_detector: bool = False
+    many_workers: bool = False
+
+
+ENGINES: Mapping[str, EngineEntry] = {
+    "inline": EngineEntry("packer.jobs.engines.inline:InlineEngine", takes_functions=True),
+    "processes": EngineEntry(
+        "packer.jobs.engines.processes:ProcessesEngine", limits_items=True, shares_detector=True, many_workers=True
+    ),
+}
+
+FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_functions)
+"""The engine of a build with steps passed as functions."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """The workers of an engine.
+
+    Attributes
+    ----------
+    workers : int
+    item_timeout : float
+        Seconds that one item may take.
+    decodes_ahead : bool
+        Whether a worker decodes the next frames while it detects (`packer.steps.chain.Equipment`).
+    shares_detector : bool
+        Whether one process more detects for all workers.
+    """
+
+    workers: int
+    item_timeout: float
+    decodes_ahead: bool = False
+    shares_detector: bool = False
