@@ -14,7 +14,8 @@ from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of,
 from readers.decode.values import BatchLayout, allocate_values
 from readers.order.auto import AnyShuffle, Choice, choose_apart, choose_shuffle, ranks_together
 from readers.order.blocks import Blocks
-from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle
+from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
+from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler
 from readers.order.stores import Store
 from readers.seeding import AnyTransform, SampledIndex
@@ -77,6 +78,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def describe(self, row: int) -> str:
         """Where a row comes from, for messages."""
         raise NotImplementedError
+
+    @property
+    def nesting(self) -> int:
+        """How many datasets that repeat rows lie one in another here."""
+        return 0
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -223,7 +229,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Rows, with the seeds and the epoch that their indices carry.
 
         Indices that carry none (torch's own samplers) draw a seed from torch's generator, so that transforms differ from epoch
-        to epoch and follow ``torch.manual_seed``.
+        to epoch and follow ``torch.manual_seed``. An index that comes again in the batch counts as another occurrence of its row.
         """
         length = len(self)
         given = np.asarray(indices)
@@ -236,8 +242,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         rows = np.where(rows < 0, rows + length, rows)
         first = indices[0] if len(rows) else None
         if isinstance(first, SampledIndex) and all(getattr(i, "epoch", None) == first.epoch for i in indices):
-            seeds = np.array([i.seed for i in indices], np.uint64)  # type: ignore[union-attr] # checked above
-            return Picks(rows, seeds, first.epoch)
+            return _sampled_picks(rows, indices, first.epoch)  # type: ignore[arg-type] # checked above
         drawn = torch.randint(1 << 62, (len(rows),)).numpy() if self.draws_at_random else np.zeros(len(rows))
         return Picks(rows, drawn.astype(np.uint64), 0)
 
@@ -270,3 +275,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
         return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))
+
+
+def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> Picks:
+    """The picks of sampled indices; copies of a row are drawn apart, also where a sampler gives one index several times."""
+    picks = Picks(rows, np.array([i.seed for i in indices], np.uint64), epoch)
+    occurrences = np.array([i.occurrence for i in indices], np.int64)
+    if occurrences.any():
+        picks = picks.again(occurrences, level=0)
+    if len(np.unique(rows)) == len(rows):
+        return picks
+    return picks.again(count_occurrences(mix_array(rows, 0) ^ picks.seeds), level=0)

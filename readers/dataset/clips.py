@@ -107,8 +107,9 @@ class ClipDataset(SampleDataset):
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read clips, row i into place ``at[i]``; pictures straight into the batch."""
         rows = self._rows_of(picks.rows)
-        keys = np.repeat(self.origins(picks).rows, self.length)
-        flat = Picks(rows.reshape(-1), np.repeat(picks.seeds, self.length), picks.epoch, keys)
+        origins = self.origins(picks)
+        keys, seeds = np.repeat(origins.rows, self.length), np.repeat(origins.seeds, self.length)
+        flat = Picks(rows.reshape(-1), seeds, picks.epoch, keys)
         layout = self.base.raw_layout
         apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
         columns: Columns = {}
@@ -156,6 +157,11 @@ class ClipDataset(SampleDataset):
     def draws_at_random(self) -> bool:
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or self.base.draws_at_random
+
+    @property
+    def nesting(self) -> int:
+        """As in the base dataset."""
+        return self.base.nesting
 
     def describe(self, row: int) -> str:
         """Where a clip begins, for messages."""

@@ -132,6 +132,11 @@ class MixedDataset(SampleDataset):
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or any(dataset.draws_at_random for dataset in self.datasets)
 
+    @property
+    def nesting(self) -> int:
+        """The most of any of the datasets."""
+        return max(dataset.nesting for dataset in self.datasets)
+
     def describe(self, row: int) -> str:
         """Which dataset a row comes from, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
