@@ -1,13 +1,15 @@
 """The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
 
-from collections.abc import Callable, Iterable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from itertools import zip_longest
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset
 
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
@@ -138,6 +140,12 @@ class SampleDataset(Dataset[dict[str, Any]]):
         if not self.has_transform:
             return samples
         return self._transform(samples, picks)
+
+    def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
+        """Torch's way to put datasets one behind the other; `readers.MixedDataset` takes them in given shares."""
+        if isinstance(other, SampleDataset) and "label" in self.raw_layout and "label" in other.raw_layout:
+            check_classes("datasets", {"the first": self, "the second": other})
+        return super().__add__(other)
 
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
         """The samples at some indices as columns: a stacked array per field, a list where shapes vary."""
@@ -275,6 +283,31 @@ class SampleDataset(Dataset[dict[str, Any]]):
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
         return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))
+
+
+def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
+    """See that a label is the number of the same class in all of some datasets, called by their names.
+
+    Raises
+    ------
+    UsageError
+        The lists of classes differ; the message shows the first label that does.
+    """
+    (name, first), *others = datasets.items()
+    for other_name, other in others:
+        if other.classes == first.classes:
+            continue
+        ours, theirs = first.classes or (), other.classes or ()
+        label = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
+        raise UsageError(
+            f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as {_class_at(ours, label)} in {name} "
+            f"(of {len(ours)}), and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): "
+            "join them with 'packer merge', which numbers all classes anew, or leave out 'label' with fields="
+        )
+
+
+def _class_at(classes: Sequence[str], label: int) -> str:
+    return reprlib.repr(classes[label]) if label < len(classes) else "no class"
 
 
 def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> Picks:
