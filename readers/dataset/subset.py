@@ -186,16 +186,27 @@ def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], field
     Parameters
     ----------
     predicate : callable
-        Called once with the whole column of each field, in order; returns booleans, (N,).
+        Called once with the whole column of each field, in order; returns booleans, (N,). Texts are an array too, of numpy's
+        ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on all of them; other fields of varying shape are lists.
     fields : sequence of str
         Scalar fields come from the dataset's index; others are read through.
     """
-    chosen = np.asarray(predicate(*(dataset.column(name) for name in fields)))
+    chosen = np.asarray(predicate(*(_comparable(dataset.column(name)) for name in fields)))
     if chosen.shape != (len(dataset),) or chosen.dtype != bool:
         raise UsageError(
             f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
         )
     return Subset(dataset, np.flatnonzero(chosen))
+
+
+def _comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
+    """A column whose comparisons are made value by value, where its values are numbers or texts."""
+    if isinstance(column, np.ndarray) or not all(isinstance(value, str) for value in column):
+        return column
+    try:
+        return np.array(column, np.dtypes.StringDType())
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        return np.array([*column, None], object)[:-1]
 
 
 def split(

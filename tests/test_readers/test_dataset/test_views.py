@@ -70,6 +70,26 @@ def test_predicates_touch_no_pictures(raw_path, monkeypatch):
         dataset.where(lambda label: label, ["label"])
 
 
+@pytest.mark.parametrize("odd", ["", "train\0", "not utf-8 \udcff"])
+def test_texts_compare_as_numbers_do(tmp_path, odd):
+    schema = Schema((text("key"), text("split"), text("note", "json"), fixed("label", "<i8")))
+    splits = ["train", "val", "train", "test", odd]
+    columns = {"key": keys(5), "split": splits, "note": [{"n": n} for n in range(5)], "label": np.arange(5)}
+    write_dataset(tmp_path / "d", "npy", schema, columns)
+    dataset = open_dataset(tmp_path / "d", fields=["key"])
+    for part in (dataset, dataset.subset(range(5))):
+
+        def rows(predicate, *fields, part=part):
+            return part.where(predicate, fields).rows.tolist()
+
+        assert rows(lambda split: split == "train", "split") == [0, 2]
+        assert rows(lambda split, label: (split != "test") & (label > 0), "split", "label") == [1, 2, 4]
+        assert rows(lambda split: np.isin(split, ["val", "test"]), "split") == [1, 3]
+        assert rows(lambda split: [value in ("val", odd) for value in split], "split") == [1, 4]
+        assert rows(lambda note: [value["n"] == 3 for value in note], "note") == [3]
+    assert len(dataset.subset([]).where(lambda split: split == "train", ["split"])) == 0
+
+
 def test_splits_are_disjoint_and_keep_groups_together(tmp_path):
     schema = Schema((text("key"), text("source"), fixed("label", "<i8")))
     sources = [f"video-{i // 7}.mp4" for i in range(140)]
