@@ -76,7 +76,7 @@ def build(
     check_steps(chosen, functions)
     plan = BuildJob(chosen, describe_runtime(chosen), list_items(opened, chosen), how, functions)
     done = Job(plan, target, how, listener_of(progress)).run()
-    result = BuildResult(**vars(done), marked=plan.marked)
+    result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks)
     check_rejects(result, how)
     return result
 

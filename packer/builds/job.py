@@ -12,11 +12,11 @@ from packer.builds.listing import describe_repeats
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler
 from packer.builds.plan import BuildPlan, describe_made, describe_mismatch, is_storable, make_plan
-from packer.builds.reports import ReportWriter
+from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.job import JobResult
 from packer.jobs.plan import Assembly, Made, Task
-from packer.recipe import Recipe
+from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
@@ -44,13 +44,17 @@ class BuildResult(JobResult):
     ----------
     marked : int or None
         Samples whose picture has restart markers; None where the recipe asks for none, or all was finished already.
+    broken_tracks : BrokenTracks or None
+        Videos that lost frames since their tracks broke; None where no track is chosen, or all was finished already.
     """
 
     marked: int | None = None
+    broken_tracks: BrokenTracks | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; and what progressive JPEGs, and JPEGs without the restart markers that were asked for, mean for reading."""
-        return f"{super().describe()}{self._describe_progressive()}{self._describe_marked()}"
+        """See `JobResult`; and what broken tracks, progressive JPEGs, and JPEGs without the restart markers that were asked for mean."""
+        more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
+        return f"{super().describe()}{more}"
 
     def _contents(self) -> str:
         """With what became of the items."""
@@ -61,6 +65,17 @@ class BuildResult(JobResult):
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
+
+    def _describe_broken_tracks(self) -> str:
+        recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
+        if found is None or not found.videos:
+            return ""
+        closer = _describe_closer(recipe)
+        return (
+            f"\nin {found.videos} of {counted(found.of, 'video')} faces could not be followed from one sampled frame to the next, so "
+            f"--choose {recipe['choose']} kept {counted(found.samples, 'sample')} of {counted(found.frames, 'frame')} with faces: "
+            f"{f'sample frames closer together ({closer}), or ' if closer else ''}choose without tracks (--choose largest)"
+        )
 
     def _describe_progressive(self) -> str:
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
@@ -88,6 +103,15 @@ class BuildResult(JobResult):
         return self.manifest.generations[-1].counts
 
 
+def _describe_closer(recipe: Mapping[str, Any]) -> str:
+    """What of a recipe's sampling brings the frames closer together, in words; empty where it takes every frame."""
+    for name, change in (("frames", "a larger --frames"), ("fps", "a higher --fps"), ("every", "a smaller --every")):
+        value = recipe.get(name)
+        if value is not None and (name, value) != ("every", 1):
+            return f"{change} than {value}"
+    return "--every 10 in place of --keyframes" if recipe.get("keyframes") else ""
+
+
 class BuildJob:
     """A build, as a job runs it (`packer.jobs.plan.JobPlan`).
 
@@ -104,7 +128,7 @@ class BuildJob:
     Attributes
     ----------
     plan : BuildPlan
-    marked : int or None
+    marked, broken_tracks
         See `BuildResult`; known once the shards are planned.
 
     Raises
@@ -139,6 +163,7 @@ class BuildJob:
         repeats = describe_repeats(listing.items[: recipe.limit])
         self.notes = (repeats,) if repeats else ()
         self.marked: int | None = None
+        self.broken_tracks: BrokenTracks | None = None
 
     @property
     def preset(self) -> str:
@@ -213,8 +238,12 @@ class BuildJob:
                 settler.add(part, f"task {number} (items {task.start} to {task.stop - 1})")
                 rows.append(len(part))
             counts = reports.counts(self.plan.ignored)
-        marked = reports.marked if self._recipe.restart_markers else None
-        write_durably(space.counts, json.dumps({"counts": counts.to_json(), "marked": marked}).encode())
+        found = {
+            "counts": counts.to_json(),
+            "marked": reports.marked if self._recipe.restart_markers else None,
+            "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
+        }
+        write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples:
             raise _give_up(space, counts)
         config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
@@ -224,7 +253,8 @@ class BuildJob:
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""
         found = json.loads(space.counts.read_bytes())
-        counts, self.marked = Counts(**found["counts"]), found["marked"]
+        counts, self.marked, tracks = Counts(**found["counts"]), found["marked"], found.get("broken_tracks")
+        self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
         plan = self.plan
         generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
         return [Made(generation, counts.samples)]

@@ -10,7 +10,7 @@ from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.gpu_name import gpu_name
 from packer.vision.detect.runtime import resolve_runtime
 from packer.vision.landmarks import KINDS
-from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.registry import import_target
 
@@ -83,8 +83,6 @@ def _detector(recipe: Recipe) -> str:
                 recipe.device
             )
         return name
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(f'{error}, or pip install "facepack[faces]"') from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 

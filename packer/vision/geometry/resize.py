@@ -1,7 +1,5 @@
 """Pictures resized whole: shrinking averages areas, enlarging is bilinear, along each axis by itself; label maps by the nearest pixel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
