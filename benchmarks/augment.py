@@ -28,9 +28,9 @@ import numpy as np
 import skimage.data
 import torch
 
-from packer.landmarks.hull import hull
-from packer.landmarks.regions import regions
-from packer.landmarks.similarity import MEAN_FIVE
+from packer.vision.landmarks.hull import hull
+from packer.vision.landmarks.regions import regions
+from packer.vision.landmarks.similarity import MEAN_FIVE
 from readers.augment import (
     Albumentations,
     BlackoutHull,

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import simplejpeg
 import skimage.data
 
-from packer.restart_markers import restart_interval
-from packer.shards import write_shard
-from packer.writers.base import ShardSize
+from packer.assembly.shard import write_shard
+from packer.assembly.writers.base import ShardSize
+from packer.vision.decode.restart_markers import restart_interval
 from shardspec.codecs.jpeg import JPEGCodec
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation

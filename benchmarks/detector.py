@@ -31,8 +31,8 @@ from facenet_pytorch import MTCNN
 
 from benchmarks.tables import faces_table
 from benchmarks.targets import detector_table
-from packer.detect import Detections, Detector
-from packer.detect.agreement import compare
+from packer.vision.detect import Detections, Detector
+from packer.vision.detect.agreement import compare
 
 Frames = list[np.ndarray]
 MIN_SIDE, MIN_SCORE = 40, 0.95  # the faces that dataset mode must keep

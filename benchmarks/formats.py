@@ -32,8 +32,8 @@ import skimage.data
 
 from benchmarks.measure import machine, versions
 from benchmarks.tables import ORDERS, formats_table
-from packer.shards import write_shard
-from packer.writers.base import ShardSize
+from packer.assembly.shard import write_shard
+from packer.assembly.writers.base import ShardSize
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
 from shardspec.formats import FORMATS, get_format
@@ -148,7 +148,7 @@ def read_rates(
             if not schema["image"].is_fixed:
                 b"".join(out["image"])
         rates.append(len(plan) * BATCH / (time.process_time() - start))
-    for reader in readers.values():
+    for reader in readers.decode.values():
         reader.close()
     return rates[0], rates[1]
 

@@ -1,4 +1,4 @@
-"""Where the numbers of `packer/landmarks/outline5.py` come from, and how well the hull of five points fits.
+"""Where the numbers of `packer/vision/landmarks/outline5.py` come from, and how well the hull of five points fits.
 
     python -m benchmarks.hull_template PATH... --mesh face_landmark.tflite [--every 4] [--derive] [-o result.json]
 
@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.detect import Detector
-from packer.geometry import affine, crop
-from packer.landmarks.dlib68 import Dlib68
-from packer.landmarks.hull import _HALF, _MIRROR, features
-from packer.landmarks.mesh import _MARGIN as MESH_MARGIN
-from packer.landmarks.mesh import FaceMesh
-from packer.landmarks.similarity import BOX_SIDE, MEAN_FIVE, five_points, place_mean_face, unit
+from packer.vision.detect import Detector
+from packer.vision.geometry import affine, crop
+from packer.vision.landmarks.dlib68 import Dlib68
+from packer.vision.landmarks.hull import _HALF, _MIRROR, features
+from packer.vision.landmarks.mesh import _MARGIN as MESH_MARGIN
+from packer.vision.landmarks.mesh import FaceMesh
+from packer.vision.landmarks.similarity import BOX_SIDE, MEAN_FIVE, five_points, place_mean_face, unit
 from shardspec.points import LAYOUTS, flip_permutation
 
 FloatArray = NDArray[np.float64]

@@ -26,7 +26,7 @@ import simplejpeg
 from benchmarks.data import SIZE, Source, add_arguments, make_source, rows_of, settings_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
-from readers.crops import RandomResizedCrop, whole_pixels
+from readers.decode.crops import RandomResizedCrop, whole_pixels
 
 Job = Callable[[int, Any], None]
 """Fills the batch of a thread with the given rows."""

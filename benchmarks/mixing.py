@@ -9,8 +9,8 @@ import argparse
 
 import numpy as np
 
-from readers.blocks import Blocks
-from readers.order import Order, Shuffle
+from readers.order.blocks import Blocks
+from readers.order.order import Order, Shuffle
 
 ROWS, CLASSES, BATCH, EPOCHS = 100_000, 10, 256, 3
 WINDOWS, BLOCK_ROWS = (4, 16, 64, 256), (64, 256)

@@ -33,14 +33,14 @@ import cv2
 import numpy as np
 
 from benchmarks.measure import machine, versions
-from packer.decode.sampling import Sampling
-from packer.decode.video import VideoReader
-from packer.encode import Encoder
-from packer.face_crop import FaceCutter
-from packer.face_search import FaceSearch, Frame
-from packer.item import Item
 from packer.recipe import Recipe
-from packer.steps.faces import BATCH_FRAMES
+from packer.sources.item import Item
+from packer.steps.encode import Encoder
+from packer.steps.faces.crop import FaceCutter
+from packer.steps.faces.search import FaceSearch, Frame
+from packer.steps.faces.step import BATCH_FRAMES
+from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.video import VideoReader
 from shardspec.layout import Layout
 
 LOOP = Path(__file__).with_name("face_loop.py")

@@ -5,7 +5,7 @@ writes the figures to a new file named by commit and time.
 
 Method. The data are made anew: for *images*, photographs of scikit-image cut at seeded places and enlarged to 2048 × 1536 (JPEG, quality 92);
 for *faces*, twenty copies of the pictures and videos of ``examples/make_data.py``. Each recipe is packed once per way of storing, then measured
-by `packer.bench.bench`: *raw* runs the recipe's steps over the files in as many processes as there are workers, one math thread
+by `packer.packed.bench.bench.bench`: *raw* runs the recipe's steps over the files in as many processes as there are workers, one math thread
 each, item by item, models loaded; *packed* reads the dataset with `readers.Loader`, shuffled, all fields, in as many threads.
 Both sides live in processes of their own and work once before anything counts, so the page cache is warm (the column *disk* says
 what came from storage all the same). Runs alternate, raw, packed, raw, packed; a run lasts at least ``--seconds``, and on the
@@ -33,8 +33,8 @@ import simplejpeg
 import skimage.data
 
 from benchmarks.tables import packing_table
-from packer.api import build
-from packer.bench import bench
+from packer.builds.build import build
+from packer.packed.bench.bench import bench
 
 REPOSITORY = Path(__file__).parents[1]
 PHOTO = (1536, 2048)

@@ -7,20 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packer.api import build, dry_run
-    from packer.estimate import Estimate
-    from packer.job import BuildResult
-    from packer.options import BuildOptions
+    from packer.builds.build import build, dry_run
+    from packer.builds.estimate import Estimate
+    from packer.builds.job import BuildResult
     from packer.recipe import Recipe, StepSpec
+    from packer.recipe.options import BuildOptions
 
 _NAMES = {
-    "BuildOptions": "packer.options",
-    "BuildResult": "packer.job",
-    "Estimate": "packer.estimate",
+    "BuildOptions": "packer.recipe.options",
+    "BuildResult": "packer.builds.job",
+    "Estimate": "packer.builds.estimate",
     "Recipe": "packer.recipe",
     "StepSpec": "packer.recipe",
-    "build": "packer.api",
-    "dry_run": "packer.api",
+    "build": "packer.builds.build",
+    "dry_run": "packer.builds.build",
 }
 
 __all__ = ["BuildOptions", "BuildResult", "Estimate", "Recipe", "StepSpec", "build", "dry_run"]

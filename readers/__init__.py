@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from shardspec.registry import Entry, resolve
 
 if TYPE_CHECKING:
-    from readers.clips import ClipDataset
-    from readers.crops import CenterCrop, RandomResizedCrop, Resize
-    from readers.datasets import (
+    from readers.dataset.clips import ClipDataset
+    from readers.dataset.mixed import MixedDataset
+    from readers.dataset.packed import (
         HDF5Dataset,
         LMDBDataset,
         NpyDataset,
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
         TFRecordDataset,
         open_dataset,
     )
-    from readers.diagnosis import diagnose
-    from readers.loader import Loader
-    from readers.mixed import MixedDataset
-    from readers.plans import Whole
-    from readers.sampler import class_balanced_weights
+    from readers.dataset.subset import Subset
+    from readers.decode.crops import CenterCrop, RandomResizedCrop, Resize
+    from readers.decode.plans import Whole
+    from readers.loader.diagnosis import diagnose
+    from readers.loader.loader import Loader
+    from readers.order.sampler import class_balanced_weights
     from readers.seeding import sample_rng
-    from readers.subset import Subset
 
 _NAMES = {
-    "CenterCrop": Entry("readers.crops:CenterCrop", "pack"),
-    "ClipDataset": Entry("readers.clips:ClipDataset", "torch"),
-    "HDF5Dataset": Entry("readers.datasets:HDF5Dataset", "torch"),
-    "LMDBDataset": Entry("readers.datasets:LMDBDataset", "torch"),
-    "Loader": Entry("readers.loader:Loader", "torch"),
-    "MixedDataset": Entry("readers.mixed:MixedDataset", "torch"),
-    "NpyDataset": Entry("readers.datasets:NpyDataset", "torch"),
-    "PackedDataset": Entry("readers.datasets:PackedDataset", "torch"),
-    "ParquetDataset": Entry("readers.datasets:ParquetDataset", "torch"),
-    "RandomResizedCrop": Entry("readers.crops:RandomResizedCrop", "pack"),
-    "Resize": Entry("readers.crops:Resize", "pack"),
-    "Subset": Entry("readers.subset:Subset", "torch"),
-    "TFRecordDataset": Entry("readers.datasets:TFRecordDataset", "torch"),
-    "Whole": Entry("readers.plans:Whole"),
-    "class_balanced_weights": Entry("readers.sampler:class_balanced_weights", "torch"),
-    "diagnose": Entry("readers.diagnosis:diagnose", "torch"),
-    "open_dataset": Entry("readers.datasets:open_dataset", "torch"),
+    "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
+    "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
+    "HDF5Dataset": Entry("readers.dataset.packed:HDF5Dataset", "torch"),
+    "LMDBDataset": Entry("readers.dataset.packed:LMDBDataset", "torch"),
+    "Loader": Entry("readers.loader.loader:Loader", "torch"),
+    "MixedDataset": Entry("readers.dataset.mixed:MixedDataset", "torch"),
+    "NpyDataset": Entry("readers.dataset.packed:NpyDataset", "torch"),
+    "PackedDataset": Entry("readers.dataset.packed:PackedDataset", "torch"),
+    "ParquetDataset": Entry("readers.dataset.packed:ParquetDataset", "torch"),
+    "RandomResizedCrop": Entry("readers.decode.crops:RandomResizedCrop", "pack"),
+    "Resize": Entry("readers.decode.crops:Resize", "pack"),
+    "Subset": Entry("readers.dataset.subset:Subset", "torch"),
+    "TFRecordDataset": Entry("readers.dataset.packed:TFRecordDataset", "torch"),
+    "Whole": Entry("readers.decode.plans:Whole"),
+    "class_balanced_weights": Entry("readers.order.sampler:class_balanced_weights", "torch"),
+    "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
+    "open_dataset": Entry("readers.dataset.packed:open_dataset", "torch"),
     "sample_rng": Entry("readers.seeding:sample_rng"),
 }
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from support.command import environment
 
-from packer.pipeline import STEPS
+from packer.steps.chain import STEPS
 from shardspec.formats import FORMATS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -29,161 +29,161 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 
 PACKER_TOP = (
     "packer.__main__",
-    "packer.api",
-    "packer.assemble",
+    "packer.builds.build",
+    "packer.assembly.plan",
     "packer.cli",
-    "packer.command_line",
-    "packer.commands",
-    "packer.commit",
-    "packer.convert",
-    "packer.detector_process",
-    "packer.engines",
-    "packer.estimate",
-    "packer.export",
-    "packer.folder",
-    "packer.job",
-    "packer.job_session",
-    "packer.merge",
-    "packer.part",
-    "packer.part_rows",
-    "packer.plan",
-    "packer.preview",
-    "packer.row_job",
-    "packer.row_plan",
-    "packer.row_reports",
-    "packer.row_work",
-    "packer.schedule",
-    "packer.shard_stage",
-    "packer.split",
-    "packer.units",
-    "packer.verify",
-    "packer.work",
-    "packer.worker",
+    "packer.cli.line",
+    "packer.cli",
+    "packer.workspace.commit",
+    "packer.packed.convert",
+    "packer.jobs.detector",
+    "packer.jobs.engines",
+    "packer.builds.estimate",
+    "packer.packed.export.export",
+    "packer.workspace.folder",
+    "packer.builds.job",
+    "packer.jobs.job",
+    "packer.packed.merge",
+    "packer.builds.part",
+    "packer.builds.parts",
+    "packer.builds.plan",
+    "packer.packed.preview",
+    "packer.jobs.row_job",
+    "packer.packed.plan",
+    "packer.packed.row_reports",
+    "packer.packed.work",
+    "packer.jobs.schedule",
+    "packer.jobs.shards",
+    "packer.packed.split",
+    "packer.jobs.units",
+    "packer.packed.verify.verify",
+    "packer.builds.work",
+    "packer.jobs.worker",
     "packer.workspace",
 )
 """What runs a build. Nothing that a build is made of knows it."""
 
-LEAVES = frozenset({"packer.byte_sizes", "packer.option_values", "packer.unread_options"})
+LEAVES = frozenset({"packer.recipe.byte_sizes", "packer.recipe.option_values", "packer.recipe.unread_options"})
 """Import nothing of their package, so every layer may import them."""
 
 MUST_NOT_IMPORT: Mapping[str, tuple[str, ...]] = {
     # cli -> job -> plan, worker, assemble -> recipe
-    "packer.byte_sizes": ("packer",),
-    "packer.option_values": ("packer",),
-    "packer.unread_options": ("packer",),
+    "packer.recipe.byte_sizes": ("packer",),
+    "packer.recipe.option_values": ("packer",),
+    "packer.recipe.unread_options": ("packer",),
     "packer.recipe": ("packer",),
-    "packer.options": ("packer",),
-    "packer.item": ("packer",),
-    "packer.plan": (
-        "packer.api",
-        "packer.assemble",
+    "packer.recipe.options": ("packer",),
+    "packer.sources.item": ("packer",),
+    "packer.builds.plan": (
+        "packer.builds.build",
+        "packer.assembly.plan",
         "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.work",
-    ),
-    "packer.assemble": (
-        "packer.api",
         "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.work",
-        "packer.engines",
+        "packer.builds.job",
+        "packer.builds.work",
     ),
-    "packer.work": (
-        "packer.api",
+    "packer.assembly.plan": (
+        "packer.builds.build",
         "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.engines",
-        "packer.schedule",
-    ),
-    "packer.worker": (
-        "packer.api",
         "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.engines",
+        "packer.builds.job",
+        "packer.builds.work",
+        "packer.jobs.engines",
     ),
-    "packer.engines": (
-        "packer.api",
+    "packer.builds.work": (
+        "packer.builds.build",
         "packer.cli",
-        "packer.commands",
-        "packer.job",
-        "packer.schedule",
+        "packer.cli",
+        "packer.builds.job",
+        "packer.jobs.engines",
+        "packer.jobs.schedule",
     ),
-    "packer.schedule": ("packer.api", "packer.cli", "packer.commands", "packer.job"),
-    "packer.job": ("packer.api", "packer.cli", "packer.commands"),
+    "packer.jobs.worker": (
+        "packer.builds.build",
+        "packer.cli",
+        "packer.cli",
+        "packer.builds.job",
+        "packer.jobs.engines",
+    ),
+    "packer.jobs.engines": (
+        "packer.builds.build",
+        "packer.cli",
+        "packer.cli",
+        "packer.builds.job",
+        "packer.jobs.schedule",
+    ),
+    "packer.jobs.schedule": ("packer.builds.build", "packer.cli", "packer.cli", "packer.builds.job"),
+    "packer.builds.job": ("packer.builds.build", "packer.cli", "packer.cli"),
     # sources, steps and writers know none of them, nor each other
     "packer.sources": (
         *PACKER_TOP,
         "packer.steps",
-        "packer.writers",
-        "packer.detect",
-        "packer.decode",
+        "packer.assembly.writers",
+        "packer.vision.detect",
+        "packer.vision.decode",
     ),
-    "packer.steps": (*PACKER_TOP, "packer.sources", "packer.writers", "readers"),
-    "packer.writers": (
+    "packer.steps": (*PACKER_TOP, "packer.sources", "packer.assembly.writers", "readers"),
+    "packer.assembly.writers": (
         *PACKER_TOP,
         "packer.sources",
         "packer.steps",
         "packer.recipe",
-        "packer.item",
+        "packer.sources.item",
         "readers",
     ),
     # what steps are made of could stand alone
-    "packer.decode": (
+    "packer.vision.decode": (
         *PACKER_TOP,
         "packer.steps",
         "packer.recipe",
-        "packer.item",
-        "packer.detect",
-        "packer.geometry",
+        "packer.sources.item",
+        "packer.vision.detect",
+        "packer.vision.geometry",
     ),
-    "packer.detect": (
+    "packer.vision.detect": (
         *PACKER_TOP,
         "packer.steps",
         "packer.recipe",
-        "packer.item",
-        "packer.decode",
+        "packer.sources.item",
+        "packer.vision.decode",
     ),
-    "packer.geometry": (
+    "packer.vision.geometry": (
         *PACKER_TOP,
         "packer.steps",
         "packer.recipe",
-        "packer.item",
-        "packer.decode",
-        "packer.detect",
+        "packer.sources.item",
+        "packer.vision.decode",
+        "packer.vision.detect",
     ),
-    "packer.landmarks": (
+    "packer.vision.landmarks": (
         *PACKER_TOP,
         "packer.steps",
         "packer.recipe",
-        "packer.item",
-        "packer.decode",
+        "packer.sources.item",
+        "packer.vision.decode",
     ),
     # loader -> datasets -> order, formats
     "readers.formats": (
         "readers.augment",
-        "readers.datasets",
-        "readers.loader",
-        "readers.order",
-        "readers.sampler",
+        "readers.dataset.packed",
+        "readers.loader.loader",
+        "readers.order.order",
+        "readers.order.sampler",
     ),
     "readers.augment": (
-        "readers.datasets",
-        "readers.loader",
+        "readers.dataset.packed",
+        "readers.loader.loader",
         "readers.formats",
-        "readers.shards",
+        "readers.formats.pool",
     ),
-    "readers.order": (
-        "readers.datasets",
-        "readers.loader",
+    "readers.order.order": (
+        "readers.dataset.packed",
+        "readers.loader.loader",
         "readers.formats",
         "readers.augment",
-        "readers.shards",
+        "readers.formats.pool",
     ),
-    "readers.datasets": ("readers.loader",),
+    "readers.dataset.packed": ("readers.loader.loader",),
     # the contract is data: only the codecs know libraries, and nothing but the layout knows folders
     "shardspec.schema": ("shardspec.manifest", "shardspec.layout", "shardspec.codecs"),
     "shardspec.manifest": ("shardspec.layout", "shardspec.codecs"),
@@ -292,8 +292,8 @@ def is_ours(name: str) -> bool:
 
 
 def test_the_scan_sees_what_it_should() -> None:
-    assert {"packer.job", "readers.order", "shardspec.schema", "shardspec"} <= set(modules())
-    assert any(i.by == "packer.api" and i.target == "packer.job" for i in imports())
+    assert {"packer.builds.job", "readers.order.order", "shardspec.schema", "shardspec"} <= set(modules())
+    assert any(i.by == "packer.builds.build" and i.target == "packer.builds.job" for i in imports())
     assert any(i.by == "packer" and i.types_only for i in imports())
 
 
@@ -326,7 +326,7 @@ def test_layers_inside_a_package(name: str) -> None:
 def test_sources_steps_writers_and_engines_do_not_know_their_neighbours() -> None:
     named = {entry.target.split(":")[0] for entry in STEPS.values()}
     named |= {format.writer.target.split(":")[0] for format in FORMATS.values()}
-    named |= {"packer.engines.inline", "packer.engines.processes"}
+    named |= {"packer.jobs.engines.inline", "packer.jobs.engines.processes"}
     named |= {name for name in modules() if is_below(name, "packer.sources")} - {"packer.sources.base"}
     wrong = {(i.by, i.target) for i in imports() if i.target in named and i.by in named and i.by != i.target}
     # A table is a list of rows that lies in a file.
@@ -450,7 +450,7 @@ def test_the_command_answers_help_without_heavy_libraries() -> None:
         assert not loaded_by(code) & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["readers", "readers.formats", "readers.order", "readers.formats.npy"])
+@pytest.mark.parametrize("name", ["readers", "readers.formats", "readers.order.order", "readers.formats.npy"])
 def test_reading_parts_that_need_no_torch_load_none(name: str) -> None:
     assert not loaded_by(f"import {name}") & {
         "torch",

@@ -10,7 +10,7 @@ import numpy as np
 import simplejpeg
 
 from benchmarks.data import SIZE
-from readers.crops import RandomResizedCrop
+from readers.decode.crops import RandomResizedCrop
 
 NAMES = ("image", "landmarks", "label")
 cv2.setNumThreads(0)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from packer.item import Item
 from packer.recipe import Recipe
+from packer.sources.item import Item
 from shardspec.errors import UsageError
 
 

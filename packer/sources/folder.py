@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from packer.item import Item
 from packer.sources.base import Listing, describe_path, refuse_path_column
-from packer.suffixes import is_picture, is_video
+from packer.sources.item import Item
+from packer.sources.suffixes import is_picture, is_video
 from shardspec.errors import BuildError, UsageError
 
 

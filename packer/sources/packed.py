@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from packer.groups import read_groups
-from packer.packed_items import describe_row, taken_ordinals
-from packer.packed_rows import PackedRows
-from packer.resources import usable_cores
+from packer.assembly.groups import read_groups
+from packer.assembly.packed_rows import PackedRows
+from packer.recipe.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
+from packer.sources.packed_items import describe_row, taken_ordinals
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from packer.fields import RESERVED
-from packer.item import Item
 from packer.recipe import field_name
 from packer.sources.base import Listing, describe_path, name_inside
+from packer.sources.item import Item
 from shardspec.errors import UsageError
+from shardspec.sample_fields import RESERVED
 from shardspec.suggest import did_you_mean
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)

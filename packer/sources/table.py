@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer.plurals import counted
 from packer.sources.base import Listing
 from packer.sources.rows import RowsSource
 from shardspec.errors import UsageError
+from shardspec.plurals import counted
 from shardspec.registry import import_target
 
 

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from packer.decode.ahead import run_ahead
-from packer.decode.errors import PictureError, VideoError
-from packer.decode.picture import decode_picture
-from packer.decode.sampling import Sampling
-from packer.decode.video import VideoFrame, VideoReader
-from packer.encode import KEPT
-from packer.equipment import Equipment
-from packer.item import Item, ItemReport
-from packer.packed_items import PACKED_ROW
-from packer.pipeline import ITEM, REPORT, SAMPLED, Sample, Step
 from packer.recipe import Recipe
-from packer.suffixes import is_video
+from packer.sources.item import Item, ItemReport
+from packer.sources.packed_items import PACKED_ROW
+from packer.sources.suffixes import is_video
+from packer.steps.ahead import run_ahead
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step
+from packer.steps.encode import KEPT
+from packer.steps.equipment import Equipment
+from packer.vision.decode.errors import PictureError, VideoError
+from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.video import VideoFrame, VideoReader
 from shardspec.errors import ItemError
 
 FRAMES_AHEAD = 4

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.decode.limits import MAX_PIXELS
-from packer.equipment import Equipment
-from packer.geometry.resize import resize_exact, resize_nearest, resize_shorter
-from packer.geometry.scaling import scale_geometry
-from packer.pipeline import Sample, Step, require_image
 from packer.recipe import Recipe
+from packer.steps.chain import Sample, Step, require_image
+from packer.steps.equipment import Equipment
+from packer.vision.decode.limits import MAX_PIXELS
+from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter
+from packer.vision.geometry.scaling import scale_geometry
 from shardspec.errors import ItemError
 from shardspec.picture_fields import is_further_picture
 

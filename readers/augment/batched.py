@@ -4,7 +4,7 @@ A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last mem
 read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix`` (B, 2, 3), ``landmarks_valid`` (B,), and
 masks (B, H, W) or (B, C, H, W). Every module gives a new dict with new tensors; other fields pass through.
 
-Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.device`), a module is a function
+Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.loader.device`), a module is a function
 of each row and its seed, and so of (seed, epoch, row). Called with the batch alone it draws from torch's generator of the
 process, which is not repeatable at another number of ranks.
 """

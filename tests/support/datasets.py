@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.shards import write_shard
-from packer.writers.base import ShardSize
+from packer.assembly.shard import write_shard
+from packer.assembly.writers.base import ShardSize
 from shardspec.codecs import codec_for
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation, Shard

@@ -22,7 +22,7 @@ def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002) -> T:
     raise AssertionError(f"waited {PATIENCE_S:g} s for {what}")
 
 
-def workers_of(parent: int, module: bytes = b"packer.worker") -> list[int]:
+def workers_of(parent: int, module: bytes = b"packer.jobs.worker") -> list[int]:
     """Worker processes that a build has started, or those of another module of ours."""
     found = []
     for task in Path(f"/proc/{parent}/task").glob("*"):
@@ -42,7 +42,7 @@ def command_of(process: int) -> bytes:
         return b""
 
 
-def workers_in(folder: Path, module: bytes = b"packer.worker") -> list[int]:
+def workers_in(folder: Path, module: bytes = b"packer.jobs.worker") -> list[int]:
     """Worker processes of any parent, and of none, that work in a dataset's folder, or those of another module of ours."""
     return [
         int(path.name)

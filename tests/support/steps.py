@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.decode.ahead import THREAD_NAME
+from packer.steps.ahead import THREAD_NAME
 
 LOG = "PACKER_TEST_LOG"
 """The environment variable that names the log file; it is no part of the recipe, so that recipes stay the same."""

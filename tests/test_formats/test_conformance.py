@@ -27,7 +27,7 @@ from support.datasets import (
     write_encoded,
 )
 
-from packer.writers.base import ShardSize
+from packer.assembly.writers.base import ShardSize
 from shardspec.columns import Columns
 from shardspec.errors import BuildError, SchemaError, ShardCorruptError, ShardMissingError
 from shardspec.formats import FORMATS, get_format

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
 
-from packer.writers.lmdb import map_bytes
+from packer.assembly.writers.lmdb import map_bytes
 from readers.formats.lmdb_tree import LMDBTree
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns

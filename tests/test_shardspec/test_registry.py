@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from packer.pipeline import STEPS
-from packer.rows import ROW_SOURCES
+from packer.assembly.rows import ROW_SOURCES
+from packer.steps.chain import STEPS
 from shardspec.codecs import CODECS
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.formats import FORMATS, get_format

@@ -1,0 +1,92 @@
+"""Groups of samples: those that have the same value in a field, such as one video or one person."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packer.assembly.packed_rows import PackedRows
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.schema import Field, Schema
+from shardspec.suggest import did_you_mean
+
+NO_GROUP = -1
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a dataset.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Each group's value, as text, in the order of its first sample.
+    of_row : (rows,) int64
+        Each row's group; `NO_GROUP` for one without a value: ``<field>_valid`` is false, or the text is empty.
+    """
+
+    names: tuple[str, ...]
+    of_row: IntArray
+
+    def sizes(self) -> IntArray:
+        """Samples of each group."""
+        return np.bincount(self.of_row[self.of_row != NO_GROUP], minlength=len(self.names))
+
+    @property
+    def without(self) -> int:
+        """Samples without a value."""
+        return int(np.count_nonzero(self.of_row == NO_GROUP))
+
+
+def read_groups(path: Path, by: str) -> Groups:
+    """Group the samples of a packed dataset by a field of text, or of one number or truth value per sample.
+
+    Raises
+    ------
+    UsageError
+        There is no such field.
+    """
+    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
+    field = _grouping_field(rows.schema, by, path)
+    validity = f"{by}_valid"
+    # Or a column of the user's own is called so.
+    has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
+    numbers: dict[bytes | float | int | bool, int] = {}
+    of_row = np.empty(len(rows), np.int64)
+    at = 0
+    for batch in rows.batches([by, validity] if has_validity else [by]):
+        values = batch[by].tolist() if field.is_fixed else list(map(bytes, batch[by]))
+        known = batch[validity].tolist() if has_validity else [True] * len(values)
+        for value, is_known in zip(values, known, strict=True):
+            of_row[at] = numbers.setdefault(value, len(numbers)) if is_known and value != b"" else NO_GROUP
+            at += 1
+    rows.close()
+    return Groups(tuple(_name(field, value) for value in numbers), of_row)
+
+
+def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
+    fit = [field for field in schema if field.kind == "text" or (field.is_fixed and not field.shape)]
+    if by not in {field.name for field in fit}:
+        found = "another kind" if by in schema else "none"
+        raise UsageError(
+            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}{did_you_mean(by, [field.name for field in fit])}"
+        )
+    return schema[by]
+
+
+def _is_truth(field: Field) -> bool:
+    return field.is_fixed and not field.shape and field.numpy_dtype == np.bool_
+
+
+def _list(fields: Iterable[Field]) -> str:
+    return ", ".join(field.name for field in fields)
+
+
+def _name(field: Field, value: bytes | float | int | bool) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if field.classes is not None and 0 <= value < len(field.classes):
+        return field.classes[int(value)]
+    return str(value)

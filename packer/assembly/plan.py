@@ -1,0 +1,190 @@
+"""Assembly: encoded rows, in their stored order, cut into shards by their bytes."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.rows import RowSource, open_rows
+from packer.assembly.shard import finished_shard, write_shard
+from packer.assembly.writers.base import ShardSize
+from packer.workspace import Workspace
+from packer.workspace.durable import fsync_file, fsync_tree, write_durably
+from shardspec.columns import Columns, IntArray
+from shardspec.schema import Schema
+
+BATCH_BYTES = 16 * 10**6
+BATCH_ROWS = 1024
+"""A batch of rows on its way from the parts to a writer holds at most so much."""
+
+
+@dataclass(frozen=True)
+class AssemblyPlan:
+    """How rows become shards.
+
+    Attributes
+    ----------
+    rows : dict
+        The row source's configuration (`packer.assembly.rows.open_rows`).
+    format : str
+    schema : Schema
+    cuts : tuple of int
+        Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
+    sizes : tuple of ShardSize
+        What each shard will hold; kept here, since the parts of finished shards are gone when a build is resumed.
+    workspace : Workspace
+    """
+
+    rows: Mapping[str, Any]
+    format: str
+    cuts: tuple[int, ...]
+    sizes: tuple[ShardSize, ...]
+    workspace: Workspace
+
+    @cached_property
+    def source(self) -> RowSource:
+        """The rows."""
+        return open_rows(self.rows, self.workspace.root)
+
+    @cached_property
+    def order(self) -> IntArray | None:
+        """The stored order, or None where it is the source's own."""
+        return np.load(self.workspace.order, mmap_mode="r") if self.workspace.order.exists() else None
+
+    def shard_rows(self, number: int) -> IntArray:
+        """The source's rows in a shard, in order."""
+        start, stop = self.cuts[number], self.cuts[number + 1]
+        if self.order is None:
+            return np.arange(start, stop, dtype=np.int64)
+        return np.array(self.order[start:stop])
+
+    def save(self) -> None:
+        """Write the plan, and flush what it goes with: order, reports, index. From here on a resume goes straight to the shards."""
+        fsync_tree(self.workspace.final)
+        if self.workspace.order.exists():
+            fsync_file(self.workspace.order)
+        sizes = [vars(size) for size in self.sizes]
+        document = {"rows": dict(self.rows), "format": self.format, "cuts": list(self.cuts), "sizes": sizes}
+        write_durably(self.workspace.assembly, json.dumps(document).encode())
+
+    @classmethod
+    def load(cls, workspace: Workspace) -> "AssemblyPlan":
+        """Read the plan of a workspace."""
+        document = json.loads(workspace.assembly.read_bytes())
+        sizes = tuple(ShardSize(**size) for size in document["sizes"])
+        return cls(document["rows"], document["format"], tuple(document["cuts"]), sizes, workspace)
+
+
+class Piece(NamedTuple):
+    """A run of the stored rows that shares no shard with others.
+
+    Attributes
+    ----------
+    rows : int
+    shard_bytes : int
+        Encoded bytes of a shard at most, but for a single larger row.
+    """
+
+    rows: int
+    shard_bytes: int
+
+
+def shuffled(rows: int, seed: int) -> IntArray:
+    """The rows in a random order drawn from a seed."""
+    return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
+
+
+def plan_assembly(
+    workspace: Workspace, rows: Mapping[str, Any], format: str, pieces: Sequence[Piece], order: IntArray | None = None
+) -> AssemblyPlan:
+    """Cut the rows into shards by their encoded bytes, at least one row each.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+        All rows, in their stored order.
+    order : (rows,) int64 or None
+        The source's rows in stored order, which may be some of them only; None is the source's own.
+    """
+    source = open_rows(rows, workspace.root)
+    bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
+    lengths = source.sizes()
+    for values in lengths.values():
+        bytes_of += values
+    cuts = _cut_pieces(bytes_of if order is None else bytes_of[order], pieces)
+    sizes = []
+    for start, stop in itertools.pairwise(cuts):
+        at = slice(start, stop) if order is None else order[start:stop]
+        sizes.append(shard_size(source.schema, {name: values[at] for name, values in lengths.items()}, stop - start))
+    if order is not None:
+        temporary = workspace.order.with_name("order.partial.npy")
+        np.save(temporary, order)
+        temporary.replace(workspace.order)
+    source.close()
+    return AssemblyPlan(rows, format, cuts, tuple(sizes), workspace)
+
+
+def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:
+    """Boundaries 0, …, N of runs of rows that hold at most `shard_bytes` together; a larger row stands alone."""
+    ends = np.cumsum(bytes_of)
+    cuts = [0]
+    while cuts[-1] < len(ends):
+        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        stop = int(np.searchsorted(ends, before + shard_bytes, side="right"))
+        cuts.append(max(stop, cuts[-1] + 1))
+    return tuple(cuts)
+
+
+def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tuple[int, ...]:
+    cuts = [0]
+    for piece in pieces:
+        start = cuts[-1]
+        cuts += [start + cut for cut in cut_rows(bytes_of[start : start + piece.rows], piece.shard_bytes)[1:]]
+    assert cuts[-1] == len(bytes_of)
+    return tuple(cuts)
+
+
+class PlannedShards:
+    """Writes shards of a workspace's assembly plan, which is read when the first one is written."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._plan: AssemblyPlan | None = None
+
+    def write(self, number: int) -> dict[str, Any]:
+        """Write one shard, or accept the one that an earlier run finished; its manifest entry as JSON."""
+        name = f"shard-{number:05d}"
+        staging = self._workspace.staging(name)
+        finished = finished_shard(self._workspace.shard_folder, staging)
+        if finished is not None:
+            return finished.to_json()
+        if self._plan is None:
+            self._plan = AssemblyPlan.load(self._workspace)
+        plan, schema = self._plan, self._plan.source.schema
+        size = plan.sizes[number]
+        batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
+        return write_shard(self._workspace.shard_folder, staging, plan.format, name, schema, size, batches).to_json()
+
+    def close(self) -> None:
+        """Close the rows."""
+        if self._plan is not None:
+            self._plan.source.close()
+
+
+def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
+    """What a shard of `rows` rows will hold, whose varying values have these encoded `lengths`."""
+    totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
+    largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
+    return ShardSize(rows, totals, largest)
+
+
+def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
+    """The rows in batches that a writer takes one at a time."""
+    step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    for first in range(0, len(rows), step):
+        yield source.read(rows[first : first + step], fields)

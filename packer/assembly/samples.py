@@ -1,0 +1,60 @@
+"""The samples of a packed dataset, decoded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.packed_rows import PackedRows
+from shardspec.codecs import Codec, codec_for
+from shardspec.columns import Columns
+from shardspec.errors import UsageError
+from shardspec.schema import Field, Schema
+
+
+class PackedSamples:
+    """Reads and decodes rows of one packed dataset. For people and for packing anew; training has `readers`.
+
+    Parameters
+    ----------
+    path : Path
+        The dataset's folder.
+    fields : sequence of str, optional
+        Only these; all by default.
+    check : {"digest", "size"}
+        What is compared with the manifest before a shard is opened.
+    """
+
+    def __init__(self, path: Path, fields: Sequence[str] | None = None, check: str = "digest") -> None:
+        self.rows = PackedRows({"inputs": [{"path": str(path)}], "check": check})
+        self.schema: Schema = self.rows.schema.select(None if fields is None else list(fields))
+        self._codecs = codecs_of(self.schema)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The samples of some rows, in the order asked for."""
+        return self.decode(self.read_encoded(rows))
+
+    def read_encoded(self, rows: Sequence[int]) -> Columns:
+        """The encoded values of some rows."""
+        numbers = np.asarray(rows, np.int64)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise UsageError(f"expected rows of 0 to {len(self) - 1}, found {numbers.min()} to {numbers.max()}")
+        return self.rows.read(numbers, self.schema.names)
+
+    def decode(self, columns: Columns) -> list[dict[str, Any]]:
+        """Encoded columns as samples."""
+        count = len(columns[self.schema.names[0]])
+        return [{field.name: self._value(field, columns, row) for field in self.schema} for row in range(count)]
+
+    def _value(self, field: Field, columns: Columns, row: int) -> Any:
+        value = columns[field.name][row]
+        return value if field.is_fixed else self._codecs[field.name].decode(value)
+
+
+def codecs_of(schema: Schema) -> dict[str, Codec]:
+    """The codec of each field whose values are encoded."""
+    return {field.name: codec_for(field) for field in schema if not field.is_fixed}

@@ -1,0 +1,128 @@
+"""hdf5: a shard is one HDF5 file."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from packer.assembly.writers.blocks import Blocks
+from shardspec.columns import Columns
+from shardspec.errors import SchemaError
+from shardspec.hdf5_datasets import HDF5Dataset, hdf5_datasets
+from shardspec.schema import Field, Schema
+
+BLOCK_BYTES = 1 << 20
+"""Encoded bytes of a block. A chunk holds one picture or many numbers; a block only makes reads from a disk sequential."""
+
+
+class HDF5ShardWriter:
+    """Writes one HDF5 file (`packer.assembly.writers.base`).
+
+    A fixed field is a dataset (N, …); a ragged one all rows of all values and where each begins; any other all bytes and where
+    each value begins. Chunks along the first axis, Fletcher-32, no compression (pictures do not shrink), no times. Version
+    v110 of the file format has checksums over its metadata too.
+    """
+
+    def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
+        self.block_rows = block_rows_of(size, BLOCK_BYTES)
+        self._name = name
+        self._size = size
+        self._schema = schema
+        self._rows = 0
+        self._blocks = Blocks(schema, self.block_rows)
+        datasets = [d for f in schema for d in hdf5_datasets(f, size.samples, _total(f, size))]
+        names = [d.name for d in datasets]
+        doubled = sorted({n for n in names if names.count(n) > 1})
+        if doubled:
+            raise SchemaError(
+                f"expected names that stay apart in HDF5, found two datasets {', '.join(doubled)}: rename a field"
+            )
+        # A chunk is written as soon as it is full: no cache decides about the order in the file.
+        self._file = h5py.File(folder / f"{name}.h5", "x", libver=("v110", "v110"), rdcc_nbytes=0, track_order=False)
+        self._columns = {d.name: _Column(self._file, d) for d in datasets}
+        self._ends = {field.name: 0 for field in schema if not field.is_fixed}
+        for field in self._ends:
+            self._columns[f"{field}_offsets"].write(np.zeros(1, "<i8"))
+
+    def write(self, rows: Columns) -> None:
+        """Append rows."""
+        count = count_rows(self._schema, rows)
+        self._rows += count
+        for block in self._blocks.add(rows, count):
+            self._write(block)
+
+    def _write(self, block: Columns) -> None:
+        """Append a block, field by field: that is the order of the chunks in the file."""
+        for field in self._schema:
+            values = block[field.name]
+            if field.is_fixed:
+                self._columns[field.name].write(values)
+                continue
+            joined = np.frombuffer(b"".join(values), np.uint8)
+            unit = field.row_bytes if field.kind == "ragged" else 1
+            lengths = np.fromiter((memoryview(value).nbytes for value in values), np.int64, len(values))
+            ends = self._ends[field.name] + np.cumsum(lengths // max(1, unit))
+            self._ends[field.name] = int(ends[-1]) if len(ends) else self._ends[field.name]
+            self._columns[f"{field.name}_offsets"].write(ends)
+            if field.kind != "ragged":
+                self._columns[f"{field.name}_bytes"].write(joined)
+            elif unit:
+                self._columns[field.name].write(joined.view(field.numpy_dtype).reshape(-1, *field.fixed_shape))
+
+    def close(self) -> None:
+        """Finish the file."""
+        try:
+            for block in self._blocks.rest():
+                self._write(block)
+            for column in self._columns.values():
+                column.close()
+        finally:
+            self._file.close()
+        check_rows(self._name, self._size, self._rows)
+
+
+def _total(field: Field, size: ShardSize) -> int:
+    """Rows of all values of a ragged field, bytes of all values of another varying one."""
+    unit = field.row_bytes if field.kind == "ragged" else 1
+    return size.field_bytes[field.name] // unit if unit else 0
+
+
+class _Column:
+    """One dataset, written a chunk at a time."""
+
+    def __init__(self, file: Any, dataset: HDF5Dataset) -> None:
+        self._chunk_rows = dataset.chunk_rows
+        self._pending: list[npt.NDArray[Any]] = []
+        self._pending_rows = 0
+        self._end = 0
+        chunks = (dataset.chunk_rows, *dataset.shape[1:]) if dataset.chunk_rows else None
+        self._dataset = file.create_dataset(
+            dataset.name,
+            shape=dataset.shape,
+            dtype=dataset.dtype,
+            chunks=chunks,
+            fletcher32=chunks is not None,
+            track_times=False,
+        )
+
+    def write(self, values: npt.NDArray[Any]) -> None:
+        start = 0
+        while self._chunk_rows and start < len(values):
+            end = min(len(values), start + self._chunk_rows - self._pending_rows)
+            self._pending.append(values[start:end])
+            self._pending_rows += end - start
+            start = end
+            if self._pending_rows == self._chunk_rows:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._dataset[self._end : self._end + self._pending_rows] = np.concatenate(self._pending)
+        self._end += self._pending_rows
+        self._pending, self._pending_rows = [], 0
+
+    def close(self) -> None:
+        if self._pending_rows:
+            self._flush()

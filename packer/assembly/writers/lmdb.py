@@ -1,0 +1,130 @@
+"""lmdb: a shard is one single-file LMDB environment."""
+
+import errno
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from shardspec.columns import Buffer, Columns, fixed_bytes
+from shardspec.errors import BuildError
+from shardspec.schema import Schema
+
+BLOCK_BYTES = 1 << 20
+"""Encoded bytes of a block. Any row is cheap to read alone here; a block only makes reads from a disk sequential."""
+
+_ROWS_MAX = 10**8
+"""Keys have eight digits."""
+_ENTRY_BYTES = 128
+"""More than a node's header (8), its slot in the page (2), an overflow page's header (16) and the longest key (72)."""
+_MAP_FREE_BYTES = 1 << 20
+"""For the two meta pages, the branch pages above a few leaves, and the free list."""
+_DATA_FORMAT: dict[str, Any] = {"lib_version": 0} if lmdb.__version__ >= "3" else {}
+"""Asks py-lmdb 3 for the data format of LMDB 0.9, which every tool reads; earlier ones have no other."""
+
+
+class LMDBShardWriter:
+    """Writes one LMDB file (`packer.assembly.writers.base`): key ``00000042/landmarks`` → the value's encoded bytes.
+
+    The bytes of an LMDB file depend on the map size and on the number of transactions. So the map size is a function of the
+    shard's size, all rows go into one write transaction in the order of their keys, and the file is a compacted copy: no
+    free pages, its true size. The transaction holds the shard in memory until it ends.
+    """
+
+    def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
+        if size.samples >= _ROWS_MAX:
+            raise BuildError(f"{name}: expected less than {_ROWS_MAX} rows in a shard, found {size.samples}")
+        self.block_rows = block_rows_of(size, BLOCK_BYTES)
+        self._name = name
+        self._size = size
+        self._schema = schema
+        self._names = sorted(schema.names)
+        self._rows = 0
+        self._path = folder / f"{name}.lmdb"
+        self._working = folder / f"{name}.lmdb.working"
+        # The caller flushes the finished file; the working one may be lost at any time.
+        self._environment = lmdb.open(
+            os.fsencode(self._working),  # the library would encode a text as UTF-8, which a name need not be
+            map_size=map_bytes(size),
+            subdir=False,
+            lock=False,
+            sync=False,
+            metasync=False,
+            **_DATA_FORMAT,
+        )
+        self._transaction = self._environment.begin(write=True)
+
+    def write(self, rows: Columns) -> None:
+        """Append rows."""
+        count = count_rows(self._schema, rows)
+        with self._writing():
+            self._transaction.cursor().putmulti(self._entries(rows, count), append=True)
+        self._rows += count
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the library cannot write becomes a `BuildError`: its errors are no `OSError`."""
+        try:
+            yield
+        except lmdb.Error as error:
+            # A write that a full disk cut short is an input/output error to the library.
+            full = shutil.disk_usage(self._path.parent).free < sum(self._size.field_bytes.values())
+            why = os.strerror(errno.ENOSPC) if full else error
+            raise BuildError(f"{self._path}: cannot be written: {why}") from error
+
+    def _entries(self, rows: Columns, count: int) -> Iterator[tuple[bytes, Buffer]]:
+        """Keys and values of some rows, in the order of the keys."""
+        columns = [
+            (name.encode(), _split(fixed_bytes(rows[name]), count) if self._schema[name].is_fixed else rows[name])
+            for name in self._names
+        ]
+        for row in range(count):
+            prefix = b"%08d/" % (self._rows + row)
+            for name, values in columns:
+                yield prefix + name, values[row]
+
+    def close(self) -> None:
+        """Finish the file."""
+        try:
+            with self._writing(), self._path.open("xb") as file:
+                self._transaction.commit()
+                self._environment.copyfd(file.fileno(), compact=True)
+        finally:
+            self._environment.close()
+            self._working.unlink()
+        check_rows(self._name, self._size, self._rows)
+
+
+def map_bytes(size: ShardSize) -> int:
+    """A map size that surely suffices for a shard, a function of its size alone.
+
+    A value of up to half a page lies in a leaf page beside its key. Appending fills a page until the next node does not fit,
+    so at least half of every leaf page is used: twice the bytes suffice. A larger value has pages of its own, of which less
+    than one is unused; its key and their number lie in a leaf page.
+    """
+    page = mmap.PAGESIZE
+    small = sum(
+        2 * (size.field_bytes[name] + size.samples * _ENTRY_BYTES)
+        for name, largest in size.field_max_bytes.items()
+        if largest <= page // 2
+    )
+    large = sum(
+        size.field_bytes[name] + size.samples * (page + 2 * _ENTRY_BYTES)
+        for name, largest in size.field_max_bytes.items()
+        if largest > page // 2
+    )
+    # A branch page has room for at least 30 keys, so branch pages are less than a tenth of the leaf pages.
+    whole = _MAP_FREE_BYTES + (small + large) * 11 // 10
+    return -(-whole // page) * page
+
+
+def _split(data: memoryview, count: int) -> list[memoryview]:
+    """Equal parts of some bytes."""
+    step = len(data) // count if count else 0
+    return [data[row * step : (row + 1) * step] for row in range(count)]

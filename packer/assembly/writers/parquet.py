@@ -1,0 +1,188 @@
+"""parquet: a shard is one Parquet file."""
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from packer.assembly.writers.blocks import Blocks
+from shardspec.columns import Columns, fixed_bytes
+from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, SCHEMA_KEY, TAIL_BYTES, parquet_column
+from shardspec.schema import Field, Schema
+
+ROW_GROUP_BYTES = 4 << 20
+"""Encoded bytes of a row group. `docs/formats.md` has the measurement."""
+
+_PAGE_BYTES_MAX = 1 << 30
+_NUMBERS = {
+    "|b1": pa.bool_(),
+    "|i1": pa.int8(),
+    "<i2": pa.int16(),
+    "<i4": pa.int32(),
+    "<i8": pa.int64(),
+    "|u1": pa.uint8(),
+    "<u2": pa.uint16(),
+    "<u4": pa.uint32(),
+    "<u8": pa.uint64(),
+    "<f2": pa.float16(),
+    "<f4": pa.float32(),
+    "<f8": pa.float64(),
+}
+
+
+class ParquetShardWriter:
+    """Writes one Parquet file (`packer.assembly.writers.base`).
+
+    Plain encoding, no compression (pictures do not shrink), no nulls (though columns are optional, since Hugging Face's
+    `datasets` knows its features in no others), one page per column and row group with its checksum, and
+    the page index: so a reader can find every value by arithmetic, and any Parquet library reads the file. The footer's own
+    checksum stands in front of it. The schema's
+    metadata tells Hugging Face's `datasets` what the columns are.
+    """
+
+    def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
+        self.block_rows = min(ROWS_MAX, block_rows_of(size, ROW_GROUP_BYTES))
+        self._name = name
+        self._size = size
+        self._schema = schema
+        self._stored = [f for f in schema if parquet_column(f).storage != "none"]
+        self._rows = 0
+        self._blocks = Blocks(schema, self.block_rows)
+        metadata = {
+            "huggingface": json.dumps({"info": {"features": huggingface_features(schema)}}),
+            SCHEMA_KEY: json.dumps(schema.to_json()),
+        }
+        self._arrow = pa.schema([pa.field(f.name, _type(f)) for f in self._stored], metadata)
+        self._path = folder / f"{name}.parquet"
+        # The library would encode a text as UTF-8, which a name need not be.
+        self._file = pa.OSFile(os.fsencode(self._path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self._arrow,
+            version="2.6",
+            compression="none",
+            use_dictionary=False,
+            # Smallest and largest pictures say nothing; those of numbers and texts let queries skip row groups.
+            write_statistics=[
+                parquet_column(f).path for f in self._stored if parquet_column(f).storage in ("primitive", "strings")
+            ],
+            data_page_version="1.0",
+            data_page_size=_PAGE_BYTES_MAX,
+            write_page_index=True,
+            write_page_checksum=True,
+        )
+
+    def write(self, rows: Columns) -> None:
+        """Append rows."""
+        count = count_rows(self._schema, rows)
+        self._rows += count
+        for block in self._blocks.add(rows, count):
+            self._write(block)
+
+    def _write(self, block: Columns) -> None:
+        """Write one row group."""
+        table = pa.Table.from_arrays([_array(f, block[f.name]) for f in self._stored], schema=self._arrow)
+        self._writer.write_table(table, row_group_size=self.block_rows)
+
+    def close(self) -> None:
+        """Finish the file."""
+        for block in self._blocks.rest():
+            self._write(block)
+        self._writer.close()
+        self._file.close()
+        _check_footer(self._path)
+        check_rows(self._name, self._size, self._rows)
+
+
+def _check_footer(path: Path) -> None:
+    """Put a checksum of the footer in front of it; Parquet has none of its own, and its readers skip what no offset names."""
+    with path.open("r+b") as file:
+        file.seek(-TAIL_BYTES, os.SEEK_END)
+        tail = file.read()
+        end = file.seek(-TAIL_BYTES - int.from_bytes(tail[:4], "little"), os.SEEK_END)
+        footer = file.read()[:-TAIL_BYTES]
+        file.seek(end)
+        file.write(FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "little") + footer + tail)
+
+
+def _type(field: Field) -> Any:
+    """The Arrow type of a field."""
+    storage = parquet_column(field).storage
+    if storage == "strings":
+        return pa.string()
+    if storage == "binary":
+        return pa.binary()
+    if storage == "picture":
+        return pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+    if storage == "fixed_binary":
+        return pa.binary(field.row_bytes)
+    out = _NUMBERS[field.dtype]
+    for axis in reversed(field.shape):
+        out = pa.list_(out) if axis is None else pa.list_(out, axis)
+    return out
+
+
+def _array(field: Field, values: Any) -> Any:
+    """The Arrow array of a field's values."""
+    storage = parquet_column(field).storage
+    kind = _type(field)
+    if storage in ("strings", "binary"):
+        return _binary(kind, values)
+    if storage == "picture":
+        paths = pa.nulls(len(values), pa.string())
+        return pa.StructArray.from_arrays([_binary(pa.binary(), values), paths], fields=list(kind))
+    if storage == "fixed_binary":
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(fixed_bytes(values))])
+    if field.kind == "ragged":
+        offsets = _offsets(values) // field.row_bytes
+        flat = np.frombuffer(b"".join(values), field.numpy_dtype)
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _lists(kind.value_type, flat), type=kind)
+    return _lists(kind, values.reshape(-1))
+
+
+def _lists(kind: Any, flat: Any) -> Any:
+    """Numbers, in lists of fixed length where the type says so."""
+    if not pa.types.is_fixed_size_list(kind):
+        return pa.array(flat, kind)
+    return pa.FixedSizeListArray.from_arrays(_lists(kind.value_type, flat), type=kind)
+
+
+def _binary(kind: Any, values: list[bytes]) -> Any:
+    """Encoded values as an Arrow array, their bytes untouched: a text may hold bytes that are no UTF-8."""
+    buffers = [None, pa.py_buffer(_offsets(values)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
+def _offsets(values: list[bytes]) -> Any:
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def huggingface_features(schema: Schema) -> dict[str, Any]:
+    """The ``features`` of Hugging Face's `datasets` for a schema.
+
+    Class indices with names become ``ClassLabel``, encoded pictures ``Image``, arrays lists of fixed length. Raw pictures are
+    bytes there; their shape is in our schema, under `SCHEMA_KEY` beside the features.
+    """
+    return {f.name: _feature(f) for f in schema if parquet_column(f).storage != "none"}
+
+
+def _feature(field: Field) -> dict[str, Any]:
+    storage = parquet_column(field).storage
+    if storage == "picture":
+        return {"_type": "Image"}
+    if storage in ("strings", "binary", "fixed_binary"):
+        return {"dtype": "string" if storage == "strings" else "binary", "_type": "Value"}
+    if field.classes is not None:
+        return {"names": list(field.classes), "_type": "ClassLabel"}
+    name = "bool" if field.dtype == "|b1" else field.numpy_dtype.name
+    feature: dict[str, Any] = {"dtype": name, "_type": "Value"}
+    for axis in reversed(field.shape):
+        feature = {"feature": feature, "length": -1 if axis is None else axis, "_type": "Sequence"}
+    return feature

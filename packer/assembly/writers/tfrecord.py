@@ -1,0 +1,171 @@
+"""tfrecord: a shard is one file of ``tf.train.Example`` records, and its index."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from shardspec.columns import Columns
+from shardspec.errors import BuildError
+from shardspec.schema import Field, Schema
+from shardspec.tfrecord_features import Feature, entry_head, features, masked, pad_varints, varint
+
+BLOCK_BYTES = 1 << 20
+"""Encoded bytes of a block. The index makes any row cheap to read alone; a block only makes reads from a disk sequential."""
+
+_RECORD_BYTES_MAX = 2**31 - 1
+"""Protobuf's limit."""
+_BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+class TFRecordShardWriter:
+    """Writes one TFRecord file and its ``.idx`` (`packer.assembly.writers.base`).
+
+    A record is the serialised ``tf.train.Example``: first the fixed fields, whose features take the same bytes in every
+    record, then the others, then features for other people's readers, which ours ignore: ``image/format``, ``image/height``,
+    ``image/width``, ``image/channels``, ``image/class/text``, and the face's box in the picture,
+    ``image/object/bbox/{xmin,ymin,xmax,ymax}``, between 0 and 1.
+    """
+
+    def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
+        self.block_rows = block_rows_of(size, BLOCK_BYTES)
+        self._name = name
+        self._size = size
+        self._schema = schema
+        self._rows = 0
+        self._end = 0
+        stored = features(schema)
+        self._fixed = [f for f in stored if f.field.is_fixed]
+        self._varying = [f for f in stored if not f.field.is_fixed]
+        self._derived = _Derived(schema)
+        self._records = (folder / f"{name}.tfrecord").open("xb")
+        self._index = (folder / f"{name}.idx").open("xb")
+
+    def write(self, rows: Columns) -> None:
+        """Append rows."""
+        count = count_rows(self._schema, rows)
+        prefixes = np.concatenate([np.empty((count, 0), np.uint8), *(_fixed(f, rows) for f in self._fixed)], axis=1)
+        derived = self._derived.entries(rows, count)
+        for row in range(count):
+            varying = [_varying(feature, rows[feature.field.name][row]) for feature in self._varying]
+            entries = b"".join([prefixes[row].tobytes(), *varying, derived[row]])
+            self._record(b"\x0a" + varint(len(entries)) + entries)
+        self._rows += count
+
+    def _record(self, example: bytes) -> None:
+        if len(example) > _RECORD_BYTES_MAX:
+            raise BuildError(
+                f"{self._name}: expected records of at most {_RECORD_BYTES_MAX} bytes, found {len(example)}"
+            )
+        length = len(example).to_bytes(8, "little")
+        head, tail = _crc(length), _crc(example)
+        self._records.writelines((length, head, example, tail))
+        size = len(length) + len(head) + len(example) + len(tail)
+        self._index.write(b"%d %d\n" % (self._end, size))
+        self._end += size
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._records.close()
+        self._index.close()
+        check_rows(self._name, self._size, self._rows)
+
+
+def _crc(data: bytes) -> bytes:
+    return masked(google_crc32c.value(data)).to_bytes(4, "little")
+
+
+def _fixed(feature: Feature, rows: Columns) -> Any:
+    """The entries of a fixed field: (n, size), uint8."""
+    values = rows[feature.field.name]
+    count = len(values)
+    if feature.kind == "int64":
+        payload = pad_varints(values.reshape(count, -1), feature.value_bytes).reshape(count, feature.payload_bytes)
+    else:
+        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        payload = little.reshape(-1).view(np.uint8).reshape(count, feature.payload_bytes)
+    head = np.broadcast_to(np.frombuffer(feature.head, np.uint8), (count, len(feature.head)))
+    return np.concatenate([head, payload], axis=1)
+
+
+def _varying(feature: Feature, value: Any) -> bytes:
+    """The entry of a varying field's encoded value."""
+    numbers = feature.kind == "int64"
+    payload = _varints(np.frombuffer(value, feature.field.numpy_dtype)) if numbers else bytes(value)
+    return entry_head(feature.key, feature.kind, len(payload)) + payload
+
+
+def _varints(numbers: Any) -> bytes:
+    """Integers as varints as short as can be."""
+    padded = pad_varints(numbers, 10)
+    used = 10 - np.argmax((padded & 0x7F)[:, ::-1] != 0, axis=1)
+    used[(padded & 0x7F).sum(axis=1) == 0] = 1
+    padded[np.arange(len(padded)), used - 1] &= 0x7F
+    out: bytes = padded[np.arange(10) < used[:, None]].tobytes()
+    return out
+
+
+class _Derived:
+    """Features for other people's readers, made from the fields."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._label = _named(schema, "label", lambda f: f.classes is not None)
+        image = _named(schema, "image", lambda f: f.is_image)
+        self._constant = b""
+        self._size: tuple[int, int] | None = None
+        if image is not None:
+            self._constant = _bytes_entry("image/format", image.codec.name.encode())
+            height, width, channels = image.shape
+            if height and width and channels:
+                self._size = height, width
+                for key, number in (("height", height), ("width", width), ("channels", channels)):
+                    self._constant += _numbers_entry(f"image/{key}", [number])
+        self._box = _named(schema, "box", lambda f: f.shape == (4,) and f.dtype == "<f4")
+        self._matrix = _named(schema, "matrix", lambda f: f.shape == (2, 3))
+
+    def entries(self, rows: Columns, count: int) -> list[bytes]:
+        """The derived entries of some rows."""
+        out = [self._constant] * count
+        if self._label is not None and self._label.classes is not None:
+            names = self._label.classes
+            for row, index in enumerate(rows["label"].tolist()):
+                name = names[index] if 0 <= index < len(names) else ""
+                out[row] += _bytes_entry("image/class/text", name.encode())
+        if self._box is not None and self._size is not None:
+            for row, box in enumerate(self._boxes(rows)):
+                for side, value in zip(_BOX_SIDES, box, strict=True):
+                    out[row] += entry_head(f"image/object/bbox/{side}", "float", 4) + value.tobytes()
+        return out
+
+    def _boxes(self, rows: Columns) -> Any:
+        """Boxes in the picture, as shares of its width and height: (n, 4), float32, within 0 and 1.
+
+        ``matrix`` maps a box's frame to the picture; without one, the box is in the picture's pixels.
+        """
+        with np.errstate(all="ignore"):
+            corners = rows["box"].astype(np.float64).reshape(-1, 2, 2)
+            if self._matrix is not None:
+                matrix = rows["matrix"].astype(np.float64)
+                sides = np.stack([corners[:, [0, 1, 0, 1], 0], corners[:, [0, 0, 1, 1], 1]], axis=-1)
+                moved = np.einsum("nij,nkj->nki", matrix[:, :, :2], sides) + matrix[:, None, :, 2]
+                corners = np.stack([moved.min(axis=1), moved.max(axis=1)], axis=1)
+            height, width = self._size or (1, 1)
+            shares = np.nan_to_num(np.clip(corners / (width, height), 0, 1))
+        return shares.reshape(-1, 4).astype("<f4")
+
+
+def _named(schema: Schema, name: str, fits: Any) -> Field | None:
+    """The field of that name, if it has one that fits."""
+    return schema[name] if name in schema and fits(schema[name]) else None
+
+
+def _bytes_entry(key: str, value: bytes) -> bytes:
+    return entry_head(key, "bytes", len(value)) + value
+
+
+def _numbers_entry(key: str, numbers: Sequence[int]) -> bytes:
+    payload = _varints(np.array(numbers, np.int64))
+    return entry_head(key, "int64", len(payload)) + payload

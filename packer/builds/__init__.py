@@ -1,0 +1,1 @@
+"""From raw items to a dataset: the plan, the work on one item, parts, reports."""

@@ -1,0 +1,166 @@
+"""``packer.build``: the build as a Python call."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.builds.estimate import Estimate, estimate
+from packer.builds.job import BuildResult, Job
+from packer.recipe import Recipe, StepSpec, refuse_unknown
+from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
+from packer.sources.base import Source
+from packer.sources.folder import FolderSource
+from packer.sources.packed import PackedSource, is_packed
+from packer.sources.rows import RowsSource
+from packer.sources.table import TABLE_SUFFIXES, TableSource
+from packer.steps.chain import Step
+from shardspec.errors import UsageError
+
+OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
+"""Options of the build, as keyword arguments, on the command line and in a recipe file."""
+
+_INSTEAD: Mapping[str, str] = {
+    "config": "give the keys of the file as arguments, **tomllib.load(file)",
+    "dry_run": "call packer.dry_run with the other arguments",
+    "quiet": "give progress=False",
+    "json": "take what the build returns",
+}
+"""Options of the command line alone, and what there is in their place."""
+
+
+def build(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> BuildResult:
+    """Pack a source into a dataset. Calling it again with the same arguments resumes, or finds that it is done.
+
+    Parameters
+    ----------
+    source : path, sequence of mapping, or Source
+        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the current folder), or an
+        object with ``list_items``.
+    out : path
+        Folder of the dataset, new or empty, or of the build to go on with.
+    recipe : Recipe, optional
+        Instead of the recipe's options as keyword arguments.
+    progress : bool
+        Whether to show progress on standard error.
+    **options
+        Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may stand for a name.
+
+    Returns
+    -------
+    BuildResult
+
+    Raises
+    ------
+    UsageError
+        The call cannot be meant.
+    ResumeMismatchError, BuildLockedError, BuildError, TooManyRejectsError
+        See `packer.builds.job.Job.run`.
+    """
+    return Job(*_resolve(source, out, recipe, options), shown=progress).run()
+
+
+def dry_run(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    **options: Any,
+) -> Estimate:
+    """What a build would do and need, by its plan and by a few items that are packed into a temporary folder. It writes nothing else.
+
+    Parameters
+    ----------
+    source, out, recipe, **options
+        See `build`.
+
+    Returns
+    -------
+    Estimate
+        ``print(found.describe())`` shows it.
+
+    Raises
+    ------
+    UsageError
+        The call cannot be meant.
+    """
+    return estimate(*_resolve(source, out, recipe, options))
+
+
+def _resolve(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    recipe: Recipe | None,
+    options: dict[str, Any],
+) -> tuple[Source, Path, Recipe, BuildOptions, Mapping[str, Step]]:
+    """Source, folder, recipe, options and functions of a call."""
+    _refuse_unknown(options)
+    how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
+    functions: dict[str, Step] = {}
+    if recipe is None:
+        if isinstance(options.get("steps"), Sequence) and not isinstance(options["steps"], str):
+            options["steps"] = tuple(_name_step(step, functions) for step in options["steps"])
+        recipe = Recipe.from_options(options)
+    elif options:
+        raise UsageError(f"expected either a recipe or its options, found both: {', '.join(options)}")
+    target = Path(out).absolute()
+    if functions and "engine" not in how:
+        how["engine"] = "inline"
+    return open_source(source, target), target, recipe, BuildOptions(**how), functions
+
+
+def open_source(source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source, out: Path) -> Source:
+    """The source that a path or an object stands for.
+
+    Raises
+    ------
+    UsageError
+        There is nothing of that name, it is no source, or the output folder would lie inside it.
+    """
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
+        return RowsSource(source, Path.cwd())
+    if not isinstance(source, str | os.PathLike):
+        if hasattr(source, "list_items"):
+            return source
+        raise UsageError(
+            f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
+        )
+    path = Path(source)
+    if path.is_dir():
+        if out.resolve().is_relative_to(path.resolve()):
+            raise UsageError(
+                f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
+            )
+        return PackedSource(path) if is_packed(path) else FolderSource(path)
+    if not path.exists():
+        raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        raise UsageError(
+            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), found a file {path.suffix or 'without suffix'}"
+        )
+    return TableSource(path)
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    """See that every keyword argument is an option of the build; one of the command line is answered with what to do instead."""
+    for name in names:
+        if name in _INSTEAD:
+            raise UsageError(f"{name}: an option of the command line alone; in Python, {_INSTEAD[name]}")
+    refuse_unknown(names, (*OPTION_NAMES, "recipe", "progress"))
+
+
+def _name_step(step: Any, functions: dict[str, Step]) -> Any:
+    """A name for a step that is a Python function; names stay as they are."""
+    if not callable(step) or isinstance(step, StepSpec):
+        return step
+    name = f"{getattr(step, '__module__', 'function')}.{getattr(step, '__qualname__', 'step')}"
+    functions[name] = step
+    return name

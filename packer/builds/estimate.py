@@ -1,0 +1,210 @@
+"""``--dry-run``: the plan, and what a few items tell of time and size."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packer.builds.listing import describe_repeats, list_items
+from packer.builds.part import Part
+from packer.builds.plan import Plan, make_plan
+from packer.builds.provenance import describe_runtime
+from packer.builds.work import Work
+from packer.jobs.units import Unit
+from packer.recipe import Recipe
+from packer.recipe.options import BuildOptions
+from packer.recipe.resources import count_workers, has_core_to_spare
+from packer.sources.base import Listing, Source
+from packer.sources.item import Item
+from packer.sources.suffixes import is_video
+from packer.steps.chain import Step, check_steps
+from packer.steps.equipment import Equipment
+from packer.workspace import Workspace
+from packer.workspace.folder import refuse_files
+from shardspec.plurals import counted
+
+TRIED_ITEMS = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build would do and need.
+
+    Attributes
+    ----------
+    plan : Plan
+    tried_items : int
+        Items that were packed into a temporary folder to measure.
+    tried_samples, tried_rejects : int
+    tried_reason : str or None
+        Why the first of the rejects was one.
+    samples : int
+        Estimated.
+    bytes : int
+        Encoded bytes of all samples, estimated. The parts need as much again until the shards are written.
+    seconds : float
+        With `workers`, estimated; without the loading of models.
+    workers : int
+    free_bytes : int
+        On the output's file system.
+    """
+
+    plan: Plan
+    tried_items: int
+    tried_samples: int
+    tried_rejects: int
+    tried_reason: str | None
+    samples: int
+    bytes: int
+    seconds: float
+    workers: int
+    free_bytes: int
+    repeats: str | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether parts and shards together fit into the free space."""
+        return 2 * self.bytes < self.free_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The estimate as JSON, with the plan's recipe and counts."""
+        values = {name: value for name, value in vars(self).items() if name != "plan"}
+        plan = self.plan
+        counts = {"items": plan.items, "tasks": len(plan.tasks), "ignored_files": plan.ignored}
+        return {**counts, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
+
+    def describe(self) -> str:
+        """The estimate for people."""
+        plan = self.plan
+        recipe = ", ".join(f"{name}={value}" for name, value in plan.recipe.items() if value not in (None, [], False))
+        reason = f" ({self.tried_reason})" if self.tried_reason else ""
+        repeats = f"{self.repeats}\n" if self.repeats else ""
+        room = "fits" if self.fits else "DOES NOT FIT"
+        return (
+            f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, {counted(plan.ignored, 'file')} ignored\n"
+            f"{repeats}recipe: {recipe}\n"
+            f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
+            f"{counted(self.tried_rejects, 'reject')}{reason}\n"
+            f"about {counted(self.samples, 'sample')}, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
+            f"{self.free_bytes / 1e6:.0f} MB free: {room}), {self.seconds:.0f} s with {counted(self.workers, 'worker')}"
+        )
+
+
+def estimate(
+    source: Source, out: Path, recipe: Recipe, options: BuildOptions, functions: Mapping[str, Step] | None = None
+) -> Estimate:
+    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
+
+    Parameters
+    ----------
+    source, out, recipe, options, functions
+        See `packer.builds.job.Job`.
+    """
+    check_steps(recipe, functions or {})
+    refuse_files(out)
+    listing = list_items(source, recipe)
+    plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
+    items = listing.items[: recipe.limit]
+    pictures = [item for item in items if not is_video(item.name)]
+    videos = [item for item in items if is_video(item.name)]
+    workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
+    equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
+    tried = _Tried(0, 0, 0, 0, 0.0, None)
+    total = _Tried(0, 0, 0, 0, 0.0, None)
+    # A video's cost goes with its length, which its bytes tell; pictures count alike.
+    for group, weigh in ((pictures, _count), (videos, _bytes)):
+        chosen = _spread(group)
+        if chosen:
+            with tempfile.TemporaryDirectory() as folder:
+                found = _pack(chosen, recipe, plan, Path(folder), functions, equipment)
+            tried += found
+            total += found.scaled(weigh(group) / max(1, weigh(chosen)))
+    free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
+    return Estimate(
+        plan,
+        tried.items,
+        tried.samples,
+        tried.rejects,
+        tried.reason,
+        total.samples,
+        total.bytes,
+        total.seconds / workers,
+        workers,
+        free,
+        describe_repeats(items),
+    )
+
+
+def _count(items: Sequence[Item]) -> int:
+    return len(items)
+
+
+def _bytes(items: Sequence[Item]) -> int:
+    return sum(item.bytes for item in items)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What packing some items gave."""
+
+    items: int
+    samples: int
+    bytes: int
+    rejects: int
+    seconds: float
+    reason: str | None
+
+    def __add__(self, other: "_Tried") -> "_Tried":
+        return _Tried(
+            self.items + other.items,
+            self.samples + other.samples,
+            self.bytes + other.bytes,
+            self.rejects + other.rejects,
+            self.seconds + other.seconds,
+            self.reason or other.reason,
+        )
+
+    def scaled(self, factor: float) -> "_Tried":
+        """The same for `factor` times as much."""
+        return replace(
+            self,
+            samples=round(self.samples * factor),
+            bytes=round(self.bytes * factor),
+            seconds=self.seconds * factor,
+        )
+
+
+def _spread(items: Sequence[Item]) -> list[Item]:
+    count = min(TRIED_ITEMS, len(items))
+    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
+
+
+def _pack(
+    items: list[Item],
+    recipe: Recipe,
+    plan: Plan,
+    folder: Path,
+    functions: Mapping[str, Step] | None,
+    equipment: Equipment,
+) -> _Tried:
+    """Pack the items, timed once the models are loaded."""
+    space = Workspace(folder / "build")
+    space.create()
+    moved = [replace(item, index=index) for index, item in enumerate(items)]
+    small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
+    space.items.write_text("".join(lines), "ascii")
+    work = Work(space, small, functions, dict(enumerate(moved)), equipment=equipment)
+    work.prepare()
+    started_s = time.perf_counter()
+    for number in range(len(small.tasks)):
+        work.run(Unit("task", number), {}, lambda *_: None)
+    seconds = time.perf_counter() - started_s
+    parts = [Part(space.part(number)) for number in range(len(small.tasks))]
+    reports = [report for part in parts for report in part.reports()]
+    rejected = [report for report in reports if not report.samples]
+    reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
+    size = sum(int(part.lengths.sum()) for part in parts)
+    return _Tried(len(items), sum(map(len, parts)), size, len(rejected), seconds, reason)

@@ -1,0 +1,147 @@
+"""A source's items with the further files that a recipe asks for."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packer.recipe import Recipe
+from packer.recipe.unread_options import SAMPLING
+from packer.sources.base import Listing, Source, describe_path, name_inside
+from packer.sources.item import ALSO, BOXES_FROM, Item, ItemFile
+from packer.sources.packed_items import PACKED_ROW
+from packer.sources.suffixes import is_video
+from packer.steps.faces.boxes import open_sidecar
+from shardspec.errors import UsageError
+from shardspec.plurals import counted
+
+_NEED_IMAGE = ("faces", "resize")
+"""Built-in steps that work on a picture which is there."""
+
+
+def list_items(source: Source, recipe: Recipe) -> Listing:
+    """List a source under a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
+
+    A row that names none has none; one that names a file which is not there, lies outside the source, or is a video where the
+    item is a picture, or the other way round, is a reject.
+
+    Raises
+    ------
+    UsageError
+        There are no items; they are files, and the first step reads none; frames are chosen of samples that are packed already, or
+        nothing says how their further pictures are resized; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+    """
+    listing = source.list_items(recipe.label_from, recipe.path_column)
+    if not listing.items:
+        ignored = (
+            f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
+        )
+        raise UsageError(f"expected items to pack, found none{ignored}")
+    _check_reading(listing.items, recipe)
+    _check_sampling(listing.items, recipe)
+    for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
+        if column is not None:
+            listing = replace(listing, items=_attach(listing, option, column))
+    _check_also(listing.items, recipe)
+    _check_further(listing, recipe)
+    if recipe.boxes is not None:
+        sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
+        if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
+            what = "--align" if recipe.align else f"--landmarks {recipe.landmarks}"
+            raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
+        sidecar.check([boxes_name(item) for item in listing.items if item.reject is None])
+    return listing
+
+
+def describe_repeats(items: Sequence[Item]) -> str | None:
+    """In words, the files that several rows name; None if there are none. It may be meant so, and every row is packed."""
+    named = Counter(
+        item.path for item in items if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
+    )
+    path, rows = max(named.items(), key=lambda entry: entry[1], default=("", 1))
+    if rows == 1:
+        return None
+    name = next(item.name for item in items if item.path == path)
+    files = sum(count > 1 for count in named.values())
+    return f"{counted(files, 'file')} named by several rows, such as {name!r} by {rows}: each row is packed"
+
+
+def boxes_name(item: Item) -> str:
+    """The name under which an item's boxes are looked up: that of the item whose boxes it takes, or its own."""
+    return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
+
+
+def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
+    """The items with the files that a column names."""
+    field = listing.fields.get(column)
+    if listing.root is None or field is None or any(field not in item.columns for item in listing.items):
+        known = f"found {', '.join(listing.fields)}" if listing.fields else "found a source without columns"
+        raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
+    found = []
+    for item in listing.items:
+        path = item.columns[field]
+        if not isinstance(path, str):
+            raise UsageError(f"{option}: expected paths in column {column!r}, found {path!r}")
+        found.append(_with_file(item, option, column, path, listing.root) if path else item)
+    return found
+
+
+def _with_file(item: Item, option: str, column: str, path: str, root: Path) -> Item:
+    location = root / path
+    if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
+        return item
+    name = name_inside(root, path)
+    other = describe_path(0, name, location, root, {})
+    reason = other.reject
+    if reason is None and is_video(name) != is_video(item.name):
+        kinds = ("a video", "a picture") if is_video(item.name) else ("a picture", "a video")
+        reason = f"expected {kinds[0]} like {item.name!r}, found {kinds[1]}"
+    if reason is not None:
+        return replace(item, reject=item.reject or f"column {column!r}, {path!r}: {reason}")
+    file = ItemFile(name, str(location), other.bytes, other.mtime_ns)
+    return replace(item, files={**item.files, option: file})
+
+
+def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
+    """Items that are files have no image until a step has read it: ``decode``, or one of a user's own."""
+    first = recipe.chain[0].use
+    if first in _NEED_IMAGE and all(_is_unread(item) for item in items):
+        raise UsageError(
+            f"steps: expected decode first, or a step of your own, to read the files, found {first!r}: --steps decode,{first}"
+        )
+
+
+def _is_unread(item: Item) -> bool:
+    """Whether an item brings no picture of its own."""
+    return PACKED_ROW not in item.columns and item.columns.get("image") is None
+
+
+def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
+    """The samples of a packed dataset are frames already, of which the steps see every one."""
+    if all(PACKED_ROW in item.columns for item in items):
+        for name in SAMPLING:
+            if getattr(recipe, name) != getattr(Recipe, name):
+                raise UsageError(
+                    f"{name}: read only of videos, found a packed dataset, whose samples are taken as they are"
+                )
+
+
+def _check_further(listing: Listing, recipe: Recipe) -> None:
+    """Packed masks may be label maps, which must not be averaged because nobody thought of them."""
+    resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
+    if resizes and listing.further and recipe.also_resample is None:
+        raise UsageError(
+            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the packed dataset would be "
+            "resized too, found neither: of label maps, whose values must not be mixed, take nearest"
+        )
+
+
+def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
+    """Whether the fields of the second picture are free."""
+    field = recipe.also_field
+    columns: Mapping[str, Any] = items[0].columns if items else {}
+    for name in () if field is None else (field, f"{field}_valid"):
+        if name in columns:
+            raise UsageError(f"also: there is a column that becomes field {name!r} already: rename it")

@@ -1,0 +1,170 @@
+"""The rows of a build's parts, in task order, with the schema settled over all of them."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.builds.part import Part, describe_difference
+from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
+from packer.workspace import Workspace
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import SchemaError
+from shardspec.problems import Problems
+from shardspec.sample_fields import FIELD_ORDER
+from shardspec.schema import Field, NamedConfig, Schema
+
+_OPEN_PARTS = 128
+_SHAPE_DTYPE = np.dtype("<u4")
+
+
+class PartRows:
+    """Rows of the parts named in the assembly plan.
+
+    Parameters
+    ----------
+    config : mapping
+        ``tasks``: rows of each task's part; ``schema``: the settled schema.
+    root : Path
+        The build's working folder.
+    """
+
+    def __init__(self, config: Mapping[str, Any], root: Path) -> None:
+        schema = Schema.from_json(config["schema"], Problems())
+        if schema is None:
+            raise SchemaError("the assembly plan holds no schema")
+        self.schema = schema
+        self._workspace = Workspace(root)
+        self._ends = np.cumsum(np.array(config["tasks"], np.int64))
+        self._open: OrderedDict[int, Part] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        """Encoded bytes of every value of the fields that are not fixed."""
+        varying = [field for field in self.schema if not field.is_fixed]
+        chunks: dict[str, list[npt.NDArray[np.int64]]] = {field.name: [] for field in varying}
+        for task in self._tasks_with_rows():
+            part = self._part(task)
+            names = list(part.columns)
+            for field in varying:
+                chunks[field.name].append(part.lengths[:, names.index(field.name)] + _prefix_bytes(field))
+        return {name: np.concatenate(lengths) for name, lengths in chunks.items()}
+
+    def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
+        """The encoded values of some rows."""
+        out: dict[str, Any] = {name: [b""] * len(rows) for name in fields}
+        tasks = np.searchsorted(self._ends, rows, side="right")
+        for task in np.unique(tasks).tolist():
+            part = self._part(task)
+            places = np.flatnonzero(tasks == task)
+            local = rows[places] - (int(self._ends[task - 1]) if task else 0)
+            for name in fields:
+                values: list[Any] = part.values(name, local)
+                if _prefix_bytes(self.schema[name]):
+                    shapes = part.axes(name)[local].astype(_SHAPE_DTYPE)
+                    values = [shape.tobytes() + bytes(value) for shape, value in zip(shapes, values, strict=True)]
+                for place, value in zip(places.tolist(), values, strict=True):
+                    out[name][place] = value
+        return {name: self._column(name, values) for name, values in out.items()}
+
+    def close(self) -> None:
+        """Forget the parts."""
+        self._open.clear()
+
+    def _column(self, name: str, values: list[Any]) -> Any:
+        field = self.schema[name]
+        if not field.is_fixed:
+            return values
+        array = np.frombuffer(b"".join(values), field.numpy_dtype)
+        return array.reshape(len(values), *field.fixed_shape)
+
+    def _tasks_with_rows(self) -> list[int]:
+        return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
+
+    def _part(self, task: int) -> Part:
+        part = self._open.pop(task, None) or Part(self._workspace.part(task))
+        self._open[task] = part
+        if len(self._open) > _OPEN_PARTS:
+            self._open.popitem(last=False)
+        return part
+
+
+class SchemaSettler:
+    """Settles the schema over the parts, one after another: which axes vary is known only at the end.
+
+    Parameters
+    ----------
+    image_codec : NamedConfig
+    classes : dict of str to list of str
+        Class names by field.
+    layouts : dict of int to str
+        The point layout of a ``landmarks`` field by its number of points.
+    """
+
+    def __init__(self, image_codec: NamedConfig, classes: Mapping[str, list[str]], layouts: Mapping[int, str]) -> None:
+        self._image_codec = image_codec
+        self._classes = classes
+        self._layouts = layouts
+        self._columns: dict[str, ColumnSpec] | None = None
+        self._shapes: dict[str, list[int | None]] = {}
+
+    def add(self, part: Part, where: str) -> None:
+        """Take in one part.
+
+        Raises
+        ------
+        SchemaError
+            Its columns are not those of the parts before it.
+        """
+        if not len(part):
+            return
+        if self._columns is None:
+            self._columns = part.columns
+        elif part.columns != self._columns:
+            raise SchemaError(
+                f"{where}: its samples differ from those before: {describe_difference(self._columns, part.columns)}"
+            )
+        for name in part.columns:
+            axes = part.axes(name)
+            low, high = axes.min(axis=0).tolist(), axes.max(axis=0).tolist()
+            known = self._shapes.setdefault(name, list(low))
+            self._shapes[name] = [k if k == a == b else None for k, a, b in zip(known, low, high, strict=True)]
+
+    def settle(self) -> Schema:
+        """The schema of all that was added."""
+        columns = self._columns or {}
+        first = [name for name in FIELD_ORDER if name in columns]
+        return Schema(tuple(self._field(name, columns[name]) for name in first + sorted(set(columns) - set(first))))
+
+    def _field(self, name: str, spec: ColumnSpec) -> Field:
+        shape = tuple(self._shapes[name])
+        varying = [axis is None for axis in shape]
+        if spec.kind in ("text", "json"):
+            return Field(name, "text", "|u1", (None,), NamedConfig("json" if spec.kind == "json" else "utf8"))
+        if spec.kind == "blob":
+            return Field(name, "bytes", "|u1", (None,))
+        if spec.kind == "image" and self._image_codec.name != "raw":
+            return Field(name, "bytes", "|u1", shape, self._image_codec)
+        if spec.kind == "lossless":
+            return Field(name, "bytes", "|u1", shape, LOSSLESS_CODEC)
+        if not any(varying):
+            classes = self._classes.get(name)
+            layout = self._layouts.get(shape[0] or 0) if name == "landmarks" and len(shape) == 2 else None
+            return Field(
+                name, "fixed", spec.dtype, shape, classes=None if classes is None else tuple(classes), layout=layout
+            )
+        if not any(varying[1:]):
+            return Field(name, "ragged", spec.dtype, shape)
+        return Field(name, "bytes", spec.dtype, shape)
+
+
+def _prefix_bytes(field: Field) -> int:
+    """Bytes of the shape that stands before a raw array of varying shape."""
+    if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
+        return len(field.shape) * _SHAPE_DTYPE.itemsize
+    return 0

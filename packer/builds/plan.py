@@ -1,0 +1,211 @@
+"""The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import PurePath
+from typing import Any, ClassVar, NamedTuple
+
+from packer.recipe import Recipe
+from packer.sources.base import Listing
+from packer.sources.item import Item
+from packer.sources.rows import digest_value
+from packer.sources.suffixes import is_video
+from shardspec.manifest import Manifest, sha256_json
+
+TASK_ITEMS = 32
+TASK_BYTES = 16 * 10**6
+"""A task holds at most so much, or one item, so its cut depends on the source alone."""
+
+VIDEO_WEIGHT = 8
+"""A video's bytes count so many times: each of them stands for far more pixels than a picture's."""
+
+
+class Task(NamedTuple):
+    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first one's line begins in the plan's items file."""
+
+    start: int
+    stop: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build will do.
+
+    Attributes
+    ----------
+    recipe : dict
+        The resolved recipe, as JSON.
+    runtime : dict
+        Versions of the libraries, and the detector's runtime.
+    items : int
+    items_digest : str
+        SHA-256 over the items: names, sizes, modification times, columns.
+    ignored : int
+    classes : dict of str to list of str
+    tasks : tuple of Task
+    """
+
+    recipe: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    items: int
+    items_digest: str
+    ignored: int
+    classes: Mapping[str, list[str]]
+    tasks: tuple[Task, ...]
+
+    kind: ClassVar[str] = "build"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the bytes."""
+        decides = {"recipe": self.told_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
+        return sha256_json({**decides, "classes": dict(self.classes)})
+
+    @property
+    def told_recipe(self) -> dict[str, Any]:
+        """The recipe as the manifest tells it: of files by their names alone. Their digests stand in `runtime`."""
+        paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
+        return {**self.recipe, **{name: PurePath(self.recipe[name]).name for name in paths}}
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        tasks = [list(task) for task in self.tasks]
+        return {"kind": self.kind, **vars(self), "tasks": tasks, "fingerprint": self.fingerprint}
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a dataset is what this plan makes. A converted one keeps the fingerprint, but not the recipe."""
+        last = manifest.generations[-1]
+        return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.told_recipe)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Plan":
+        """Read what `to_json` made."""
+        values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint")}
+        return cls(**{**values, "tasks": tuple(Task(*task) for task in document["tasks"])})
+
+
+def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[Plan, list[str]]:
+    """Cut the items into tasks and take their fingerprint.
+
+    Returns
+    -------
+    plan : Plan
+    lines : list of str
+        The items as lines of the plan's items file.
+    """
+    items: Sequence[Item] = listing.items[: recipe.limit]
+    lines, digest = [], hashlib.sha256()
+    for item in items:
+        facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
+        # In ASCII: a name may be no UTF-8.
+        digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
+        lines.append(_storable(item).to_line())
+    plan = Plan(
+        recipe=recipe.to_json(),
+        runtime=dict(runtime),
+        items=len(items),
+        items_digest=digest.hexdigest(),
+        ignored=listing.ignored,
+        classes=dict(listing.classes),
+        tasks=_cut(items, lines),
+    )
+    return plan, lines
+
+
+def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
+    tasks: list[Task] = []
+    start, start_offset, offset, size = 0, 0, 0, 0
+    for position, (item, line) in enumerate(zip(items, lines, strict=True)):
+        read = item.bytes + sum(file.bytes for file in item.files.values())
+        weight = read * (VIDEO_WEIGHT if is_video(item.name) else 1)
+        if position > start and (position - start == TASK_ITEMS or size + weight > TASK_BYTES):
+            tasks.append(Task(start, position, start_offset))
+            start, start_offset, size = position, offset, 0
+        size += weight
+        offset += len(line)
+    if items:
+        tasks.append(Task(start, len(items), start_offset))
+    return tuple(tasks)
+
+
+def _digest_columns(item: Item) -> dict[str, Any]:
+    return {name: digest_value(value) for name, value in item.columns.items()}
+
+
+def _facts_of_files(item: Item) -> list[Any]:
+    return sorted([option, file.name, file.bytes, file.mtime_ns] for option, file in item.files.items())
+
+
+def is_storable(item: Item) -> bool:
+    """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
+    return all(digest_value(value) is value for value in item.columns.values())
+
+
+def _storable(item: Item) -> Item:
+    """The item with its arrays replaced by digests."""
+    return replace(item, columns=_digest_columns(item))
+
+
+def describe_mismatch(old: Plan, new: Plan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
+    """What differs between two plans, in words: options, versions, items."""
+    found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
+    found += describe_changes("classes of", old.classes, new.classes)
+    if old.items_digest != new.items_digest:
+        before = {item.name: item for item in map(Item.from_line, old_lines)}
+        after = {item.name: item for item in map(Item.from_line, new_lines)}
+        for verb, names in (
+            ("gone", [name for name in before if name not in after]),
+            ("new", [name for name in after if name not in before]),
+            (
+                "changed (its size, time or columns)",
+                [name for name in before if name in after and _differs(before[name], after[name])],
+            ),
+        ):
+            found += _describe_items(names, verb)
+    return "; ".join(found) or "the order of the items"
+
+
+def describe_made(made: Manifest, before: Sequence[str] | None, new: Plan, new_lines: Sequence[str]) -> str:
+    """What differs between a finished dataset and a plan, in words, as far as the dataset tells.
+
+    Parameters
+    ----------
+    before : sequence of str or None
+        The names in the dataset's ``items.jsonl``; None if it has none.
+    new_lines : sequence of str
+        Lines of the new plan's items file.
+    """
+    job = made.wall_clock.get("job")
+    if isinstance(job, Mapping) and job.get("kind") != "convert":
+        return f"it is a {job.get('kind')}, and this a {new.kind}"
+    last = made.generations[-1]
+    found = describe_changes("option", last.recipe, new.told_recipe)
+    found += describe_changes("runtime", last.runtime, new.runtime)
+    if before is not None:
+        after = [Item.from_line(line).name for line in new_lines]
+        found += _describe_items(sorted(set(before) - set(after)), "gone")
+        found += _describe_items(sorted(set(after) - set(before)), "new")
+    # Of sizes and times the manifest knows the digest alone.
+    return "; ".join(found) or "items of the source have changed in size, time or columns, or their order has"
+
+
+def _describe_items(names: Sequence[str], verb: str) -> list[str]:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [f"source: {names[0]!r}{more} {verb}"] if names else []
+
+
+def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Every key whose value has changed, in words."""
+    return [
+        f"{what} {key}: was {old.get(key)!r}, now {new.get(key)!r}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _differs(a: Item, b: Item) -> bool:
+    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i)) for i in (a, b)]
+    return facts[0] != facts[1]

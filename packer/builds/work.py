@@ -1,0 +1,166 @@
+"""The work of a build: items through the steps into parts, parts into shards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from packer.assembly.plan import PlannedShards
+from packer.builds.part import Part, PartWriter
+from packer.builds.plan import Plan, Task
+from packer.jobs.units import Progress, Unit, Verdicts
+from packer.recipe import Recipe
+from packer.sources.item import Item, ItemReport, read_items
+from packer.sources.packed_items import PACKED_KEY, sample_key
+from packer.steps.chain import Pipeline, Step, StepError
+from packer.steps.encode import Encoder
+from packer.steps.equipment import Equipment
+from packer.workspace import Workspace
+from packer.workspace.durable import writing
+from shardspec.errors import CodecError, SchemaError
+
+
+class Work:
+    """Does units in one workspace.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    plan : Plan
+    functions : dict of str to callable
+        Steps passed as Python functions (inline engine only).
+    live : sequence of Item
+        The items themselves where their columns hold arrays (inline engine only).
+    equipment : Equipment
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        plan: Plan,
+        functions: Mapping[str, Step] | None = None,
+        live: Mapping[int, Item] | None = None,
+        *,
+        equipment: Equipment,
+    ) -> None:
+        self.workspace = workspace
+        self.plan = plan
+        self._functions = functions
+        self._live = live or {}
+        self._equipment = equipment
+        self._recipe = Recipe.from_options(plan.recipe)
+        self._encoder: Encoder | None = None
+        self._pipeline: Pipeline | None = None
+        self._shards = PlannedShards(workspace)
+
+    @classmethod
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "Work":
+        """The work of a workspace's plan."""
+        return cls(workspace, Plan.from_json(document), equipment=equipment)
+
+    def prepare(self) -> None:
+        """Load the steps and their models ahead of the first task."""
+        if self._pipeline is None:
+            self._pipeline = Pipeline(self._recipe, self._functions, self._equipment)
+            self._encoder = Encoder(self._recipe)
+
+    def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:
+        """Do one unit and return what the journal should say of it.
+
+        Raises
+        ------
+        BuildError
+            The job cannot go on, whatever the item.
+        """
+        with writing(self.workspace.out):
+            if unit.do == "shard":
+                return self._shards.write(unit.number)
+            if unit.do == "join":
+                return self._join(unit.number)
+            task = self.plan.tasks[unit.number]
+            if unit.do == "item":
+                target = self.workspace.item_part(unit.number, unit.item)
+                items = [item for item in self.items(task) if item.index == unit.item]
+            else:
+                target, items = self.workspace.part(unit.number), list(self.items(task))
+            with PartWriter(target) as part:
+                for item in items:
+                    progress("start", item.index, 0, "")
+                    report = self._item(item, part, verdicts)
+                    progress("end", item.index, report.samples, f"{report.step}: {report.reason}")
+                part.finish()
+            return {"rows": sum(report.samples for report in part.reports)}
+
+    def close(self) -> None:
+        """Let go of the parts, and of what items were read from."""
+        self._shards.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+    def items(self, task: Task) -> Iterator[Item]:
+        """The items of a task, from the plan's file."""
+        for item in read_items(self.workspace.items, *task):
+            yield self._live.get(item.index, item)
+
+    def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
+        """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""
+        self.prepare()
+        report = ItemReport(item.name)
+        mark = part.mark()
+        try:
+            if item.reject is not None:
+                raise StepError("source", item.reject)
+            if item.index in verdicts:
+                raise StepError(*verdicts[item.index])
+            self._append_samples(item, report, part)
+            if changes := list(item.changes()):
+                # Whatever was read well is not what was planned, and another build would find other bytes.
+                raise StepError("source", changes[0])
+        except StepError as error:
+            part.rollback(mark)
+            told = [error.reason, *([report.damage] if report.damage else []), *item.changes()]
+            reason = "; ".join(dict.fromkeys(told))
+            report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
+        part.reports.append(report)
+        return report
+
+    def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
+        assert self._pipeline is not None
+        assert self._encoder is not None
+        with closing(self._pipeline.run(item, report)) as samples:
+            for number, sample in enumerate(samples):
+                try:
+                    row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
+                    part.append(row)
+                except (SchemaError, CodecError) as error:
+                    raise StepError("encode", str(error)) from error
+                report.samples += 1
+                report.progressive += sum(value.progressive for value in row.values())
+                report.marked += sum(value.marked for value in row.values())
+
+    def _join(self, number: int) -> dict[str, Any]:
+        """Concatenate the parts of a task's items, which then go. May be done again after a crash at any moment."""
+        task = self.plan.tasks[number]
+        paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
+        joined = self.workspace.part(number)
+        if not joined.exists():
+            self._concatenate(task, paths, joined)
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return {"rows": len(Part(joined))}
+
+    def _concatenate(self, task: Task, paths: Sequence[Path], joined: Path) -> None:
+        with PartWriter(joined) as part:
+            for item, path in zip(self.items(task), paths, strict=True):
+                rows = Part(path)
+                if part.columns is None or not len(rows) or rows.columns == part.columns:
+                    part.extend(rows)
+                else:  # once more, behind the others: what differs from them is a reject, as in a task that ran as a whole
+                    self._item(item, part, {})
+            part.finish()
+
+
+def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
+    """A sample's key: its item and its ordinal there, or what follows from the packed row's own."""
+    packed = sample.get(PACKED_KEY)
+    return f"{item.index:08d}-{number:06d}" if packed is None else sample_key(item, packed, number)

@@ -1,0 +1,75 @@
+"""Arguments that commands have in common."""
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from packer.jobs.job import JobResult
+from packer.recipe.byte_sizes import parse_bytes
+from packer.recipe.options import BuildOptions
+
+_ROW_OPTIONS = ("workers", "engine", "overwrite")
+
+
+def add_row_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a job over packed datasets."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    made = parser.add_argument_group("what is made")
+    made.add_argument(
+        "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as they were packed)"
+    )
+    made.add_argument(
+        "--shuffle", metavar="SEED", type=int, help="store the samples in a random order drawn from this seed"
+    )
+    group = parser.add_argument_group("how it runs")
+    for spec in dataclasses.fields(BuildOptions):
+        if spec.name in _ROW_OPTIONS:
+            add_option(group, spec)
+
+
+def row_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_row_arguments` was given, as keyword arguments of `convert`, `merge` and `split`."""
+    how = {name: getattr(options, name) for name in _ROW_OPTIONS if hasattr(options, name)}
+    size = None if options.shard_size is None else parse_bytes(options.shard_size)
+    return {"shard_size": size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
+
+
+def print_result(options: argparse.Namespace, result: JobResult, **more: Any) -> None:
+    """Print what a job made; `more` are further facts for JSON."""
+    manifest = result.manifest
+    facts = {"out": str(result.path), "digest": manifest.digest, "samples": manifest.samples, **more}
+    facts |= {"shards": len(manifest.shards), "found_finished": result.found_finished}
+    print(json.dumps(facts) if options.json else result.describe())
+
+
+def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:
+    """One attribute as an option; left out of the namespace where it is not given, so that the recipe file counts."""
+    meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
+    common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
+    if bool in getattr(spec.type, "__args__", (spec.type,)):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        return
+    if "choices" in meta:
+        common["choices"] = meta["choices"]
+    else:
+        common["metavar"] = meta.get("metavar", spec.name.upper())
+    if spec.name == "steps":
+        common["type"] = lambda text: tuple(part.strip() for part in text.split(","))
+    elif not meta.get("bytes") and "parse" not in meta:
+        common["type"] = _number_type(spec)
+    group.add_argument(flag, **common)
+
+
+def _number_type(spec: "dataclasses.Field[Any]") -> Any:
+    kinds = getattr(spec.type, "__args__", (spec.type,))
+    return int if kinds[0] is int else float if kinds[0] is float else str
+
+
+def _help(spec: "dataclasses.Field[Any]") -> str:
+    text = str(spec.metadata["help"]).replace("%", "%%")
+    if spec.default in (None, (), False) or "default" in text:
+        return text
+    shown = f"{int(str(spec.default)) // 10**6}MB" if spec.metadata.get("bytes") else spec.default
+    return f"{text} (default {shown})"

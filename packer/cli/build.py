@@ -1,0 +1,87 @@
+"""``packer build SOURCE OUT``."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packer.builds.build import OPTION_NAMES, build, dry_run
+from packer.cli.arguments import add_option, print_result
+from packer.recipe import Recipe, refuse_unknown
+from packer.recipe.options import BuildOptions
+from shardspec.errors import TooManyRejectsError, UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every option of `Recipe` and `BuildOptions`, and a few of the command's own."""
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a folder, or a table (.csv, .jsonl, .parquet) with a path column"
+    )
+    parser.add_argument("out", metavar="OUT", help="folder of the dataset: new or empty, or of the build to go on with")
+    parser.add_argument("--config", metavar="FILE.toml", help="recipe file; options on the command line go before it")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the plan and an estimate of time and size, write nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
+        group = parser.add_argument_group(title)
+        for spec in dataclasses.fields(kind):
+            add_option(group, spec)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Build, and print what was made."""
+    chosen = _read_config(options.config) if options.config else {}
+    if options.config:
+        _let_import(Path(options.config).absolute().parent)
+    chosen |= {name: value for name, value in vars(options).items() if name in OPTION_NAMES}
+    if options.dry_run:
+        return _dry_run(options, chosen)
+    too_many: TooManyRejectsError | None = None
+    try:
+        result = build(options.source, options.out, progress=not options.quiet, **chosen)
+    except TooManyRejectsError as error:
+        if error.result is None:
+            raise
+        result, too_many = error.result, error
+    print_result(
+        options, replace(result, path=Path(options.out)), **result.counts.to_json(), restart_marked=result.marked
+    )
+    if too_many is not None:
+        raise too_many
+    return 0
+
+
+def _dry_run(options: argparse.Namespace, chosen: Mapping[str, Any]) -> int:
+    found = dry_run(options.source, options.out, **chosen)
+    print(json.dumps(found.to_json()) if options.json else found.describe())
+    return 0
+
+
+def _let_import(folder: Path) -> None:
+    """Steps that a recipe file names may lie beside it: here, and in the worker processes."""
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    """The keys of a recipe file, with ``-`` or ``_``."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: expected a recipe file, found: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: expected TOML, {error}") from error
+    chosen = {key.replace("-", "_"): value for key, value in document.items()}
+    try:
+        refuse_unknown(chosen, OPTION_NAMES)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return chosen

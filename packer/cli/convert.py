@@ -1,0 +1,21 @@
+"""``packer convert DATASET OUT --format F``."""
+
+import argparse
+
+from packer.cli.arguments import add_row_arguments, print_result, row_options
+from packer.packed.convert import convert
+from shardspec.formats import FORMATS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The dataset, where it goes, and its new format."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
+    parser.add_argument("out", metavar="OUT", help="folder: new or empty, or of the conversion to go on with")
+    parser.add_argument("--format", required=True, choices=sorted(FORMATS), help="format of the new shards")
+    add_row_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, and print what was made."""
+    print_result(options, convert(options.dataset, options.out, format=options.format, **row_options(options)))
+    return 0

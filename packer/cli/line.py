@@ -1,0 +1,96 @@
+"""The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
+
+Exit status: 0 done; 1 a job failed; 2 a wrong call, such as a folder that is not there; 3 finished with more rejects than
+allowed; 130 ended by Ctrl-C.
+"""
+
+import io
+import shlex
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from packer.cli import EXIT_INTERRUPTED
+from packer.cli.command_parser import CommandParser
+from shardspec.errors import ShardspecError
+
+COMMANDS: Mapping[str, str] = {
+    "build": "pack pictures, videos or a table of them into a dataset; the same call again resumes",
+    "inspect": "what a packed dataset holds",
+    "verify": "compare a packed dataset with its manifest, byte for byte",
+    "preview": "a contact sheet of samples, geometry drawn in",
+    "convert": "the same samples in another format, without decoding",
+    "merge": "join packed datasets that have the same fields",
+    "split": "cut a packed dataset into train, val, test without splitting a group",
+    "export": "write a packed dataset as plain picture files and a table",
+    "bench": "raw against packed on your own data",
+}
+"""Each command is the module ``packer.cli.<name>``, imported when it is chosen."""
+
+AGAIN: Mapping[str, str] = {
+    **dict.fromkeys(("build", "convert", "merge", "split"), "to resume"),
+    "export": "to start over, since nothing of it is left",
+}
+"""What the same command does after an interruption; the others leave nothing."""
+
+
+def prepare(arguments: Sequence[str]) -> Callable[[], int]:
+    """Read the command line, and import what its command needs; calling the result runs it and gives the exit status."""
+    sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name may be no UTF-8
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser, command = _parser(name)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        (command or parser).refuse_rest(rest)
+    if options.command is None:
+        parser.print_help()
+        return lambda: 2
+    return partial(_run, options, arguments)
+
+
+def _run(options: Namespace, arguments: Sequence[str]) -> int:
+    """Run the chosen command."""
+    name = options.command
+    try:
+        # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
+        signal.signal(signal.SIGTERM, _interrupt)
+        status: int = import_module(f"packer.cli.{name}").run(options)
+    except KeyboardInterrupt:
+        writes = name in AGAIN and not getattr(options, "dry_run", False)
+        again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if writes else ""
+        print(f"packer: interrupted{again}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except ShardspecError as error:
+        if options.debug:
+            raise
+        print(f"packer {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+    return status
+
+
+def _parser(chosen: str | None) -> tuple[CommandParser, CommandParser | None]:
+    """The parser and the chosen command's, with the arguments of that command only: the others' modules are not imported."""
+    parser = CommandParser(prog="packer", description="Pack image and face datasets once; read them fast in training.")
+    parser.add_argument("--version", action="version", version=f"packer {version('facepack')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parsers: dict[str, CommandParser] = {}
+    for name, help in COMMANDS.items():
+        command = parsers[name] = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if name == chosen:
+            import_module(f"packer.cli.{name}").add_arguments(command)
+    return parser, parsers.get(chosen or "")
+
+
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt

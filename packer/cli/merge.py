@@ -1,0 +1,22 @@
+"""``packer merge A B … OUT``."""
+
+import argparse
+
+from packer.cli.arguments import add_row_arguments, print_result, row_options
+from packer.packed.merge import merge
+from shardspec.formats import FORMATS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The datasets, and where they go."""
+    parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folders of packed datasets of one schema")
+    parser.add_argument("out", metavar="OUT", help="folder: new or empty, or of the merge to go on with")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="format of the shards (default: the first dataset's)")
+    add_row_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merge, and print what was made."""
+    result = merge(options.datasets, options.out, format=options.format, **row_options(options))
+    print_result(options, result, different_shapes={name: list(shapes) for name, shapes in result.shapes.items()})
+    return 0

@@ -1,0 +1,60 @@
+"""``packer split DATASET OUT --by FIELD --ratios train=0.8,val=0.1,test=0.1``."""
+
+import argparse
+import json
+
+from packer.cli.arguments import add_row_arguments, row_options
+from packer.packed.assignment import parse_ratios
+from packer.packed.split import SplitPart, split
+from shardspec.formats import FORMATS
+from shardspec.plurals import counted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The dataset, what must stay together, and the shares."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
+    parser.add_argument("out", metavar="OUT", help="folder: each split becomes a dataset OUT/NAME")
+    parser.add_argument(
+        "--by", metavar="FIELD", required=True, help="samples with one value of it stay together: source, or a column"
+    )
+    parser.add_argument(
+        "--ratios",
+        metavar="NAME=SHARE,…",
+        default="train=0.8,val=0.1,test=0.1",
+        help="shares of the samples (default %(default)s)",
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="another seed gives other splits (default 0)")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="format of the shards (default: the dataset's)")
+    add_row_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Split, and print where every sample went."""
+    ratios = parse_ratios(options.ratios)
+    more = {"by": options.by, "ratios": ratios, "seed": options.seed, "format": options.format}
+    parts = split(options.dataset, options.out, **more, **row_options(options))
+    if options.json:
+        facts = {
+            part.name: {
+                "samples": part.samples,
+                "groups": part.groups,
+                "ratio": part.ratio,
+                "digest": part.result.manifest.digest,
+            }
+            for part in parts
+        }
+        print(json.dumps({"out": options.out, "by": options.by, "splits": facts}))
+    else:
+        print(_account(parts, options.by))
+    return 0
+
+
+def _account(parts: list[SplitPart], by: str) -> str:
+    samples, groups = sum(part.samples for part in parts), sum(part.groups for part in parts)
+    lines = [
+        f"{part.result.describe()}, {part.samples / max(1, samples):.2%} (wanted {part.ratio:.2%}), {counted(part.groups, 'value')} of {by}"
+        for part in parts
+    ]
+    lines.append(f"samples: {' + '.join(str(part.samples) for part in parts)} = {samples}")
+    lines.append(f"values of {by}: {' + '.join(str(part.groups) for part in parts)} = {groups}")
+    return "\n".join(lines)

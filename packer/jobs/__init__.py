@@ -1,0 +1,1 @@
+"""One job, whatever it makes: enter or resume, run tasks, write shards, commit."""

@@ -1,0 +1,107 @@
+"""A process that an engine has started: its answers, its log, its end."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.jobs.entry_point import inherited_environment, module_command
+
+_READER_JOIN_S = 5.0
+"""A child that left the process's group may hold its pipe open; the reader is a daemon and may wait for it."""
+_LOG_TAIL_BYTES = 1500
+_SIGKILL = 9  # not every system has the name
+
+Answers = queue.SimpleQueue["tuple[Child, dict[str, Any]]"]
+
+
+class Child:
+    """One process of our own entry points, and the thread that reads its answers: JSON lines, at whose end it has died.
+
+    Parameters
+    ----------
+    command : sequence of str
+        A module of ours and its arguments.
+    log : Path
+        What it writes to standard error.
+    answers : Answers
+    stdin : int
+        As for ``subprocess.Popen``.
+    keep : sequence of int
+        Descriptors that it inherits.
+
+    Attributes
+    ----------
+    ready : bool
+        Whether it has said so.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        answers: Answers,
+        *,
+        stdin: int = subprocess.PIPE,
+        keep: Sequence[int] = (),
+    ) -> None:
+        self.log = log
+        self.ready = False
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                module_command(*command),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=inherited_environment(),
+                start_new_session=True,
+                pass_fds=keep,
+            )
+        self._reader = threading.Thread(target=self._read, args=(answers,), daemon=True)
+        self._reader.start()
+
+    def end(self) -> None:
+        """Kill the process, with all that it started, and wait until it is gone and all its answers are read."""
+        if os.name == "posix":
+            # Its own session's group (start_new_session); a child that lived on would also hold the pipes open.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(_READER_JOIN_S)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+    def describe_death(self) -> str:
+        """How the process ended, with the end of what it wrote."""
+        code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        if code == -_SIGKILL:
+            how += ", as when memory runs out"
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
+            tail = log.read().decode(errors="replace").strip()
+        return f"{how}: {tail.splitlines()[-1]}" if tail else how
+
+    def take(self, message: dict[str, Any], answers: Answers) -> None:
+        """Pass an answer on; called by the reading thread."""
+        answers.put((self, message))
+
+    def _read(self, answers: Answers) -> None:
+        assert self.process.stdout is not None
+        # Closed by this thread alone: another would wait for as long as this one reads.
+        with self.process.stdout as lines:
+            for line in lines:
+                try:
+                    message = json.loads(line)
+                except ValueError:  # a line cut by the process's death
+                    break
+                self.take(message, answers)
+        answers.put((self, {"event": "died"}))

@@ -1,0 +1,121 @@
+"""The detecting process as the engine sees it: one for all workers, with a connection to each."""
+
+import contextlib
+import socket
+import subprocess
+from typing import Any, NamedTuple
+
+from packer.jobs.engines.child import Answers, Child
+from packer.vision.detect.handover import hand_over
+from packer.workspace import Workspace
+from shardspec.plurals import counted
+
+_START_LIMIT_S = 300.0
+_REQUEST_LIMIT_S = 300.0
+"""For the frames that a worker asks about at a time, four of them, of whatever size; no longer than half of what one item may take."""
+_HAND_OVER_LIMIT_S = 60.0
+_END_S = 5.0
+
+
+class Busy(NamedTuple):
+    """What the process is doing: the number of its request, and whose it is, None between two."""
+
+    number: int
+    worker: int | None
+    frames: int
+
+
+class Late(NamedTuple):
+    """What takes too long: the number of the request that was looked at, and what is told of it."""
+
+    number: int
+    message: str
+
+
+class DetectorChild(Child):
+    """The detecting process.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    answers : Answers
+    item_timeout : float
+        Seconds that one item may take.
+
+    Attributes
+    ----------
+    waiting : frozenset of int
+        The workers whose requests wait. Set by the reading thread, too.
+    busy : Busy
+        Set by the reading thread, so once the process has ended and `end` was called it names the request that was under way.
+    """
+
+    def __init__(self, workspace: Workspace, answers: Answers, item_timeout: float) -> None:
+        self.busy = Busy(0, None, 0)
+        self.waiting: frozenset[int] = frozenset()
+        self.item_timeout = item_timeout
+        self._seen = self.busy
+        self._seen_s: float | None = None
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_HAND_OVER_LIMIT_S)
+        command = ["packer.jobs.detector", str(workspace.root), str(item_timeout)]
+        with theirs:
+            super().__init__(command, workspace.logs / "detector.log", answers, stdin=theirs.fileno())
+
+    def connect(self, worker: int) -> socket.socket:
+        """A worker's end of a new connection. Of a process that has died it is one at its end already."""
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.suppress(OSError):
+            hand_over(self._control, theirs, worker)
+        return ours
+
+    def end(self) -> None:
+        """See `Child`."""
+        super().end()
+        self._control.close()
+
+    def take(self, message: dict[str, Any], answers: Answers) -> None:
+        """See `Child`. What the process is busy with, and what waits, is kept here."""
+        what = message["event"]
+        if what not in ("waits", "busy", "over"):
+            super().take(message, answers)
+            return
+        worker = message["worker"]
+        self.waiting = self.waiting | {worker} if what == "waits" else self.waiting - {worker}
+        if what == "busy":
+            self.busy = Busy(self.busy.number + 1, worker, message["frames"])
+        elif self.busy.worker == worker and what == "over":
+            self.busy = Busy(self.busy.number + 1, None, 0)
+
+    def delays(self, worker: int) -> bool:
+        """Whether a worker waits while another's request is detected, for which there is a limit of its own."""
+        return worker in self.waiting and self.busy.worker is not None
+
+    def overdue(self, now_s: float) -> Late | None:
+        """What takes too long, if anything does.
+
+        Parameters
+        ----------
+        now_s : float
+            The engine's time.
+        """
+        busy = self.busy
+        if self._seen_s is None or busy.number != self._seen.number:
+            self._seen, self._seen_s = busy, now_s
+        passed_s = now_s - self._seen_s
+        if not self.ready and passed_s > _START_LIMIT_S:
+            return Late(busy.number, f"the detector process was not ready after {_START_LIMIT_S:g} s")
+        limit_s = min(_REQUEST_LIMIT_S, self.item_timeout / 2)
+        if busy.worker is not None and passed_s > limit_s:
+            return Late(
+                busy.number, f"the detector process took longer than {limit_s:g} s over {counted(busy.frames, 'frame')}"
+            )
+        return None
+
+    def describe_death(self) -> str:
+        """See `Child`; one that a worker has lost is on its way to its end, or is ended."""
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "the detector process left a worker's connection"
+        return f"the detector process died, {super().describe_death()}"

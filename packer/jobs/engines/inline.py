@@ -1,0 +1,49 @@
+"""The inline engine: units run in this process, one at a time."""
+
+from collections import deque
+
+from packer.jobs.engines.base import Event
+from packer.jobs.threads import one_thread
+from packer.jobs.units import Unit, UnitWork, Verdicts
+from shardspec.errors import ShardspecError
+
+
+class InlineEngine:
+    """Runs each unit when its event is waited for. Items have no time limit here: nothing could end them."""
+
+    def __init__(self, work: UnitWork) -> None:
+        self._work = work
+        self._started: deque[tuple[Unit, Verdicts]] = deque()
+        self._events: deque[Event] = deque()
+
+    def idle(self) -> int:
+        """One, unless a unit waits to run."""
+        return 0 if self._started or self._events else 1
+
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
+        """Remember the unit; `wait` runs it."""
+        self._started.append((unit, verdicts))
+
+    def wait(self) -> Event:
+        """Run the unit that was started; its items' events come first."""
+        if not self._events and self._started:
+            unit, verdicts = self._started.popleft()
+
+            def progress(what: str, item: int, samples: int, reason: str) -> None:
+                if what == "end":
+                    self._events.append(Event("item", unit, item, samples, message=reason))
+
+            try:
+                if unit.has_items:
+                    self._work.prepare()  # only libraries that are loaded can be told to use one thread
+                with one_thread():
+                    result = self._work.run(unit, verdicts, progress)
+            except ShardspecError as error:
+                self._events.append(Event("failed", unit, message=str(error)))
+            else:
+                self._events.append(Event("done", unit, result=result))
+        return self._events.popleft() if self._events else Event("tick")
+
+    def close(self) -> None:
+        """Let go of what the work has open."""
+        self._work.close()

@@ -1,0 +1,298 @@
+"""The processes engine: worker processes of our own entry point, so a user's script needs no ``__main__`` guard."""
+
+import itertools
+import json
+import queue
+import time
+from collections import Counter, deque
+from contextlib import ExitStack
+from typing import Any
+
+from packer.jobs.engines.base import Event
+from packer.jobs.engines.child import Answers, Child
+from packer.jobs.engines.detector import DetectorChild, Late
+from packer.jobs.units import Unit, Verdicts
+from packer.workspace import Workspace
+
+_TICK_S = 0.5
+_START_ATTEMPTS = 5
+"""Processes in a row that may die before they are ready (killed from outside, say) until the job gives up."""
+
+
+class _Worker(Child):
+    """A worker process, and what it is doing. `serial` is another one's for each process, `place` is not.
+
+    `lost_detector` is set by the reading thread, so it is known once `end` was called.
+    """
+
+    def __init__(
+        self,
+        place: int,
+        serial: int,
+        workspace: Workspace,
+        decodes_ahead: bool,
+        answers: Answers,
+        detector: DetectorChild | None,
+    ) -> None:
+        self.place = place
+        self.serial = serial
+        self.unit: Unit | None = None
+        self.item: int | None = None
+        self.item_started_s = 0.0
+        self.used = False
+        self.lost_detector = False
+        self.pending: dict[str, Any] | None = None
+        command = ["packer.jobs.worker", str(workspace.root), str(int(decodes_ahead))]
+        keep = []
+        with ExitStack() as stack:
+            if detector is not None:
+                keep = [stack.enter_context(detector.connect(serial)).fileno()]
+                command += [str(keep[0]), str(detector.item_timeout)]
+            super().__init__(command, workspace.logs / f"worker-{place:03d}.log", answers, keep=keep)
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Give the process a unit; one that has died says so by the end of its answers."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def take(self, message: dict[str, Any], answers: Answers) -> None:
+        """See `Child`."""
+        if message["event"] == "lost":
+            self.lost_detector = True
+        else:
+            super().take(message, answers)
+
+    def note(self, message: dict[str, Any], now_s: float) -> None:
+        """Keep in mind which item is under way."""
+        if message["event"] == "start":
+            self.item, self.item_started_s = message["item"], now_s
+        elif message["event"] == "end":
+            self.item = None
+
+
+class _Clock:
+    """Time that stands still while this process is stopped (Ctrl-Z, a suspended Slurm job): its workers are stopped, too."""
+
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._ticked_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Let the time since the last tick pass; a wait is hardly longer than `_TICK_S`."""
+        now_s = time.monotonic()
+        self._passed_s += min(now_s - self._ticked_s, 2 * _TICK_S)
+        self._ticked_s = now_s
+
+    def now_s(self) -> float:
+        """Seconds that have passed by the last tick."""
+        return self._passed_s
+
+
+class ProcessesEngine:
+    """Runs units in worker processes and notices those that die or hang.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    workers : int
+    item_timeout : float
+        Seconds that one item may take, without those in which it waits for another's faces.
+    decodes_ahead : bool
+        See `packer.steps.equipment.Equipment`.
+    shared_detector : bool
+        Whether one process more detects for all workers. When it dies, they are ended, and all start afresh.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        workers: int,
+        item_timeout: float,
+        *,
+        decodes_ahead: bool = False,
+        shared_detector: bool = False,
+    ) -> None:
+        self._workspace = workspace
+        self._item_timeout = item_timeout
+        self._decodes_ahead = decodes_ahead
+        self._shares = shared_detector
+        self._detector: DetectorChild | None = None
+        self._answers: Answers = queue.SimpleQueue()
+        self._workers: list[_Worker | None] = [None] * workers
+        self._serials = itertools.count()
+        self._events: deque[Event] = deque()
+        self._failed_starts: Counter[type[Child]] = Counter()
+        self._clock = _Clock()
+        self._looked_s = 0.0
+
+    def idle(self) -> int:
+        """Number of workers without a unit."""
+        return sum(worker is None or worker.unit is None for worker in self._workers)
+
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
+        """Give a unit to an idle worker, starting a process where there is none."""
+        places = [i for i, worker in enumerate(self._workers) if worker is None or worker.unit is None]
+        place = min(places, key=lambda i: self._workers[i] is None)
+        worker = self._workers[place]
+        if worker is not None and fresh and worker.used:
+            worker.end()
+            worker = None
+        if worker is None:
+            worker = self._workers[place] = self._start_worker(place)
+        worker.unit, worker.item, worker.used = unit, None, True
+        worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
+        self._send_pending()
+
+    def wait(self) -> Event:
+        """The next event."""
+        while True:
+            self._look_for_overdue()
+            if self._events:
+                return self._events.popleft()
+            try:
+                child, message = self._answers.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._look_for_silent_deaths()
+                if not self._events:
+                    return Event("tick")
+            else:
+                self._translate(child, message)
+            finally:
+                self._clock.tick()
+
+    def close(self) -> None:
+        """Kill all workers, and the detecting process."""
+        for place, worker in enumerate(self._workers):
+            if worker is not None:
+                worker.end()
+            self._workers[place] = None
+        if self._detector is not None:
+            self._detector.end()
+        self._detector = None
+
+    def _start_worker(self, place: int) -> _Worker:
+        if self._shares and self._detector is None:
+            self._detector = DetectorChild(self._workspace, self._answers, self._item_timeout)
+        return _Worker(place, next(self._serials), self._workspace, self._decodes_ahead, self._answers, self._detector)
+
+    def _send_pending(self) -> None:
+        """A unit waits until all is loaded that is slow to load, so that no item's time passes meanwhile."""
+        if self._detector is not None and not self._detector.ready:
+            return
+        for worker in self._workers:
+            if worker is not None and worker.ready and worker.pending is not None:
+                worker.send(worker.pending)
+                worker.pending = None
+
+    def _translate(self, child: Child, message: dict[str, Any]) -> None:
+        """What a process's message means for the job. Those of one that was ended mean nothing any more."""
+        kind = message["event"]
+        if child is not self._detector and child not in self._workers:
+            return
+        if kind == "ready":
+            child.ready = True
+            self._failed_starts[type(child)] = 0
+            self._send_pending()
+        elif isinstance(child, _Worker):
+            self._translate_work(child, kind, message)
+        elif kind == "died":
+            self._lose_detector()
+
+    def _translate_work(self, worker: _Worker, kind: str, message: dict[str, Any]) -> None:
+        unit = worker.unit
+        worker.note(message, self._clock.now_s())
+        if kind == "end":
+            self._events.append(Event("item", unit, message["item"], message["samples"], message=message["reason"]))
+        elif kind == "done":
+            worker.unit = None
+            self._events.append(Event("done", unit, result=message["result"]))
+        elif kind == "failed":
+            self._events.append(Event("failed", unit, message=message["message"]))
+        elif kind == "died":
+            self._bury(worker, "died", worker.describe_death())
+
+    def _look_for_silent_deaths(self) -> None:
+        """A process that has ended while a child of its keeps the pipe open, so that no end of its answers is seen."""
+        if self._detector is not None and self._detector.process.poll() is not None:
+            self._lose_detector()
+        for worker in self._workers:
+            if worker is not None and worker.process.poll() is not None:
+                self._bury(worker, "died", worker.describe_death())
+
+    def _look_for_overdue(self) -> None:
+        now_s = self._clock.now_s()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        if self._detector is not None and (late := self._detector.overdue(now_s)):
+            self._lose_detector(late)
+        for worker in self._workers:
+            if worker is None or worker.item is None:
+                continue
+            if self._detector is not None and self._detector.delays(worker.serial):
+                worker.item_started_s += passed_s  # or the item could take its time with few workers only
+            if now_s - worker.item_started_s > self._item_timeout:
+                self._bury(worker, "timeout", f"took longer than {self._item_timeout:g} s")
+
+    def _bury(self, worker: _Worker, kind: str, message: str) -> None:
+        """Forget a worker that is gone, or make it so."""
+        worker.end()
+        if kind == "died" and worker.lost_detector and self._detector is not None:
+            self._lose_detector()
+            return
+        self._workers[worker.place] = None
+        if not worker.ready and self._failed_start("worker processes do", message, worker):
+            return
+        self._events.append(
+            Event("timeout" if kind == "timeout" else "died", worker.unit, worker.item, message=message)
+        )
+
+    def _lose_detector(self, late: Late | None = None) -> None:
+        """End the detecting process and all workers. Of their items, that of the last request is to blame, if it is of one of them.
+
+        Nobody is, if it had come to the end of the late request before it was ended.
+        """
+        detector = self._detector
+        assert detector is not None
+        message = late.message if late else detector.describe_death()
+        detector.end()
+        outrun = late is not None and detector.busy.number != late.number
+        self._detector = None
+        lost = [worker for worker in self._workers if worker is not None]
+        self._workers[:] = [None] * len(self._workers)  # in place: it may be looked through
+        for worker in lost:
+            worker.end()
+        self._note_rest()
+        if not detector.ready and self._failed_start("the detector process does", message, detector):
+            return
+        known = any(worker.serial == detector.busy.worker for worker in lost)
+        for worker in lost:
+            if worker.unit is None:
+                continue
+            if outrun or (known and worker.serial != detector.busy.worker):
+                self._events.append(Event("again", worker.unit, message=message))
+            elif known and late and worker.item is not None:
+                self._events.append(Event("timeout", worker.unit, worker.item, message=message))
+            else:
+                item = worker.item if known else None
+                self._events.append(Event("died", worker.unit, item, message=message))
+
+    def _note_rest(self) -> None:
+        """Which item each of the ended workers was at, by what they had said; all of it is read."""
+        while True:
+            try:
+                child, message = self._answers.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(child, _Worker):
+                child.note(message, self._clock.now_s())
+
+    def _failed_start(self, what: str, message: str, child: Child) -> bool:
+        """Count processes that died before they were ready, and tell whether the job is given up."""
+        self._failed_starts[type(child)] += 1
+        if self._failed_starts[type(child)] < _START_ATTEMPTS:
+            return False
+        self._events.append(Event("failed", message=f"{what} not start: {message} (log: {child.log})"))
+        return True

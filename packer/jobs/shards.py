@@ -1,0 +1,83 @@
+"""The shards' stage: every planned shard that is not finished is written, and parts that none needs any more are deleted."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from packer.assembly.plan import AssemblyPlan
+from packer.assembly.shard import finished_shard
+from packer.jobs.engines.base import Event
+from packer.jobs.progress import Progress
+from packer.jobs.units import Unit
+from packer.workspace import Workspace, append_line
+from shardspec.entries import Shard
+from shardspec.errors import BuildError
+from shardspec.problems import Problems
+
+RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
+"""Runs units to their end, telling of every event."""
+
+
+def assemble_shards(workspace: Workspace, run: RunUnits, shown: bool) -> tuple[Shard, ...]:
+    """Write the shards of the workspace's assembly plan that are not finished yet, and return all, in order."""
+    plan = AssemblyPlan.load(workspace)
+    count = len(plan.sizes)
+    shards: dict[int, Shard] = {}
+    for number in range(count):
+        shard = finished_shard(workspace.shard_folder, workspace.staging(f"shard-{number:05d}"))
+        if shard is not None:
+            shards[number] = shard
+    parts = _Parts(workspace, plan)
+    for number in shards:
+        parts.release(number)
+    with Progress("writing", count, "shards", shown=shown, done=len(shards)) as progress:
+
+        def on_event(event: Event) -> None:
+            if event.kind == "done" and event.unit is not None:
+                number = event.unit.number
+                append_line(workspace.journal, {"did": "shard", "number": number})
+                shard = Shard.from_json(event.result, Problems())
+                if shard is None:
+                    raise BuildError(
+                        f"shard {number}: expected its manifest entry from the worker, found {event.result}"
+                    )
+                shards[number] = shard
+                parts.release(number)
+            progress.advance(int(event.kind == "done"))
+
+        run([Unit("shard", number) for number in range(count) if number not in shards], on_event)
+    return tuple(shards[number] for number in range(count))
+
+
+class _Parts:
+    """Counts for each part the shards that still need it."""
+
+    def __init__(self, workspace: Workspace, plan: AssemblyPlan) -> None:
+        self._workspace = workspace
+        self._needed_by: Counter[int] = Counter()
+        self._of_shard: list[range] = []
+        if plan.rows["kind"] != "parts":
+            return
+        ends = np.cumsum(np.array(plan.rows["tasks"], np.int64))
+        tasks = len(ends)
+        for start, stop in zip(plan.cuts[:-1], plan.cuts[1:], strict=True):
+            if plan.order is not None:
+                self._of_shard.append(range(tasks))
+            else:
+                first = int(np.searchsorted(ends, start, side="right"))
+                self._of_shard.append(range(first, int(np.searchsorted(ends, stop, side="left")) + 1))
+            self._needed_by.update(self._of_shard[-1])
+        for task in range(tasks):
+            if task not in self._needed_by:
+                self._delete(task)
+
+    def release(self, shard: int) -> None:
+        """A shard is durable."""
+        for task in self._of_shard[shard] if self._of_shard else ():
+            self._needed_by[task] -= 1
+            if not self._needed_by[task]:
+                self._delete(task)
+
+    def _delete(self, task: int) -> None:
+        self._workspace.part(task).unlink(missing_ok=True)

@@ -1,0 +1,113 @@
+"""A worker process: ``python -m packer.jobs.worker WORKSPACE AHEAD [DETECTOR LIMIT]``. Takes units on standard input, answers on standard output.
+
+Both are JSON lines. The worker ends when its standard input does, with all that it started, so it never outlives the build.
+Steps, and programs that they run, see an empty standard input; what they print goes to standard error. AHEAD is 1 if it is to
+decode ahead, else 0. DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
+"""
+
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from packer.jobs.process import end_group, end_with_parent, send, take_streams
+from packer.jobs.threads import one_thread
+from packer.jobs.units import Unit, UnitWork
+from packer.steps.equipment import Equipment
+from packer.vision.detect.remote import DetectorLost, RemoteDetector
+from packer.workspace import Workspace
+from shardspec.errors import ShardspecError
+from shardspec.registry import Entry, resolve
+
+WORKS: Mapping[str, Entry] = {
+    "build": Entry("packer.builds.work:Work"),
+    "convert": Entry("packer.packed.work:RowWork"),
+    "merge": Entry("packer.packed.work:RowWork"),
+    "split": Entry("packer.packed.work:RowWork"),
+}
+"""What does the units of a plan, by the plan's kind."""
+
+
+def main(workspace: Path, equipment: Equipment) -> None:
+    """Serve units until the end of standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    descriptor, answers = take_streams()
+    lines = os.fdopen(descriptor, encoding="ascii")
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(lines, requests), daemon=True).start()
+    try:
+        _work(workspace, equipment, requests, answers)
+    except BaseException as error:
+        # At once: a thread that a step left behind must not keep a broken process alive.
+        traceback.print_exc()
+        sys.stderr.flush()
+        if isinstance(error, DetectorLost):  # neither this process nor its item is to blame
+            with suppress(OSError):
+                send(answers, event="lost")
+        os._exit(1)
+
+
+def _work(
+    workspace: Path,
+    equipment: Equipment,
+    requests: "queue.SimpleQueue[dict[str, Any]]",
+    answers: TextIO,
+) -> None:
+    try:
+        space = Workspace(workspace)
+        document = json.loads(space.plan.read_bytes())
+        work: UnitWork = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
+        if not space.assembly.exists():
+            work.prepare()
+    except ShardspecError as error:
+        send(answers, event="failed", message=str(error))
+        return
+    send(answers, event="ready")
+    with one_thread():
+        while True:
+            _serve(work, requests.get(), answers)
+
+
+def _listen(lines: TextIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> NoReturn:
+    """Pass requests on; at the end of input end the process at once, whatever it is doing, and what it started."""
+    for line in lines:
+        requests.put(json.loads(line))
+    end_group()
+
+
+def _serve(work: UnitWork, request: dict[str, Any], answers: TextIO) -> None:
+    unit = Unit(*request["unit"])
+    verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
+
+    def progress(what: str, item: int, samples: int, reason: str) -> None:
+        send(answers, event=what, item=item, samples=samples, reason=reason)
+
+    try:
+        result = work.run(unit, verdicts, progress)
+    except ShardspecError as error:
+        send(answers, event="failed", message=str(error))
+    else:
+        send(answers, event="done", result=result)
+
+
+def _connect(descriptor: str, limit_s: str) -> RemoteDetector:
+    """The detecting process at the other end of an inherited descriptor; what steps start does not inherit it."""
+    os.set_inheritable(int(descriptor), False)
+    return RemoteDetector(socket.socket(fileno=int(descriptor)), float(limit_s))
+
+
+def _equip(ahead: str, *detector: str) -> Equipment:
+    return Equipment(_connect(*detector) if detector else None, decodes_ahead=ahead == "1")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), _equip(*sys.argv[2:]))

@@ -1,0 +1,1 @@
+"""Raw against packed, measured on the user's own data."""

@@ -1,0 +1,44 @@
+"""The picture of `packer bench`."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from packer.packed.bench.report import BenchReport
+from shardspec.errors import UsageError
+from shardspec.plurals import counted
+
+_RAW, _PACKED = "#b0413e", "#2f6690"
+_LEAST_EPOCHS = 5
+
+
+def plot(report: BenchReport, path: Path) -> None:
+    """Draw samples per second, and the time that training spends on data, packing included, over the epochs.
+
+    Raises
+    ------
+    UsageError
+        The path's suffix is none of a picture, or it cannot be written.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    bars, lines = figure.subplots(1, 2)
+    for name, side, colour in (("raw", report.raw, _RAW), (f"packed ({report.format})", report.reading, _PACKED)):
+        spread = [[side.samples_per_s - min(side.rates)], [max(side.rates) - side.samples_per_s]]
+        label = f"{name}: {side.samples_per_s:,.0f}"
+        bars.bar([label], [side.samples_per_s], yerr=spread, color=colour, capsize=6)
+    bars.set_yscale("log")
+    bars.set_ylabel(f"samples/s, {counted(report.workers, 'worker')}")
+    paid = report.paid_after_epochs or 0
+    epochs = np.linspace(0, max(_LEAST_EPOCHS, 2 * paid), 50)
+    lines.plot(epochs, epochs * report.raw.epoch_s, color=_RAW, label="raw")
+    lines.plot(
+        epochs, report.pack.seconds + epochs * report.reading.epoch_s, color=_PACKED, label="packing, then packed"
+    )
+    lines.set_xlabel("epochs")
+    lines.set_ylabel("seconds of reading")
+    lines.legend()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: expected a name that a picture can be written to: {error}") from error

@@ -1,0 +1,85 @@
+"""One process of `packer bench`: ``python -m packer.packed.bench.raw`` runs a recipe's steps item by item, as a ``__getitem__`` would.
+
+The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. As many of the
+items are taken as fit into the seconds, in a first pass, which also loads the models and warms the page cache. The answer is
+``{"items": n}``, with the first ``reason`` where one of them gave no sample, and then, for every further line, one pass over the same items: ``samples``, ``seconds``, ``cpu_s``, ``bytes``.
+The process ends when its standard input does.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from packer.jobs.threads import one_thread
+from packer.recipe import Recipe
+from packer.sources.item import Item, ItemReport
+from packer.steps.chain import Pipeline, StepError
+from shardspec.errors import ShardspecError
+
+
+def main() -> None:
+    """Serve passes until the end of standard input."""
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    os.dup2(2, 1)  # what steps print
+    request = json.loads(sys.stdin.readline())
+    try:
+        pipeline = Pipeline(Recipe.from_options(request["recipe"]))
+        with one_thread():
+            reasons: list[str] = []
+            items = [Item.from_line(line) for line in request["items"]]
+            items = _warm_up(pipeline, items, request["seconds"], reasons)
+            told = {"reason": reasons[0]} if reasons else {}
+            answers.write(json.dumps({"items": len(items), **told}) + "\n")
+            for _ in sys.stdin:
+                answers.write(json.dumps(measure_pass(pipeline, items)) + "\n")
+    except ShardspecError as error:
+        answers.write(json.dumps({"error": str(error)}) + "\n")
+
+
+def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
+    """Run the steps over some items and count.
+
+    Returns
+    -------
+    dict
+        ``samples``; ``seconds`` and ``cpu_s``, of this process; ``bytes``, the sizes of the items' files.
+    """
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
+    samples = sum(_count_samples(pipeline, item, []) for item in items)
+    return {
+        "samples": samples,
+        "seconds": time.perf_counter() - started_s,
+        "cpu_s": time.process_time() - started_cpu_s,
+        "bytes": sum(item.bytes for item in items),
+    }
+
+
+def _warm_up(pipeline: Pipeline, items: list[Item], seconds: float, reasons: list[str]) -> list[Item]:
+    """The items that one pass can take in so many seconds, one at least; the first runs twice, for the loading of models."""
+    if not items:
+        return items
+    _count_samples(pipeline, items[0], [])
+    until_s = time.perf_counter() + seconds
+    for count, item in enumerate(items, 1):
+        _count_samples(pipeline, item, reasons)
+        if time.perf_counter() >= until_s:
+            return items[:count]
+    return items
+
+
+def _count_samples(pipeline: Pipeline, item: Item, reasons: list[str]) -> int:
+    """Samples of one item; none if the recipe rejects it, which is noted in `reasons`."""
+    try:
+        if item.reject is not None:
+            raise StepError("source", item.reject)
+        return sum(1 for _ in pipeline.run(item, ItemReport(item.name)))
+    except StepError as error:
+        reasons.append(f"{item.name!r}, {error}")
+        return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""What `packer bench` has found, as JSON and for people."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from shardspec.plurals import counted
+
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the comparison. Rates and CPU times are medians of the runs.
+
+    Attributes
+    ----------
+    samples_per_s : float
+    rates : tuple of float
+        Samples per second of each run.
+    cpu_s_per_sample : float
+    peak_bytes : int
+        Of all processes of the side together, without the page cache that they map. 0 where the system does not say.
+    file_bytes_per_sample : float
+        Of the files that hold a sample, whether they came from the page cache or not.
+    disk_bytes_per_sample : float or None
+        What was fetched from storage during the runs: about 0 with a warm page cache. None where the system does not say.
+    epoch_s, epoch_cpu_s : float
+        For all samples of the dataset, at these rates.
+    """
+
+    samples_per_s: float
+    rates: tuple[float, ...]
+    cpu_s_per_sample: float
+    peak_bytes: int
+    file_bytes_per_sample: float
+    disk_bytes_per_sample: float | None
+    epoch_s: float
+    epoch_cpu_s: float
+
+    @classmethod
+    def of_runs(cls, found: Mapping[str, Any], samples: int) -> Self:
+        """A side from what its runs have summed up; `samples` are those of an epoch."""
+        rate, cpu_s = statistics.median(found["rates"]), statistics.median(found["cpu_s"])
+        measured = max(1, found["samples"])
+        disk = found["disk_bytes"]
+        return cls(
+            samples_per_s=rate,
+            rates=tuple(found["rates"]),
+            cpu_s_per_sample=cpu_s,
+            peak_bytes=found["peak_bytes"],
+            file_bytes_per_sample=found["file_bytes"] / measured,
+            disk_bytes_per_sample=None if disk is None else disk / measured,
+            epoch_s=samples / rate if rate else 0.0,
+            epoch_cpu_s=samples * cpu_s,
+        )
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What packing took.
+
+    Attributes
+    ----------
+    seconds : float
+    recorded : bool
+        The manifest says so; otherwise it is reckoned as one raw epoch, which does the same work.
+    """
+
+    seconds: float
+    recorded: bool
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """The comparison.
+
+    Attributes
+    ----------
+    source, packed, format : str
+    same_source : bool
+        Whether the source is, file by file, what the dataset was built from.
+    machine : dict
+    workers, batch_size : int
+    seconds : float
+        Of a run.
+    items, measured_items : int
+        Of the source, and those of them that raw runs went through.
+    samples : int
+        Of the dataset: one epoch.
+    raw, reading : Side
+    packing : Packing or None
+        None where the manifest does not say.
+    """
+
+    source: str
+    packed: str
+    format: str
+    same_source: bool
+    machine: Mapping[str, Any]
+    workers: int
+    batch_size: int
+    seconds: float
+    items: int
+    measured_items: int
+    samples: int
+    raw: Side
+    reading: Side
+    packing: Packing | None
+
+    @property
+    def pack(self) -> Packing:
+        """What packing took, reckoned where nothing is recorded."""
+        return self.packing or Packing(self.raw.epoch_s, recorded=False)
+
+    @property
+    def paid_after_epochs(self) -> float | None:
+        """Epochs after which packing has cost less than it saved; None where a raw epoch is no slower."""
+        saved_s = self.raw.epoch_s - self.reading.epoch_s
+        return self.pack.seconds / saved_s if saved_s > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON."""
+        document = {name: value for name, value in vars(self).items() if name not in ("raw", "reading", "packing")}
+        return {
+            **document,
+            "machine": dict(self.machine),
+            "runs": len(self.raw.rates),
+            "raw": {**vars(self.raw), "rates": list(self.raw.rates)},
+            "read": {**vars(self.reading), "rates": list(self.reading.rates)},
+            "times_faster": self.reading.samples_per_s / self.raw.samples_per_s,
+            "pack_s": self.pack.seconds,
+            "pack_s_recorded": self.pack.recorded,
+            "paid_after_epochs": self.paid_after_epochs,
+        }
+
+    def describe(self) -> str:
+        """The table, and what it means."""
+        sides = (self.raw, self.reading)
+        rows = [
+            ("", "raw", f"packed ({self.format})"),
+            ("samples/s", *(_rate(side) for side in sides)),
+            ("CPU ms per sample", *(f"{side.cpu_s_per_sample * 1e3:.3g}" for side in sides)),
+            ("peak memory, MB", *(f"{side.peak_bytes / _MB:,.0f}" if side.peak_bytes else "?" for side in sides)),
+            ("file bytes per sample", *(f"{side.file_bytes_per_sample:,.0f}" for side in sides)),
+            ("of them from the disk", *(_disk(side) for side in sides)),
+            (f"epoch of {self.samples:,}, s", *(_figure(side.epoch_s) for side in sides)),
+            ("its CPU time, s", *(_figure(side.epoch_cpu_s) for side in sides)),
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        table = [f"{a:<{widths[0]}}   {b:>{widths[1]}}   {c:>{widths[2]}}" for a, b, c in rows]
+        return "\n".join([*table, "", *self._remarks()])
+
+    def _remarks(self) -> list[str]:
+        """What was compared, and what it comes to."""
+        how = (
+            "as the manifest says"
+            if self.pack.recorded
+            else "reckoned as one raw epoch: only the manifest of a build in one go tells it"
+        )
+        paid = self.paid_after_epochs
+        lines = [
+            f"Packing took {_figure(self.pack.seconds)} s ({how}), "
+            + ("which no number of epochs pays for." if paid is None else f"paid for after {paid:.2g} epochs."),
+            f"Medians of {counted(len(self.raw.rates), 'run')} of each in turn (least to most), {self.seconds:g} s a run, {counted(self.workers, 'worker')}. "
+            f"Raw: {self.measured_items} of {self.items} items, drawn at random, the recipe's steps in as many processes; a video's "
+            "frames are decoded in one go, which is kinder than fetching each by itself. "
+            f"Packed: readers.Loader, all fields, shuffled, batches of {self.batch_size}. Each side was warmed up before.",
+        ]
+        if not self.same_source:
+            lines.append("The source is not, file by file, what the dataset was built from.")
+        return lines
+
+
+def _rate(side: Side) -> str:
+    least, most = _figure(min(side.rates)), _figure(max(side.rates))
+    return f"{_figure(side.samples_per_s)} ({least} to {most})"
+
+
+def _figure(value: float) -> str:
+    """A number with three or more digits, and without an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _disk(side: Side) -> str:
+    return "?" if side.disk_bytes_per_sample is None else f"{side.disk_bytes_per_sample:,.0f}"

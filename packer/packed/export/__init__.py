@@ -1,0 +1,1 @@
+"""A packed dataset as plain picture files and a table."""

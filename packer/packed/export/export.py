@@ -1,0 +1,253 @@
+"""``packer export``: a packed dataset as plain picture files in class folders, and a table of everything else."""
+
+import base64
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.samples import PackedSamples
+from packer.jobs.progress import Progress
+from packer.packed.export.tables import TABLES, Table
+from packer.recipe.resources import usable_cores
+from packer.workspace.durable import writing
+from packer.workspace.folder import refuse_files
+from shardspec.codecs import codec_for
+from shardspec.errors import UsageError
+from shardspec.layout import Layout
+from shardspec.plurals import counted
+from shardspec.registry import resolve
+from shardspec.sample_fields import RESERVED
+from shardspec.schema import Field, NamedConfig, Schema
+
+PATH_COLUMN = "path"
+UNLABELLED = "pictures"
+"""Folder of the pictures of a dataset without labels."""
+
+RECORD_NAME = "export.json"
+"""Says what was exported, so that the same call finds that it is done."""
+
+PREFIX = "packed_"
+"""Before the names of columns that ``packer build`` would write itself."""
+
+_SUFFIXES: Mapping[str, str] = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "raw": ".png"}
+_UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
+_NAME_CHARACTERS = 80
+_BATCH_ROWS = 64
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What an export wrote.
+
+    Attributes
+    ----------
+    path : Path
+    table : Path
+    samples, pictures : int
+    found_finished : bool
+        Whether all of it was there already, so that this call did nothing.
+    """
+
+    path: Path
+    table: Path
+    samples: int
+    pictures: int
+    found_finished: bool = False
+
+    def describe(self) -> str:
+        """The folder in one line."""
+        done = "finished already, nothing was done: " if self.found_finished else ""
+        return f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}, {self.table.name}"
+
+
+def export(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], *, table: str = "csv", progress: bool = True
+) -> ExportResult:
+    """Write a packed dataset's pictures as files, and the remaining fields as a table that ``packer build`` takes in again.
+
+    Encoded pictures are written as their stored bytes, raw ones as PNG, as ``<class>/<key>.jpg``. The table has a column ``path``,
+    the class's name as ``label``, numbers and text as they are, arrays as JSON and blobs as base64. A field that a build writes
+    itself, such as ``key`` or ``landmarks``, is called ``packed_key`` there, so that it comes in beside the new build's own.
+
+    Everything is written into a folder beside `out`, which is renamed at the end; an export that was cut off starts anew. A file
+    ``export.json`` says which dataset it was, and the same call again does nothing.
+
+    Parameters
+    ----------
+    source : path
+        A packed dataset.
+    out : path
+        A new or empty folder, or that of the same export.
+    table : {"csv", "jsonl", "parquet"}
+        CSV reads as integers a text column that holds nothing else, and an empty text as missing; the other two are exact.
+
+    Raises
+    ------
+    UsageError
+        The folder is not empty, and holds something else.
+    DatasetError, BuildError
+        The dataset is damaged; the files cannot be written.
+    """
+    target = Path(out).absolute()
+    record = {"digest": Layout(Path(source)).load().digest, "table": table}
+    table_class = resolve("table", table, TABLES)
+    if target.is_relative_to(Path(source).resolve()):
+        raise UsageError(f"{target}: expected a folder outside of {source}, found one inside")
+    refuse_files(target)
+    if target.exists() and any(target.iterdir()):
+        return _find_finished(target, record)
+    samples = PackedSamples(Path(source))
+    staging = target.with_name(f".{target.name}.exporting")
+    try:
+        with writing(target):
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            columns = _Columns(samples.schema)
+            with closing(table_class(staging / f"table.{table}", columns.kinds())) as rows:
+                pictures = _write(samples, staging, columns, rows, progress)
+            counts = {"samples": len(samples), "pictures": pictures}
+            (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
+            os.replace(staging, target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)  # gone already, unless it was cut off
+        samples.rows.close()
+    return ExportResult(target, target / f"table.{table}", len(samples), pictures)
+
+
+def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
+    """The export that lies in a folder, if its record says so."""
+    try:
+        found = json.loads((target / RECORD_NAME).read_bytes())
+        same = {name: found[name] for name in record}
+        counts = int(found["samples"]), int(found["pictures"])
+    except (OSError, ValueError, KeyError, TypeError):
+        what = "something else there"
+    else:
+        if same == record:
+            return ExportResult(target, target / f"table.{record['table']}", *counts, found_finished=True)
+        what = (
+            "an export of another dataset"
+            if same["digest"] != record["digest"]
+            else f"one with --table {same['table']}"
+        )
+    raise UsageError(f"{target}: expected a new or empty folder, found {what}: choose another folder")
+
+
+def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, progress: bool) -> int:
+    """Write pictures and rows; the number of pictures."""
+    pictures = 0
+    with (
+        ThreadPoolExecutor(usable_cores()) as pool,
+        Progress("exporting", len(samples), "samples", shown=progress) as shown,
+    ):
+        for first in range(0, len(samples), _BATCH_ROWS):
+            numbers = range(first, min(first + _BATCH_ROWS, len(samples)))
+            encoded = samples.read_encoded(numbers)
+            rows, files = [], []
+            for place, number in enumerate(numbers):
+                row, paths = columns.row({name: values[place] for name, values in encoded.items()}, number)
+                rows.append(row)
+                files += [(root / path, field, encoded[field.name][place]) for field, path in paths]
+            for folder in {path.parent for path, _, _ in files}:
+                folder.mkdir(parents=True, exist_ok=True)
+            for _ in pool.map(lambda file: _write_picture(*file), files):
+                pictures += 1
+            table.write(rows)
+            shown.advance(len(numbers))
+    return pictures
+
+
+def _write_picture(path: Path, field: Field, data: Any) -> None:
+    if field.codec.name == "raw":
+        image = data if field.is_fixed else codec_for(field).decode(data)
+        data = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))).encode(image)
+    with path.open("xb") as file:
+        file.write(data)
+
+
+class _Columns:
+    """How each field of a schema stands in the table, and where its pictures lie."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._folders = _class_folders(schema["label"]) if "label" in schema else None
+        self._pictures = [field for field in schema if field.is_image]
+        self._pictures.sort(key=lambda field: field.name != "image")
+        self._codecs = {field.name: codec_for(field) for field in schema if field.kind == "text"}
+        taken = {PATH_COLUMN, *schema.names} - RESERVED
+        self._names: dict[str, str] = {}
+        for field in schema:
+            name = field.name if field not in self._pictures else f"{field.name}_path"
+            while name in RESERVED or name == PATH_COLUMN or (name != field.name and name in taken):
+                name = PREFIX + name
+            self._names[field.name] = PATH_COLUMN if field in self._pictures[:1] else name
+            taken.add(name)
+
+    def kinds(self) -> dict[str, str]:
+        """Each column, and ``"text"`` or its dtype."""
+        return {self._names[field.name]: self._kind(field) for field in self._schema}
+
+    def row(self, encoded: Mapping[str, Any], number: int) -> tuple[dict[str, Any], list[tuple[Field, str]]]:
+        """A sample's row of the table, and the paths of its pictures."""
+        row: dict[str, Any] = {}
+        stem = self._stem(encoded, number)
+        paths = [
+            (field, f"{stem}{'' if place == 0 else '.' + field.name}{_SUFFIXES[field.codec.name]}")
+            for place, field in enumerate(self._pictures)
+        ]
+        where = {field.name: path for field, path in paths}
+        for field in self._schema:
+            column = self._names[field.name]
+            row[column] = where.get(field.name) or self._value(field, encoded[field.name])
+        return row, paths
+
+    def _kind(self, field: Field) -> str:
+        single = field.is_fixed and not field.shape and not field.classes
+        return field.dtype if single else "text"
+
+    def _stem(self, encoded: Mapping[str, Any], number: int) -> str:
+        """Folder and file name of a sample's pictures, without the suffix."""
+        folder = UNLABELLED
+        if self._folders is not None:
+            label = int(encoded["label"])
+            folder = self._folders[label] if 0 <= label < len(self._folders) else safe_name(str(label))
+        key = bytes(encoded["key"]).decode("utf-8", "surrogateescape") if "key" in encoded else ""
+        name = safe_name(key)
+        # A name that had to be changed might be another's too; the row makes it one of a kind.
+        return f"{folder}/{name if name == key and key else f'{name}.row-{number:08d}'}"
+
+    def _value(self, field: Field, data: Any) -> Any:
+        if field.kind == "text":
+            return self._codecs[field.name].decode(data) if field.codec.name == "utf8" else bytes(data).decode()
+        if field.kind == "bytes" and len(field.shape) == 1:
+            return base64.b64encode(data).decode()
+        value = np.asarray(data) if field.is_fixed else codec_for(field).decode(data)
+        if field.is_fixed and not field.shape:
+            if field.classes and 0 <= value < len(field.classes):
+                return field.classes[int(value)]
+            return str(value) if field.classes else value.item()
+        return json.dumps(value.tolist())
+
+
+def _class_folders(label: Field) -> list[str]:
+    """A folder for each class; two classes never share one."""
+    folders: list[str] = []
+    for number, name in enumerate(label.classes or ()):
+        folder = safe_name(name)
+        taken = {other.lower() for other in folders}
+        folders.append(folder if folder == name and folder.lower() not in taken else f"{folder}.class-{number}")
+    return folders
+
+
+def safe_name(text: str) -> str:
+    """A text as a file's name on any system: unsafe characters as underscores, not too long, never hidden."""
+    return _UNSAFE.sub("_", text)[:_NAME_CHARACTERS] or "_"

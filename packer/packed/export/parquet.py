@@ -1,0 +1,40 @@
+"""An exported table as Parquet: every number in the dtype that it has in the dataset."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.packed.export.tables import Row
+
+
+class ParquetTable:
+    """A Parquet file (`packer.packed.export.tables.Table`). What is no UTF-8 is spelled out."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        kinds = {
+            name: pa.string() if kind == "text" else pa.from_numpy_dtype(np.dtype(kind))
+            for name, kind in columns.items()
+        }
+        self._schema = pa.schema(list(kinds.items()))
+        self._writer = pq.ParquetWriter(path, self._schema)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows as a row group."""
+        columns = {name: [_plain(row[name]) for row in rows] for name in self._schema.names}
+        arrays = [
+            pa.array(values if pa.types.is_string(kind) else np.array(values, kind.to_pandas_dtype()), kind)
+            for values, kind in zip(columns.values(), self._schema.types, strict=True)
+        ]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+
+def _plain(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

@@ -1,0 +1,72 @@
+"""Tables that an export writes, row by row: CSV and JSON lines here, Parquet in a file of its own."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from shardspec.registry import Entry
+
+TABLES: Mapping[str, Entry] = {
+    "csv": Entry("packer.packed.export.tables:CSVTable"),
+    "jsonl": Entry("packer.packed.export.tables:JSONLinesTable"),
+    "parquet": Entry("packer.packed.export.parquet:ParquetTable", "parquet"),
+}
+
+Row = Mapping[str, Any]
+
+
+class Table(Protocol):
+    """Takes rows of Python values: text, integers, floats, truth values.
+
+    Parameters
+    ----------
+    path : Path
+        A new file.
+    columns : dict of str to str
+        Each column's name, and ``"text"`` or a field's dtype.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None: ...
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows."""
+        ...
+
+    def close(self) -> None:
+        """Finish the file."""
+        ...
+
+
+class CSVTable:
+    """CSV in UTF-8 with a header. Truth values are 0 and 1; what is no UTF-8 is spelled out."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._file = path.open("x", encoding="utf-8", errors="backslashreplace", newline="")
+        self._writer = csv.DictWriter(self._file, list(columns))
+        self._writer.writeheader()
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows."""
+        for row in rows:
+            self._writer.writerow({k: int(v) if isinstance(v, bool) else v for k, v in row.items()})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class JSONLinesTable:
+    """One JSON object per line, in ASCII."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._file = path.open("x", encoding="ascii")
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows."""
+        self._file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,170 @@
+"""``packer merge``: several packed datasets become one."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.schemas import unite_schemas
+from packer.jobs.job import JobResult
+from packer.jobs.row_job import run_row_job
+from packer.packed.plan import Input, arrange_whole, open_input, plan_of
+from packer.packed.row_reports import write_reports
+from packer.recipe.options import BuildOptions
+from shardspec.counts import total
+from shardspec.errors import SchemaError, UsageError
+from shardspec.schema import Schema
+
+_BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
+"""Item, ordinal, and one more for each time that a step made several samples of a packed one."""
+
+
+@dataclass(frozen=True, repr=False)
+class MergeResult(JobResult):
+    """What a merge made.
+
+    Attributes
+    ----------
+    shapes : dict of str to tuple of str
+        Of each field of pictures whose shapes differ between the sources: height and width in each.
+    """
+
+    shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """See `JobResult`; and what pictures of several shapes mean for reading."""
+        return "\n".join([super().describe(), *(self._describe_shapes(name) for name in self.shapes)])
+
+    def _describe_shapes(self, name: str) -> str:
+        return (
+            f"warning: pictures of field {name!r} are of different shapes ({', '.join(self.shapes[name])}), so a batch has them as a "
+            "list: give a DataLoader collate_fn=ds.collate, or make them alike before the merge (packer build DATASET OUT --size PX "
+            "--resize exact)"
+        )
+
+
+def merge(
+    sources: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    shard_size: int | None = None,
+    shuffle: int | None = None,
+    progress: bool = True,
+    **how: Any,
+) -> MergeResult:
+    """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
+
+    Where their lists of classes differ, the joined one has the names of all, sorted, and the class numbers are those of that
+    list. Pictures of different fixed shapes become pictures of varying shape.
+
+    The samples come in the order of the sources, and the manifest lists the generations of all; a `shuffle` mixes them into one.
+    Where two sources have a key in common, the items of the later ones are numbered on, in their keys alone.
+
+    Parameters
+    ----------
+    sources : sequence of path
+        Two packed datasets or more.
+    format : str, optional
+        By default that of the first source.
+    **how
+        As for `packer.packed.convert.convert`.
+
+    Raises
+    ------
+    UsageError
+        The schemas differ in anything else; the message names every difference, and the remedy.
+    DatasetError, ResumeMismatchError, BuildLockedError, BuildError
+        See `packer.packed.convert.convert`.
+    """
+    target = Path(out).absolute()
+    if len(sources) < 2:
+        raise UsageError(f"expected two packed datasets or more to merge, found {len(sources)}")
+    inputs = [open_input(Path(source), target) for source in sources]
+    places = [one.path.resolve() for one in inputs]
+    if len(set(places)) != len(places):
+        raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
+    for count in range(2, len(inputs) + 1):
+        check_schemas(inputs[:count])
+    inputs = number_keys(inputs)
+    options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
+    arrangement = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
+    result = run_row_job(arrangement, target, BuildOptions(**how), shown=progress)
+    return MergeResult(**vars(result), shapes=_different_shapes([one.manifest.schema for one in inputs]))
+
+
+def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
+    """Fields of pictures whose shapes differ, and the shapes in words, each once."""
+    found = {}
+    for name in (picture.name for picture in schemas[0] if picture.is_image):
+        shapes = dict.fromkeys(schema[name].shape[:2] for schema in schemas)
+        if len(shapes) > 1:
+            found[name] = tuple("varying" if None in shape else f"{shape[0]} x {shape[1]}" for shape in shapes)
+    return found
+
+
+def check_schemas(inputs: Sequence[Input]) -> None:
+    """See that the last dataset can be one with those before it, which can (`packer.assembly.schemas`).
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        unite_schemas([one.manifest.schema for one in inputs])
+    except SchemaError as error:
+        raise UsageError(
+            f"{inputs[-1].path}: expected a schema that can be joined with that of {inputs[0].path}, found another: {error}. To make them "
+            "alike, build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
+        ) from error
+
+
+def number_keys(inputs: Sequence[Input]) -> list[Input]:
+    """The inputs, with the items of the later ones numbered on if keys would occur twice.
+
+    Raises
+    ------
+    UsageError
+        They would, and a key is not of the form that a build gives (item number, dash, ordinal).
+    """
+    if "key" not in inputs[0].manifest.schema:
+        return list(inputs)
+    keys = [_read_keys(one) for one in inputs]
+    every = np.sort(np.concatenate(keys))
+    twins = np.flatnonzero(every[1:] == every[:-1])
+    if not len(twins) or any(len(np.unique(own)) != len(own) for own in keys):
+        return list(inputs)  # a key twice in one dataset is its own fault, which verify names
+    ends = [
+        max(total(one.manifest.generations).items, _last_item(one, own)) for one, own in zip(inputs, keys, strict=True)
+    ]
+    starts = np.cumsum([0, *ends]).tolist()
+    return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
+
+
+def _read_keys(one: Input) -> npt.NDArray[Any]:
+    rows = PackedRows({"inputs": [{"path": str(one.path)}], "check": "size"})
+    keys = [bytes(key) for batch in rows.batches(["key"]) for key in batch["key"]]
+    rows.close()
+    return np.array(keys, dtype=np.bytes_)
+
+
+def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:
+    """One more than the greatest item number in the keys."""
+    last = 0
+    for key in keys.tolist():
+        match = _BUILT_KEY.match(key)
+        if match is None:
+            raise UsageError(
+                f"{one.path}: key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, and cannot be numbered "
+                "on, since it is not of the form 00000012-000000: give the samples of one dataset other keys"
+            )
+        last = max(last, int(match[1]) + 1)
+    return last

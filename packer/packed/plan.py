@@ -1,0 +1,223 @@
+"""Plans of jobs that take encoded rows from packed datasets: what they read, what they make, and their fingerprint."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from packer.assembly.plan import Piece, shuffled
+from packer.builds.plan import Task, describe_changes
+from packer.builds.provenance import library_versions
+from packer.recipe import Recipe
+from shardspec.columns import IntArray
+from shardspec.counts import total
+from shardspec.entries import Generation
+from shardspec.errors import UsageError
+from shardspec.formats import get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest, sha256_json
+
+DEFAULT_SHARD_BYTES = Recipe().shard_size
+"""For rows whose provenance says nothing of it."""
+
+_ADAPTED = ("format", "shard_size", "shuffle")
+"""Keys of a generation's recipe that a job may change. Everything else in it stays as the samples were made."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A packed dataset that rows are taken from.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : Manifest
+    items_before : int
+        Added to the item's number in every key.
+    """
+
+    path: Path
+    manifest: Manifest
+    items_before: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        """Where its files lie."""
+        return Layout(self.path)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its manifest without the wall clock: of all its bytes, and where they come from."""
+        document = self.manifest.to_json()
+        del document["wall_clock"]
+        return sha256_json(document)
+
+    def provenance(self) -> dict[str, Any]:
+        """What it is and how it was made, for a recipe."""
+        generations = [g.to_json() for g in self.manifest.generations]
+        for document in generations:
+            del document["shards"]
+        return {"digest": self.manifest.digest, "generations": generations}
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """What a job over packed datasets will do.
+
+    Attributes
+    ----------
+    kind : {"convert", "merge", "split"}
+    inputs : tuple of Input
+    options : dict
+        ``format``, ``shard_size`` and ``shuffle``, and the kind's own.
+    runtime : dict of str to str
+        Versions of the libraries that write the format.
+    """
+
+    kind: str
+    inputs: tuple[Input, ...]
+    options: Mapping[str, Any]
+    runtime: Mapping[str, str]
+    tasks: tuple[Task, ...] = field(default=(), init=False)
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """The row source's configuration."""
+        inputs = [{"path": str(one.path), "items_before": one.items_before} for one in self.inputs]
+        return {"kind": "packed", "inputs": inputs}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the bytes; the inputs count by their contents, wherever they lie."""
+        inputs = [[one.digest, one.items_before] for one in self.inputs]
+        return sha256_json([self.kind, dict(self.options), dict(self.runtime), inputs])
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        return {**self.told, "fingerprint": self.fingerprint, "rows": self.rows}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a manifest tells of the plan: of the inputs by their digests alone."""
+        digests = [one.digest for one in self.inputs]
+        return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
+
+    def built(self) -> dict[str, dict[str, Any]]:
+        """What the jobs change in recipes of builds, as it was when those ran: by their fingerprints, which cover it."""
+        found = {}
+        for one in self.inputs:
+            for generation in one.manifest.generations:
+                if generation.kind == "build":
+                    recipe = recipe_as_built(one.manifest, generation)
+                    found[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
+        return found
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a dataset is what this plan makes. The rows keep their own provenance, so it stands beside them."""
+        return manifest.wall_clock.get("plan") == self.fingerprint
+
+    def describe_difference(self, old: Mapping[str, Any]) -> str:
+        """What differs from another plan of the kind, in words."""
+        found = describe_changes("option", old.get("options", {}), self.options)
+        found += describe_changes("runtime", old.get("runtime", {}), self.runtime)
+        if old.get("digests") != [one.digest for one in self.inputs]:
+            found.append("the packed datasets that are read, or their order")
+        return "; ".join(found) or "the numbers of the items"
+
+    def describe_made(self, made: Manifest) -> str:
+        """What differs from the job that made a dataset, in words."""
+        job = made.wall_clock.get("job")
+        told = job if isinstance(job, Mapping) else {}
+        # The generations tell how the samples came to be, not how this folder did. What a build notes no other job does.
+        kind = told.get("kind", "build" if "tasks_run" in made.wall_clock else None)
+        if kind is None:
+            return f"it does not say what made it, and this is a {self.kind}"
+        if kind != self.kind:
+            return f"it is a {kind}, and this a {self.kind}"
+        return self.describe_difference(told)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A plan, and what follows from it.
+
+    Attributes
+    ----------
+    plan : RowPlan
+    order : (rows,) int64 or None
+        The inputs' rows in the order in which they are stored; None: all, as they come.
+    pieces : tuple of Piece
+        Rows of each generation.
+    generations : tuple of Generation
+        Without their shards.
+    write_reports : callable
+        Writes ``items.jsonl`` and ``rejects.jsonl`` into a folder.
+    """
+
+    plan: RowPlan
+    order: IntArray | None
+    pieces: tuple[Piece, ...]
+    generations: tuple[Generation, ...]
+    write_reports: Callable[[Path], None]
+
+
+def open_input(path: Path, out: Path) -> Input:
+    """A packed dataset to read, which the output must not lie in, nor hold.
+
+    Raises
+    ------
+    DatasetError, UsageError
+    """
+    manifest = Layout(path).load()
+    if out.resolve().is_relative_to(path.resolve()) or path.resolve().is_relative_to(out.resolve()):
+        raise UsageError(f"{out}: expected a folder apart from {path}, found one inside the other")
+    return Input(path.absolute(), manifest)
+
+
+def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RowPlan:
+    """The plan of a job; an unknown format or a value out of range is a `UsageError`."""
+    get_format(options["format"])
+    shard_size, shuffle = options["shard_size"], options["shuffle"]
+    if shard_size is not None and shard_size < 1:
+        raise UsageError(f"shard_size: expected 1 byte or more, found {shard_size}")
+    if shuffle is not None and shuffle < 0:
+        raise UsageError(f"shuffle: expected a seed of 0 or more, found {shuffle}")
+    return RowPlan(kind, tuple(inputs), options, library_versions(options["format"]))
+
+
+def arrange_whole(plan: RowPlan, write_reports: Callable[[Path], None]) -> Arrangement:
+    """All rows of all inputs. Each generation stays one, with its provenance, unless a shuffle mixes several of them."""
+    generations = tuple(g for one in plan.inputs for g in one.manifest.generations)
+    shuffle = plan.options["shuffle"]
+    if shuffle is not None and len(generations) > 1:
+        generations = (join_generations(plan, generations),)
+    rows = sum(g.counts.samples for g in generations)
+    pieces = tuple(Piece(g.counts.samples, shard_bytes(plan, g)) for g in generations)
+    kept = tuple(replace(g, recipe=_adapt(g.recipe, plan.options), shards=()) for g in generations)
+    return Arrangement(plan, None if shuffle is None else shuffled(rows, shuffle), pieces, kept, write_reports)
+
+
+def join_generations(plan: RowPlan, generations: Sequence[Generation]) -> Generation:
+    """One generation in place of several; its recipe holds what the inputs say of theirs."""
+    made = {**plan.options, "shard_size": shard_bytes(plan, generations[0])}
+    recipe = {**made, "inputs": [one.provenance() for one in plan.inputs]}
+    return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
+
+
+def shard_bytes(plan: RowPlan, generation: Generation) -> int:
+    """Encoded bytes of a shard: as asked for, or as the rows were packed before."""
+    chosen = plan.options["shard_size"] or generation.recipe.get("shard_size") or DEFAULT_SHARD_BYTES
+    return int(chosen)
+
+
+def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:
+    """The recipe that a generation was built by, whatever jobs have changed in it since."""
+    built = manifest.wall_clock.get("built")
+    told = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
+    return {**generation.recipe, **(told if isinstance(told, Mapping) else {})}
+
+
+def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe with the format, and the shard size and shuffle where they were asked for. No other key changes."""
+    changed = {name: options[name] for name in _ADAPTED if options[name] is not None}
+    return {name: changed.get(name, value) for name, value in recipe.items()}

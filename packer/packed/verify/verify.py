@@ -1,0 +1,261 @@
+"""``packer verify``: a packed dataset against its manifest."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.packed_rows import open_shard
+from packer.jobs.progress import Progress
+from packer.packed.verify.damage import describe_damage
+from packer.packed.verify.shard import check_keys, check_shard
+from packer.recipe.resources import usable_cores
+from packer.workspace import Workspace
+from readers.formats.checks import without_advice
+from shardspec.counts import total
+from shardspec.entries import FileEntry, Shard
+from shardspec.errors import DatasetError, MissingDependencyError
+from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.manifest import Manifest
+
+_CONTRADICTS = "the manifest contradicts this file, whose digest it has"
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was compared, and every difference that was found.
+
+    Attributes
+    ----------
+    path : Path
+    deep : bool
+        Whether every value was decoded.
+    files, shards, samples, bytes : int
+        That the manifest names.
+    digest : str
+        The dataset's identity, by its manifest.
+    unlisted : tuple of str
+        Names in the folder that the manifest does not mention. They are no part of the dataset, and no problem.
+    problems : tuple of str
+    """
+
+    path: Path
+    deep: bool
+    files: int
+    shards: int
+    samples: int
+    bytes: int
+    digest: str
+    unlisted: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON."""
+        values = {**vars(self), "path": str(self.path), "unlisted": list(self.unlisted)}
+        return {**values, "ok": not self.problems, "problems": list(self.problems)}
+
+
+def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> VerifyReport:
+    """Compare every file of a packed dataset with its manifest, by size and SHA-256, and the manifest with itself.
+
+    Parameters
+    ----------
+    path : str or Path
+        The dataset's folder.
+    deep : bool
+        Also decode every value of every sample, and check shapes, dtypes, ranges, that keys are unique, and that the index
+        holds what the shards hold. Of a shard whose digest does not match, a process of its own finds out which samples can be read.
+    progress : bool
+        Whether to show progress on standard error.
+
+    Raises
+    ------
+    DatasetError
+        There is no manifest that can be read. Everything else is in the report.
+    """
+    path = Path(path)
+    layout = Layout(path)
+    manifest = layout.load()
+    entries = [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
+    problems: dict[str, str] = {}
+    with Progress("hashing", len(entries), "files", shown=progress) as shown:
+        for entry, found in _parallel(lambda entry: _check_file(layout, entry), entries):
+            if found:
+                problems[entry.name] = found
+            shown.advance()
+    if deep:
+        _name_samples(layout, manifest, problems)
+    listed = [problems[entry.name] for entry in entries if entry.name in problems]
+    whole = [shard for shard in manifest.shards if not any(entry.name in problems for entry in shard.files)]
+    listed += _check_manifest(layout, manifest)
+    listed += [text for shard in whole if (text := _check_open(layout, manifest, shard))]
+    listed += _check_files(layout, manifest, problems)
+    if deep:
+        listed += _check_deep(layout, manifest, whole, problems, progress)
+    sizes = sum(entry.bytes for entry in entries)
+    return VerifyReport(
+        path,
+        deep,
+        len(entries),
+        len(manifest.shards),
+        manifest.samples,
+        sizes,
+        manifest.digest,
+        _unlisted(layout, entries),
+        tuple(listed),
+    )
+
+
+def _parallel(check: Callable[[Any], Any], subjects: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """``(subject, check(subject))`` as they end. Hashing and decoding release the GIL."""
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        futures = {pool.submit(check, subject): subject for subject in subjects}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _check_file(layout: Layout, entry: FileEntry) -> str:
+    try:
+        layout.check_digest(entry)
+    except DatasetError as error:
+        return str(error)
+    except OSError as error:
+        return f"{layout.file(entry)}: expected a file that can be read, found: {error.strerror or error}"
+    return ""
+
+
+def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> None:
+    """Add to what is wrong with a shard's file which samples that is."""
+    start = 0
+    for number, shard in enumerate(manifest.shards):
+        damaged = [entry.name for entry in shard.files if entry.name in problems]
+        if damaged:
+            problems[damaged[-1]] += f"; {describe_damage(layout, number, shard, start)}"
+        start += shard.samples
+
+
+def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
+    """What the manifest says of itself twice must agree."""
+    names = Counter(shard.name for shard in manifest.shards)
+    for name in (name for name, count in names.items() if count > 1):
+        yield f"{layout.manifest}: expected every shard once, found {name} {names[name]} times"
+    for shard in manifest.shards:
+        own = layout.shard(shard, manifest.format).name
+        if not any(entry.name.split("/")[0] == own for entry in shard.files):
+            yield f"{layout.manifest}: shard {shard.name}: expected {own} among its files, found none of that name"
+    index = {entry.name for entry in manifest.files if entry.name.startswith(f"{INDEX_FOLDER}/")}
+    expected = {f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.schema if field.is_fixed and not field.shape}
+    if not manifest.files and Workspace(layout.build).successor.exists():
+        yield (
+            f"{layout.root}: a dataset is taking the place of another here, and index and reports come last: "
+            "run the same command again to finish it, unless it is still at work"
+        )
+        return
+    for name in sorted(index ^ expected):
+        what = "expected an index of this field, found none" if name in expected else "there is no such scalar field"
+        yield f"{layout.root / name}: {what}"
+
+
+def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
+    """Whether a shard that has its digest opens, with the samples that it should have."""
+    try:
+        open_shard(layout, manifest, shard).close()
+    except MissingDependencyError as error:
+        return str(error)
+    except DatasetError as error:
+        return f"{without_advice(error)}: its SHA-256 is the manifest's, so what else the manifest says of it was changed, or it was packed so"
+    except Exception as error:  # a library's own complaint about a shard that only looks right
+        path = layout.shard(shard, manifest.format)
+        return f"{path}: expected a shard that opens, found {type(error).__name__}: {error}"
+    return ""
+
+
+def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> Iterator[str]:
+    """Shapes and dtypes of the index; the lines of the reports against the counts."""
+    names = {entry.name for entry in manifest.files} - set(problems)
+    for field in manifest.schema:
+        path = layout.index(field.name)
+        if f"{INDEX_FOLDER}/{field.name}.npy" not in names or not field.is_fixed or field.shape:
+            continue
+        try:
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            found = f"{values.dtype.str} of shape {values.shape}"
+        except (ValueError, OSError, EOFError) as error:
+            found = str(error)
+        if found != (expected := f"{field.dtype} of shape {(manifest.samples,)}"):
+            yield f"{path}: expected {expected}, found {found}: {_CONTRADICTS}"
+    counts = total(manifest.generations)
+    if ITEMS_NAME in names:
+        items = Counter(line.get("state") for line in _lines(layout.items))
+        found_items = (items.total(), items["packed"], items["rejected"])
+        if found_items != (counts.items, counts.packed_items, counts.rejected_items):
+            yield (
+                f"{layout.items}: expected {counts.items} items, {counts.packed_items} packed and {counts.rejected_items} "
+                f"rejected, found {found_items[0]}, {found_items[1]} and {found_items[2]}: {_CONTRADICTS}"
+            )
+    if REJECTS_NAME in names:
+        kinds = Counter(line.get("kind") for line in _lines(layout.rejects))
+        if (kinds["item"], kinds["damage"]) != (counts.rejected_items, counts.damaged_items):
+            yield (
+                f"{layout.rejects}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
+                f"found {kinds['item']} and {kinds['damage']}: {_CONTRADICTS}"
+            )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a report; a line that is none counts as an empty one."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                document = json.loads(line)
+            except ValueError:
+                document = None
+            yield document if isinstance(document, dict) else {}
+
+
+def _check_deep(
+    layout: Layout, manifest: Manifest, shards: list[Shard], problems: dict[str, str], progress: bool
+) -> list[str]:
+    """Every value of the shards that have their digest."""
+    ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
+    starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
+    index = {
+        field.name: np.load(layout.index(field.name), mmap_mode="r", allow_pickle=False)
+        for field in manifest.schema
+        if field.is_fixed and not field.shape and _index_usable(layout, manifest, field.name, problems)
+    }
+    faults: dict[str, list[str]] = {}
+    keys: dict[str, Any] = {}
+    with Progress("decoding", sum(s.samples for s in shards), "samples", shown=progress) as shown:
+
+        def check(shard: Shard) -> tuple[list[str], Any]:
+            return check_shard(layout, manifest, shard, starts[shard.name], index)
+
+        for shard, (found, digests) in _parallel(check, shards):
+            faults[shard.name], keys[shard.name] = found, digests
+            shown.advance(shard.samples)
+    ordered = [text for shard in shards for text in faults[shard.name]]
+    if "key" in manifest.schema:
+        ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)
+    return ordered
+
+
+def _index_usable(layout: Layout, manifest: Manifest, name: str, problems: dict[str, str]) -> bool:
+    entry = f"{INDEX_FOLDER}/{name}.npy"
+    if entry in problems or all(file.name != entry for file in manifest.files):
+        return False
+    try:
+        values = np.load(layout.index(name), mmap_mode="r", allow_pickle=False)
+        return bool(values.shape == (manifest.samples,))
+    except (ValueError, OSError, EOFError):
+        return False
+
+
+def _unlisted(layout: Layout, entries: list[FileEntry]) -> tuple[str, ...]:
+    known = {entry.name.split("/")[0] for entry in entries} | {MANIFEST_NAME}
+    return tuple(sorted(path.name for path in layout.root.iterdir() if path.name not in known))

@@ -1,0 +1,60 @@
+"""The work of jobs over packed datasets: shards that are read are scanned, and new shards written."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.plan import PlannedShards
+from packer.jobs.units import Progress, Unit, Verdicts
+from packer.steps.equipment import Equipment
+from packer.workspace import Workspace
+from packer.workspace.durable import writing
+
+
+class RowWork:
+    """Does units in one workspace (`packer.jobs.units.UnitWork`).
+
+    Parameters
+    ----------
+    workspace : Workspace
+    rows : mapping
+        The row source's configuration.
+    """
+
+    def __init__(self, workspace: Workspace, rows: Mapping[str, Any]) -> None:
+        self._workspace = workspace
+        self._config = rows
+        self._rows: PackedRows | None = None
+        self._shards = PlannedShards(workspace)
+
+    @classmethod
+    def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], _equipment: Equipment) -> "RowWork":
+        """The work of a workspace's plan."""
+        return cls(workspace, document["rows"])
+
+    def prepare(self) -> None:
+        """Nothing is slow to load."""
+
+    def run(self, unit: Unit, verdicts: Verdicts, progress: Progress) -> dict[str, Any]:
+        """Do one unit.
+
+        Raises
+        ------
+        BuildError
+            A file cannot be written.
+        DatasetError
+            A shard is not what its manifest says.
+        """
+        with writing(self._workspace.out):
+            if unit.do == "shard":
+                return self._shards.write(unit.number)
+            if self._rows is None:
+                self._rows = PackedRows(self._config, self._workspace.root)
+            self._rows.scan(unit.number)
+            return {}
+
+    def close(self) -> None:
+        """Close the shards that are read."""
+        self._shards.close()
+        if self._rows is not None:
+            self._rows.close()

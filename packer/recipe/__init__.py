@@ -1,0 +1,5 @@
+"""What a user chooses: the recipe, the options of a build, their checks, and what `auto` stands for."""
+
+from packer.recipe.recipe import DEFAULT_FACE_SIZE, PRESETS, Recipe, StepSpec, field_name, refuse_unknown
+
+__all__ = ["DEFAULT_FACE_SIZE", "PRESETS", "Recipe", "StepSpec", "field_name", "refuse_unknown"]

@@ -1,0 +1,83 @@
+"""How a build runs: what a user chooses that does not decide the bytes of the dataset."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from packer.recipe.option_values import plain_value
+from shardspec.errors import UsageError
+
+
+def parse_share(text: str | float) -> float:
+    """A share from ``0.05`` or ``"5%"``. The text ``"1"`` could mean either end, and is refused."""
+    if text == "1":
+        raise UsageError("max_rejects: expected a share such as 5% or 0.05, found '1': write 1% or 100%")
+    try:
+        value = float(str(text).removesuffix("%")) / (100 if str(text).endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {text!r}")
+    return value
+
+
+def _option(default: Any, help: str, **meta: Any) -> Any:
+    return field(default=default, metadata={"help": help, **meta})
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of ``packer build`` that change how it runs, not what it makes.
+
+    Raises
+    ------
+    UsageError
+        On creation.
+    """
+
+    workers: str | int = _option(
+        "auto", "worker processes; 'auto' looks at the cores and memory that may be used", metavar="N"
+    )
+    engine: str = _option("processes", "where the work runs", choices=("inline", "processes"))
+    shared_detector: bool | None = _option(
+        None, "faces: one process more detects for all workers (default: on any device but cpu; processes engine)"
+    )
+    item_timeout: float = _option(1800.0, "seconds that one item may take", metavar="S")
+    on_error: str = _option(
+        "skip", "an item that gives no sample is listed, or ends the build", choices=("skip", "fail")
+    )
+    max_rejects: float = _option(
+        0.05, "share of rejected items above which the exit status is 3", metavar="SHARE", parse=parse_share
+    )
+    overwrite: bool = _option(False, "replace the packed dataset, or unfinished build, that is in the output folder")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
+        for name in ("workers", "shared_detector", "item_timeout", "overwrite"):
+            object.__setattr__(self, name, plain_value(getattr(self, name)))
+        if isinstance(self.workers, bool) or not (
+            self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
+        ):
+            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
+        if not isinstance(self.overwrite, bool):
+            raise UsageError(f"overwrite: expected true or false, found {self.overwrite!r}")
+        if self.engine not in ("inline", "processes"):
+            raise UsageError(f"engine: expected inline or processes, found {self.engine!r}")
+        if self.shared_detector is not None and not isinstance(self.shared_detector, bool):
+            raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
+        if self.shared_detector and self.engine == "inline":
+            raise UsageError("shared_detector: expected the processes engine, found inline, which detects by itself")
+        if self.engine == "inline" and str(self.workers) not in ("auto", "1"):
+            raise UsageError(f"workers: expected auto or 1 with engine inline, found {self.workers}")
+        if self.engine == "inline" and self.item_timeout != BuildOptions.item_timeout:
+            raise UsageError("item_timeout: read only by the processes engine, found engine inline")
+        if self.on_error not in ("skip", "fail"):
+            raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
+        if (
+            isinstance(self.item_timeout, bool)
+            or not isinstance(self.item_timeout, int | float)
+            or not self.item_timeout > 0
+        ):
+            raise UsageError(f"item_timeout: expected more than 0 seconds, found {self.item_timeout!r}")
+
+
+BUILD_OPTION_NAMES = frozenset(spec.name for spec in fields(BuildOptions))

@@ -1,0 +1,265 @@
+"""The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from packer.recipe.byte_sizes import parse_bytes
+from packer.recipe.option_values import check_value, plain_value
+from packer.recipe.unread_options import SAMPLING, unread_options
+from shardspec.errors import UsageError
+from shardspec.formats import FORMATS
+from shardspec.problems import Problems
+from shardspec.suggest import did_you_mean
+
+PRESETS: Mapping[str, tuple[str, ...]] = {
+    "faces": ("decode", "faces"),
+    "images": ("decode", "resize"),
+}
+"""The built-in steps of each preset, in order."""
+
+DEFAULT_FACE_SIZE = 224
+DEFAULT_QUALITY = 95
+DEFAULT_SUBSAMPLING = "420"
+MAX_SIZE = 8192
+"""Largest side that pictures are resized to, in pixels: 200 MB each."""
+
+
+def field_name(column: str) -> str:
+    """A column's name as a field: lower case, other characters as underscores."""
+    name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
+    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """A step by name, with its options.
+
+    Attributes
+    ----------
+    use : str
+        A built-in step, or ``"module:function"``: a generator function from samples to samples.
+    options : dict
+        Keyword arguments of the function. Built-in steps take theirs from the recipe.
+    """
+
+    use: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> Any:
+        """The step as it stands in a recipe file."""
+        return {"use": self.use, **self.options} if self.options else self.use
+
+    @classmethod
+    def parse(cls, value: Any) -> "StepSpec":
+        """Read a step from a recipe: a name, or a table with ``use`` and the options."""
+        if isinstance(value, StepSpec):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if isinstance(value, Mapping) and isinstance(value.get("use"), str):
+            return cls(value["use"], {key: option for key, option in value.items() if key != "use"})
+        raise UsageError(f"steps: expected a name, or a table with 'use', found {value!r}")
+
+    @classmethod
+    def parse_all(cls, value: Any) -> "tuple[StepSpec, ...]":
+        """Read the steps of a recipe: a list, or names in one text with commas."""
+        if isinstance(value, str):
+            value = [name.strip() for name in value.split(",")]
+        if not isinstance(value, Sequence):
+            raise UsageError(f"steps: expected a list of names, found {value!r}")
+        steps = tuple(cls.parse(step) for step in value)
+        try:
+            json.dumps([step.to_json() for step in steps], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"steps: expected options that JSON can say, {error}") from error
+        return steps
+
+
+def _option(default: Any, help: str, **meta: Any) -> Any:
+    return field(default=default, metadata={"help": help, **meta})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a build makes of its source. Every attribute is an option of ``packer build`` and a key of a recipe file.
+
+    Raises
+    ------
+    UsageError
+        On creation; the message lists everything that is wrong.
+    """
+
+    preset: str = _option("images", "what to make of each item", choices=tuple(PRESETS))
+    format: str = _option("lmdb", "format of the shards", choices=tuple(sorted(FORMATS)))
+
+    label_from: str = _option(
+        "auto", "labels: 'folder' (first folder level), a column's name, 'none'; 'auto' takes a column 'label'"
+    )
+    path_column: str = _option("path", "column of a table that holds the path")
+    limit: int | None = _option(None, "only the first N items", metavar="N", minimum=1)
+
+    every: int | None = _option(None, "of a video, every N-th frame (default 1)", metavar="N", minimum=1)
+    fps: float | None = _option(None, "of a video, frames at this rate, in frames per second", metavar="RATE", above=0)
+    frames: int | None = _option(None, "of a video, N evenly spread frames", metavar="N", minimum=1)
+    keyframes: bool = _option(False, "of a video, its key frames only")
+
+    resize: str = _option(
+        "shorter",
+        "images: scale the shorter side to --size, or both sides exactly",
+        choices=("shorter", "exact", "none"),
+    )
+    size: int | None = _option(
+        None, "side in pixels (images: default as it is; faces: 224)", metavar="PX", minimum=1, maximum=MAX_SIZE
+    )
+
+    margin: float = _option(
+        0.3, "faces: added on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
+    )
+    choose: str = _option(
+        "all",
+        "faces: which of a frame to keep: all, or the largest, the surest, the nearest to its middle, the one under the mask of --also; "
+        "of a video, 'track' keeps the longest track, 'main' that with the largest area",
+        choices=("all", "largest", "best", "central", "masked", "track", "main"),
+    )
+    min_face: int = _option(
+        40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20
+    )
+    min_score: float = _option(
+        0.95, "faces: least certainty of the detector to keep", metavar="P", minimum=0, maximum=1
+    )
+    detector: str = _option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
+    device: str = _option("cpu", "faces: device of the detector (torch runtime)")
+    parity: bool = _option(False, "faces: search the whole pyramid from 20 px, as facenet-pytorch does")
+    keep_faceless: bool = _option(
+        False, "faces: keep frames of an item without any face, whole, resized, landmarks_valid false"
+    )
+    landmarks: str = _option(
+        "5", "faces: the detector's five points, dlib's 68, or a face mesh", choices=("5", "68", "mesh")
+    )
+    landmark_model: str | None = _option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE", path=True)
+    align: bool = _option(False, "faces: turn and scale the crop so that the five points fit the usual template")
+
+    boxes_from: str | None = _option(
+        None, "faces: column with the path of another item, whose faces are cut out of this one", metavar="COLUMN"
+    )
+    boxes: str | None = _option(
+        None, "faces: file or folder with the boxes, instead of the detector", metavar="FILE", path=True
+    )
+    boxes_scale: float = _option(
+        1.0, "faces: what coordinates in --boxes are multiplied by (2: made on half-size frames)", metavar="S", above=0
+    )
+    also: str | None = _option(
+        None,
+        "faces: column with the path of a second picture or video, cut as the first, into the field COLUMN_image",
+        metavar="COLUMN",
+    )
+    also_resample: str | None = _option(
+        None,
+        "how --also and further pictures of samples, such as masks, are resized: areas averaged, as where nothing is said, or the "
+        "nearest pixel; to be said for those of a packed dataset",
+        choices=("area", "nearest"),
+    )
+
+    encode: str = _option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
+    quality: int = _option(DEFAULT_QUALITY, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
+    subsampling: str = _option(DEFAULT_SUBSAMPLING, "of JPEG's colour", choices=("420", "422", "444"))
+    progressive: str = _option(
+        "keep",
+        "progressive JPEGs whose bytes are kept: as they are, or as baseline: same pixels, decoded 3 times faster",
+        choices=("keep", "baseline"),
+    )
+    restart_markers: bool = _option(
+        False, "JPEGs that are encoded get restart markers: of them readers decode only what a random crop needs"
+    )
+    steps: tuple[StepSpec, ...] = _option(
+        (), "steps instead of the preset's; names or module:function (recipe file, or comma-separated)"
+    )
+
+    shard_size: int = _option(256 * 10**6, "bytes of encoded samples per shard", metavar="SIZE", bytes=True, minimum=1)
+    shuffle: int | None = _option(
+        None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
+        problems = Problems()
+        for spec in fields(self):
+            value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
+            object.__setattr__(self, spec.name, value)
+            check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
+        options = vars(self)
+        given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
+        chosen = [name for name in SAMPLING if name in given]
+        if len(chosen) > 1:
+            problems.add("", f"expected at most one of {', '.join(SAMPLING)}, found {' and '.join(chosen)}")
+        if self.detector == "openvino" and self.device != "cpu":
+            problems.add(
+                "detector", f"openvino runs on the CPU only, found device {self.device}: take --detector torch"
+            )
+        if self.landmarks == "mesh" and self.landmark_model is None:
+            problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
+        if self.choose == "masked" and self.also is None:
+            problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
+        used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
+        for name, problem in unread_options(options, given, used):
+            problems.add(name, problem)
+        problems.raise_as(UsageError, "recipe")
+        if self.size is None and "faces" in used:
+            object.__setattr__(self, "size", DEFAULT_FACE_SIZE)
+
+    @property
+    def chain(self) -> tuple[StepSpec, ...]:
+        """The steps that run: those given, else the preset's."""
+        return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
+
+    @property
+    def also_field(self) -> str | None:
+        """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
+        return None if self.also is None else f"{field_name(self.also)}_image"
+
+    def to_json(self) -> dict[str, Any]:
+        """Every option with its value, as JSON."""
+        out = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        out["steps"] = [step.to_json() for step in self.steps]
+        return out
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> "Recipe":
+        """A recipe from the keys of a file, a command line, or keyword arguments; sizes may be texts.
+
+        Raises
+        ------
+        UsageError
+            A key is unknown, or a value is wrong.
+        """
+        known = {spec.name: spec for spec in fields(cls)}
+        refuse_unknown(options, known)
+        values: dict[str, Any] = {
+            name: parse_bytes(value, name) if known[name].metadata.get("bytes") else value
+            for name, value in options.items()
+        }
+        return cls(**values)
+
+
+def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
+    """See that every name is that of an option.
+
+    Raises
+    ------
+    UsageError
+    """
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        like = did_you_mean(unknown[0], known)
+        raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}")
+
+
+def _kinds(name: str) -> tuple[type, ...]:
+    """The types that an option may have."""
+    annotation = Recipe.__dataclass_fields__[name].type
+    if annotation == tuple[StepSpec, ...]:
+        return ()
+    return tuple(getattr(annotation, "__args__", (annotation,)))

@@ -1,0 +1,104 @@
+"""Items that are rows of a packed dataset: what is known of them in the plan, and their decoded fields in the work."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.assembly.samples import PackedSamples
+from packer.recipe import Recipe
+from packer.sources.item import Item
+from packer.steps.encode import KEPT, LOSSLESS, image_codec
+from shardspec.columns import Columns
+from shardspec.picture_fields import is_picture_field
+
+PACKED_ROW = "_packed_row"
+"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``, and behind them the largest
+ordinal that follows the row's key in other keys, if there is one."""
+
+PACKED_KEY = "_packed_key"
+"""Key of a sample that carries the key which its row has in the packed dataset."""
+
+_PLAIN: Mapping[str, type] = {"<i8": int, "<f8": float, "|b1": bool}
+"""Scalars that numpy stores as they were, so that steps may see them as Python's own."""
+
+
+class PackedItems:
+    """Loads the fields of items that are packed rows. Keeps the last dataset open; not safe between threads.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Its picture codec says whether encoded bytes may be kept as they are.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._codec = image_codec(recipe)
+        self._keeps_label = recipe.label_from == "auto"
+        self._path: str | None = None
+        self._samples: PackedSamples | None = None
+
+    def load(self, item: Item) -> dict[str, Any]:
+        """All fields of an item's row, decoded; nothing for an item of another kind.
+
+        Of a picture that is stored as the recipe would store it, the bytes come too, to be kept if nothing changes it. Further
+        pictures that are stored without loss, such as masks, are named, to stay so.
+        """
+        if PACKED_ROW not in item.columns:
+            return {}
+        if self._samples is None or self._path != item.path:
+            self.close()
+            # Digests were compared when the items were listed.
+            self._path, self._samples = item.path, PackedSamples(item.location(), check="size")
+        columns = self._samples.read_encoded([item.columns[PACKED_ROW][0]])
+        (sample,) = self._samples.decode(columns)
+        for field in self._samples.schema:
+            if field.is_fixed and not field.shape and field.dtype in _PLAIN:
+                sample[field.name] = _PLAIN[field.dtype](sample[field.name])
+        if not self._keeps_label:
+            sample.pop("label", None)
+        if "key" in sample:
+            sample[PACKED_KEY] = sample["key"]
+        return {**sample, KEPT: self._kept(sample, columns), LOSSLESS: self._lossless()}
+
+    def close(self) -> None:
+        """Close the dataset that is open."""
+        if self._samples is not None:
+            self._samples.rows.close()
+            self._samples = None
+
+    def _lossless(self) -> list[str]:
+        assert self._samples is not None
+        fields = (field for field in self._samples.schema if field.is_image and field.name != "image")
+        return [field.name for field in fields if is_picture_field(field.name) and field.codec.name in ("png", "raw")]
+
+    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> tuple[Any, bytes, str] | None:
+        assert self._samples is not None
+        schema = self._samples.schema
+        if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
+            return None
+        sample["image"].setflags(write=False)  # a step that wrote into it would leave the kept bytes as they were
+        return sample["image"], bytes(columns["image"][0]), self._codec.name
+
+
+def describe_row(
+    index: int, name: str, root: Path, digest: str, taken: int, row_bytes: int, columns: Mapping[str, Any]
+) -> Item:
+    """The item of a row, small enough for the plan. `taken` is the largest ordinal that follows its key in other keys, 0 for none."""
+    row = [index, digest, taken] if taken else [index, digest]
+    return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
+
+
+def taken_ordinals(keys: Collection[str]) -> dict[str, int]:
+    """The largest ordinal behind each key that others of the keys begin with: 2 for ``a`` where there is ``a-000002``."""
+    known, taken = set(keys), dict[str, int]()
+    for key in keys:
+        stem, _, ordinal = key.rpartition("-")
+        if stem in known and ordinal.isdecimal():
+            taken[stem] = max(taken.get(stem, 0), int(ordinal))
+    return taken
+
+
+def sample_key(item: Item, key: str, number: int) -> str:
+    """The key of a sample that a packed row gave: the row's own for the first, followed by an ordinal that is free for the others."""
+    taken = sum(item.columns[PACKED_ROW][2:])
+    return f"{key}-{number + taken:06d}" if number else key

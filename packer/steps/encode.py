@@ -1,0 +1,169 @@
+"""Encoding: a sample's values become bytes, with what assembly needs to settle the schema."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.recipe import Recipe
+from packer.vision.decode.jpeg_header import has_restart_markers, is_progressive
+from packer.vision.decode.restart_markers import restart_interval
+from shardspec.codecs import codec_for
+from shardspec.columns import Buffer, fixed_bytes
+from shardspec.errors import SchemaError
+from shardspec.picture_fields import is_picture_field
+from shardspec.registry import import_target
+from shardspec.schema import DTYPES, NAME, Field, NamedConfig
+
+ValueKind = Literal["array", "image", "lossless", "text", "json", "blob"]
+
+KEPT = "_kept_jpeg"
+"""Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if its bytes may be kept."""
+
+
+class ColumnSpec(NamedTuple):
+    """What all values of a field of one part have in common."""
+
+    kind: ValueKind
+    dtype: str
+    ndim: int
+
+
+class EncodedValue(NamedTuple):
+    """One value's bytes, its decoded shape, the column it belongs to, and whether it came as a progressive JPEG.
+
+    Where a recipe asks for restart markers, `marked` says whether the bytes of ``image`` have them.
+    """
+
+    data: Buffer
+    shape: tuple[int, ...]
+    spec: ColumnSpec
+    progressive: bool = False
+    marked: bool = False
+
+
+def image_codec(recipe: Recipe) -> NamedConfig:
+    """The codec of picture fields under a recipe."""
+    if recipe.encode == "jpeg":
+        return NamedConfig("jpeg", {"quality": recipe.quality, "subsampling": recipe.subsampling})
+    if recipe.encode == "webp":
+        return NamedConfig("webp", {"quality": recipe.quality})
+    return NamedConfig(recipe.encode)
+
+
+LOSSLESS_CODEC = NamedConfig("png")
+"""Of pictures that must not change, whatever the recipe says of others: those of ``also``."""
+
+LOSSLESS = "_lossless"
+"""Key of a sample that carries the names of further pictures that must not change."""
+
+
+def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
+    """What codes a progressive JPEG as baseline.
+
+    Raises
+    ------
+    MissingDependencyError
+        Its library is not installed.
+    """
+    load: Callable[[bytes, npt.NDArray[np.uint8]], bytes] = import_target(
+        "packer.vision.decode.baseline:to_baseline", what="--progressive baseline", extra="progressive"
+    )
+    return load
+
+
+class Encoder:
+    """Encodes samples under a recipe. A picture is an (H, W, 3) uint8 array in a field that `is_picture_field` accepts."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._encode = recipe.encode
+        self._marks = recipe.restart_markers
+        self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
+        self._lossy = recipe.encode in ("jpeg", "webp")
+        self._also = recipe.also_field
+        self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
+        field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
+        self._encode_picture = _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
+        self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
+        self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
+
+    def encode(self, sample: dict[str, Any]) -> dict[str, EncodedValue]:
+        """All values of a sample; keys with a leading underscore are left out.
+
+        Raises
+        ------
+        SchemaError
+            A field's name or a value's type cannot be stored.
+        """
+        kept = sample.get(KEPT)
+        lossless = {self._also, *sample.get(LOSSLESS, ())} if self._lossy else set()
+        out: dict[str, EncodedValue] = {}
+        for name, value in sample.items():
+            if not isinstance(name, str):
+                raise SchemaError(f"field {name!r}: expected a name, found {type(name).__name__}")
+            if name.startswith("_"):
+                continue
+            if not NAME.match(name):
+                raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
+            if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
+                out[name] = self._keep(kept[1], value)
+            else:
+                out[name] = self._value(name, value, lossless=name in lossless)
+        if self._marks and "image" in out:
+            out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
+        return out
+
+    def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:
+        """The bytes that a picture came in, or the same picture as a baseline JPEG."""
+        progressive = self._encode == "jpeg" and is_progressive(data)
+        if progressive and self._to_baseline is not None:
+            data = self._to_baseline(data, image)
+        return EncodedValue(data, image.shape, ColumnSpec("image", "|u1", 3), progressive)
+
+    def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
+        if isinstance(value, str):
+            data = self._text.encode(value)
+            return EncodedValue(data, (len(data),), ColumnSpec("text", "|u1", 1))
+        if isinstance(value, bytes | bytearray | memoryview):
+            return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))
+        if isinstance(value, dict | list | tuple):
+            data = bytes(self._json.encode(value))
+            return EncodedValue(data, (len(data),), ColumnSpec("json", "|u1", 1))
+        array = _as_array(name, value)
+        if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
+            if lossless:
+                return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
+            return EncodedValue(self._encode_picture(array), array.shape, ColumnSpec("image", "|u1", 3))
+        return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
+
+
+def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+    """What makes the bytes of a picture; `codec` is that of the field, None of raw ones."""
+    if codec is None:
+        return fixed_bytes
+    encode: Callable[..., Buffer] = codec.encode
+    if not recipe.restart_markers:
+        return encode
+
+    def with_markers(image: npt.NDArray[np.uint8]) -> Buffer:
+        height, width = image.shape[:2]
+        return encode(image, restart_marker_blocks=restart_interval(height, width, recipe.subsampling))
+
+    return with_markers
+
+
+def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
+    """The value as an array of a dtype that a field may have."""
+    if value is None:
+        raise SchemaError(
+            f"field {name!r}: expected a value, found None: store a sentinel and a field {name}_valid instead"
+        )
+    array = np.asarray(value)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    if array.dtype.str not in DTYPES:
+        raise SchemaError(
+            f"field {name!r}: expected an array of {', '.join(DTYPES)}, text, bytes or JSON, found {type(value).__name__} {array.dtype}"
+        )
+    return array

@@ -1,0 +1,1 @@
+"""The step that turns frames into face samples, and what only it uses."""

@@ -1,0 +1,257 @@
+"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, or a table. ``docs/faces.md`` says what is taken.
+
+Boxes come as the sampled frames of an item ask for them, by the item's name, its path relative to the source.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.steps.faces.frame import FrameFaces
+from shardspec.errors import ItemError, UsageError
+from shardspec.registry import Entry, resolve
+
+GIVEN_SCORE = 1.0
+"""Score of a box that comes without one."""
+
+FARTHEST = 2**24
+"""Coordinates stay below it, in pixels: there float32 still tells whole ones apart."""
+
+_FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
+_TABLES: Mapping[str, Entry] = {
+    suffix: Entry("packer.steps.faces.box_table:TableSidecar") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
+}
+
+
+class Sidecar(Protocol):
+    """Boxes of many items.
+
+    Attributes
+    ----------
+    has_points : bool
+        Whether any face has points.
+    """
+
+    has_points: bool
+
+    def check(self, names: Sequence[str]) -> None:
+        """Compare with the names of all items.
+
+        Raises
+        ------
+        UsageError
+            Not one of them is there, or two of them would get the same boxes by chance.
+        """
+        ...
+
+    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+        """The faces of an item by the frame's index; frames without a face may be left out.
+
+        Raises
+        ------
+        ItemError
+            There is nothing under that name, or it cannot be read.
+        """
+        ...
+
+
+def open_sidecar(path: str, scale: float) -> Sidecar:
+    """Open a file or folder of boxes.
+
+    Parameters
+    ----------
+    path : str
+    scale : float, > 0
+        What coordinates are multiplied by.
+
+    Raises
+    ------
+    UsageError
+        It is not there, or not of a known kind, or not what its kind should be.
+    MissingDependencyError
+        The library for a table of that kind is not installed.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return JsonFolder(place, scale)
+    if not place.is_file():
+        raise UsageError(f"boxes: expected a file or folder of boxes, found nothing at {path}")
+    if place.suffix.lower() == ".json":
+        return JsonFile(place, scale)
+    if place.suffix.lower() not in _TABLES:
+        raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(_TABLES))}, found {place.name!r}")
+    sidecar: Sidecar = resolve("table of boxes", place.suffix.lower(), _TABLES)(place, scale)
+    return sidecar
+
+
+def digest_file_or_folder(path: str) -> str:
+    """SHA-256 of a file, or of the names and contents of all ``.json`` files below a folder.
+
+    Raises
+    ------
+    UsageError
+        It cannot be read.
+    """
+    place = Path(path)
+    try:
+        if not place.is_dir():
+            with place.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        for name in sorted(_json_files(place)):
+            content = hashlib.sha256((place / name).read_bytes()).hexdigest()
+            digest.update(json.dumps([name, content]).encode("ascii"))
+        return digest.hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _json_files(root: Path) -> Iterator[str]:
+    """Names of the ``.json`` files below a folder, in folders behind links too, but in no folder twice."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    entered = set()
+    for folder, below, files in os.walk(root, onerror=fail, followlinks=True):
+        below.sort()  # by which of two links a folder is entered
+        real = os.path.realpath(folder)
+        if real in entered:
+            below.clear()
+            continue
+        entered.add(real)
+        yield from ((Path(folder) / name).relative_to(root).as_posix() for name in files if name.endswith(".json"))
+
+
+class JsonFolder:
+    """One JSON file per item: ``a/clip.mp4.json``, ``a/clip.json`` or ``clip.json`` for the item ``a/clip.mp4``, the first of these."""
+
+    has_points = False
+
+    def __init__(self, root: Path, scale: float) -> None:
+        self._root = root
+        self._scale = scale
+
+    def check(self, names: Sequence[str]) -> None:
+        """See `Sidecar`."""
+        taken: dict[Path, str] = {}
+        for name in names:
+            path = self._find(name)
+            if path is not None and taken.setdefault(path, name) != name:
+                raise UsageError(
+                    f"boxes: {path} would be for {taken[path]!r} and for {name!r}: expected one file for each, "
+                    f"such as {PurePosixPath(name).with_suffix('.json')}"
+                )
+        if names and not taken:
+            raise UsageError(f"boxes: expected {self._candidates(names[0])[1]} or the like, found none for any item")
+
+    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+        """See `Sidecar`."""
+        path = self._find(name)
+        if path is None:
+            raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
+        try:
+            document = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise ItemError(f"boxes: {path.name}: expected JSON, {error}") from error
+        return parse_frames(document, path.name, self._scale)
+
+    def _find(self, name: str) -> Path | None:
+        found = (path for path in self._candidates(name) if os.path.isfile(path))  # noqa: PTH113 -- is_file raises over a long name
+        return next(found, None)
+
+    def _candidates(self, name: str) -> list[Path]:
+        item = PurePosixPath(name.lstrip("/"))
+        return [self._root / f"{item}.json", self._root / item.with_suffix(".json"), self._root / f"{item.stem}.json"]
+
+
+class JsonFile:
+    """One JSON object with an entry for each item, under its name."""
+
+    has_points = False
+
+    def __init__(self, path: Path, scale: float) -> None:
+        try:
+            document = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: expected JSON, {error}") from error
+        if not isinstance(document, dict):
+            raise UsageError(f"{path}: expected an object of items, found {type(document).__name__}")
+        self._path = path
+        self._items: dict[str, Any] = document
+        self._scale = scale
+
+    def check(self, names: Sequence[str]) -> None:
+        """See `Sidecar`."""
+        check_any(self._path, self._items, names)
+
+    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+        """See `Sidecar`."""
+        if name not in self._items:
+            raise ItemError(f"boxes: expected an entry {name!r} in {self._path.name}, found none")
+        return parse_frames(self._items[name], f"{self._path.name}, {name!r}", self._scale)
+
+
+def check_any(path: Path, known: Iterable[str], names: Sequence[str]) -> None:
+    """Raise `UsageError` if not one of the names is known."""
+    entries = set(known)
+    if names and not entries.intersection(names):
+        example = next(iter(entries), None)
+        found = "found none" if example is None else f"found others, such as {example!r}"
+        raise UsageError(f"{path}: expected boxes under the items' paths, such as {names[0]!r}, {found}")
+
+
+def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFaces]:
+    """Boxes by frame from ``{"0": [[x0, y0, x1, y1], ...], "10": null}``.
+
+    Raises
+    ------
+    ItemError
+        It is anything else.
+    """
+    if not isinstance(document, dict):
+        raise ItemError(f"boxes: {where}: expected an object of frames, found {type(document).__name__}")
+    out = {}
+    for key, value in document.items():
+        if not _FRAME.match(key):
+            raise ItemError(f"boxes: {where}: expected the number of a frame, found {key!r}")
+        boxes = _read_boxes(value)
+        if boxes is None:
+            raise ItemError(
+                f"boxes: {where}, frame {key}: expected null or boxes [x0, y0, x1, y1] with x0 < x1 and y0 < y1, "
+                f"found {str(value)[:100]}"
+            )
+        count = len(boxes)
+        out[int(key)] = FrameFaces(
+            (boxes * scale).astype(np.float32),
+            np.full(count, GIVEN_SCORE, np.float32),
+            np.full((count, 5, 2), np.nan, np.float32),
+        )
+    return out
+
+
+def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
+    """The boxes of one frame, (N, 4); None if they are none."""
+    if value is None or value == []:
+        return np.zeros((0, 4))
+    try:
+        boxes = np.array(value)
+    except ValueError:  # rows of different lengths
+        return None
+    if boxes.dtype.kind not in "iuf":
+        return None
+    boxes = boxes.astype(np.float64)
+    return boxes if boxes.ndim == 2 and boxes.shape[1] == 4 and are_boxes(boxes).all() else None
+
+
+def are_boxes(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which rows of (N, 4) are finite and have an area: (N,) bool."""
+    possible = (np.abs(boxes) < FARTHEST).all(axis=1)  # NaN is not
+    return np.asarray(possible & (boxes[:, :2] < boxes[:, 2:]).all(axis=1), np.bool_)

@@ -1,0 +1,121 @@
+"""The crop of a face and its geometry."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.recipe import DEFAULT_FACE_SIZE, Recipe
+from packer.vision.geometry.affine import apply
+from packer.vision.geometry.align import align_matrix, warp
+from packer.vision.geometry.crop import crop_matrix, cut
+from packer.vision.geometry.nearest import pick
+from packer.vision.landmarks import make_provider
+from packer.vision.landmarks.hull import hull
+from packer.vision.landmarks.regions import regions
+from shardspec.points import REGIONS, get_layout, hull_size
+
+Image = npt.NDArray[np.uint8]
+
+LARGEST_CROP = 4
+"""Side of an aligned crop, in frame sides, above which its points are no face's; the warp's memory grows with it."""
+
+FARTHEST_POINT = 2
+"""How far from the middle of a face's box a point of it may lie, in sides of the box; MTCNN's lie within one half, or little more."""
+
+
+class FaceCutter:
+    """Cuts faces out of frames. Made once per worker: loads the landmarks' model.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._size = recipe.size or DEFAULT_FACE_SIZE
+        self._margin = recipe.margin
+        self._align = recipe.align
+        self._nearest = recipe.also_resample == "nearest"
+        self._landmarks = make_provider(recipe.landmarks, recipe.landmark_model)
+        self._layout = self._landmarks.layout
+
+    def cut(
+        self, frame: Image, box: npt.NDArray[np.float32], points5: npt.NDArray[np.float32] | None
+    ) -> dict[str, Any]:
+        """The fields ``image``, ``matrix`` and those of the landmarks.
+
+        Parameters
+        ----------
+        frame : ndarray, (H, W, 3), uint8
+        box : ndarray, (4,)
+            Frame pixels.
+        points5 : ndarray, (5, 2), or None
+            The detector's points in frame pixels. Without them, or where one is far from the box, there are no landmarks: zeros,
+            ``landmarks_valid`` false.
+
+        Raises
+        ------
+        ValueError
+            The box or the points cannot be those of a face; `UsageError` is one.
+        """
+        height, width = frame.shape[:2]
+        if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
+            raise ValueError(f"expected a box that touches the frame ({width} x {height}), found {box.tolist()}")
+        if points5 is not None and _is_astray(points5, box):
+            points5 = None
+        if self._align:
+            if points5 is None:
+                raise ValueError("expected five points near the box, which an aligned crop needs, found none")
+            matrix = align_matrix(points5, self._size, self._margin)
+            side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
+            if side > LARGEST_CROP * max(frame.shape[:2]):
+                raise ValueError(
+                    f"expected a face that fits into the frame, found a crop {side:.0f} px wide for its points"
+                )
+            image = warp(frame, matrix, self._size)
+        else:
+            matrix = crop_matrix(box, self._margin, self._size)
+            image = cut(frame, matrix, self._size)
+        out = {"image": image, "matrix": matrix.astype(np.float32)}
+        if points5 is None:
+            return {**out, **self._no_landmarks()}
+        points, valid = self._landmarks(image, apply(matrix, points5).astype(np.float32))
+        return {
+            **out,
+            "landmarks": points,
+            "landmarks_valid": bool(valid),
+            "hull": hull(points, self._layout),
+            "regions": regions(points, self._layout),
+        }
+
+    def keep_whole(self, frame: Image) -> dict[str, Any]:
+        """All fields of a frame without a face: all of it, centred on black, zeros for geometry, ``landmarks_valid`` false."""
+        height, width = frame.shape[:2]
+        box = np.array([0, 0, width, height], np.float32)
+        matrix = crop_matrix(box, 0, self._size)
+        image = cut(frame, matrix, self._size)
+        known = {"box": box, "score": np.float32(0), "track": -1, "matrix": matrix.astype(np.float32)}
+        return {"image": image, **known, **self._no_landmarks()}
+
+    def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32]) -> Image:
+        """A second picture by the first one's matrix; black without one."""
+        if frame is None:
+            return np.zeros((self._size, self._size, 3), np.uint8)
+        if self._nearest:
+            return pick(frame, matrix, self._size)
+        return cut(frame, matrix, self._size) if matrix[0, 1] == 0 == matrix[1, 0] else warp(frame, matrix, self._size)
+
+    def _no_landmarks(self) -> dict[str, Any]:
+        return {
+            "landmarks": np.zeros((len(get_layout(self._layout).names), 2), np.float32),
+            "landmarks_valid": False,
+            "hull": np.zeros((hull_size(self._layout), 2), np.float32),
+            "regions": np.zeros((len(REGIONS), 4), np.float32),
+        }
+
+
+def _is_astray(points5: npt.NDArray[np.float32], box: npt.NDArray[np.float32]) -> bool:
+    """Whether some point cannot be of the face in the box."""
+    away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
+    return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())

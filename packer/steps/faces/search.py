@@ -1,0 +1,168 @@
+"""Where an item's faces come from: a detector on its frames, or on those of another item, or boxes that the user gives."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.recipe import Recipe
+from packer.sources.item import BOXES_FROM, Item
+from packer.sources.suffixes import is_video
+from packer.steps.faces.boxes import Sidecar, open_sidecar
+from packer.steps.faces.face_detector import make_detector
+from packer.steps.faces.face_memory import FaceMemory, KnownFaces, KnownFrame
+from packer.steps.faces.frame import FrameFaces
+from packer.steps.faces.second import Companion
+from packer.vision.detect.detections import FaceDetector
+from shardspec.errors import ItemError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A frame of an item: its index and its pixels, (H, W, 3) uint8."""
+
+    index: int
+    image: npt.NDArray[np.uint8]
+
+
+class ItemSearch(Protocol):
+    """Finds the faces of one item."""
+
+    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+        """The faces of the next frames; of one that cannot be told, why.
+
+        Raises
+        ------
+        ItemError
+            There can be no faces for this item.
+        """
+        ...
+
+
+def takes_decoded(recipe: Recipe) -> bool:
+    """Whether faces are looked for in the frames as they are decoded: those that came through other steps may be changed, or fewer."""
+    return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
+
+
+class FaceSearch:
+    """Made once per worker: loads the detector, or opens the boxes.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    detector : FaceDetector or None
+        By default one is loaded here, unless the recipe gives the boxes.
+    """
+
+    def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
+        self._sidecar: Sidecar | None = None
+        self._detector: FaceDetector | None = None
+        if recipe.boxes is not None:
+            self._sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
+        else:
+            self._detector = make_detector(recipe) if detector is None else detector
+        self._memory = FaceMemory() if recipe.boxes_from is not None else None
+        self._recipe = recipe
+
+    @contextmanager
+    def of_item(self, item: Item, sampled: tuple[int, ...] | None) -> Iterator[ItemSearch]:
+        """The search for one item.
+
+        What is damaged in another item's file is told by the frames that lack faces. Its own words would depend on how much of it had to
+        be read, and so on what this worker knew before.
+
+        Parameters
+        ----------
+        item : Item
+        sampled : tuple of int or None
+            Indices of the item's frames, as far as they are known.
+        """
+        other = item.files.get(BOXES_FROM)
+        if self._sidecar is not None:
+            yield _Given(self._sidecar.faces(item.name if other is None else other.name))
+            return
+        assert self._detector is not None
+        if other is None:
+            known = None
+            if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
+                known = self._memory.of_file(item, sampled)
+                if sampled is None and is_video(item.name):  # a pass over frames of which nobody knows which they are
+                    known = known._replace(by_pass={})
+            yield _Detecting(self._detector, known)
+            return
+        assert self._memory is not None
+        companion = Companion(BOXES_FROM, other, sampled)
+        try:
+            yield _DetectingOn(self._detector, companion, self._memory.of_file(other, sampled))
+        finally:
+            companion.close()
+
+
+class _Given:
+    """Faces by frame that are known."""
+
+    def __init__(self, known: Mapping[int, FrameFaces]) -> None:
+        self._known = known
+
+    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+        """See `ItemSearch`."""
+        return [self._known.get(frame.index, "no box is given for it") for frame in frames]
+
+
+class _Detecting:
+    """Detects on the item's own frames."""
+
+    def __init__(self, detector: FaceDetector, known: KnownFaces | None) -> None:
+        self._detector = detector
+        self._known = known
+
+    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+        """See `ItemSearch`."""
+        found = _detect(self._detector, [frame.image for frame in frames])
+        if self._known is not None:
+            for frame, faces in zip(frames, found, strict=True):
+                self._known.add(frame.index, KnownFrame(frame.image.shape, faces))
+        return list[FrameFaces | str](found)
+
+
+class _DetectingOn:
+    """Detects on the frames of another item, those with the same indices."""
+
+    def __init__(self, detector: FaceDetector, other: Companion, known: KnownFaces) -> None:
+        self._detector = detector
+        self._other = other
+        self._known = known
+
+    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+        """See `ItemSearch`."""
+        new: dict[int, npt.NDArray[np.uint8]] = {}
+        for index in (frame.index for frame in frames if frame.index not in self._known.by_pass):
+            picture = self._other.picture(index)
+            if picture is not None and index in self._known.by_frame:
+                self._known.add(index, self._known.by_frame[index])
+            elif picture is not None:
+                new[index] = picture
+        found = _detect(self._detector, list(new.values()))
+        for (index, picture), faces in zip(new.items(), found, strict=True):
+            self._known.add(index, KnownFrame(picture.shape, faces))
+        return [self._faces(frame) for frame in frames]
+
+    def _faces(self, frame: Frame) -> FrameFaces | str:
+        known = self._known.by_pass.get(frame.index)
+        name = self._other.file.name
+        if known is None:
+            return f"no whole frame of that index in {name!r}, whose boxes are taken"
+        if known.shape != frame.image.shape:
+            sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (frame.image.shape, known.shape))
+            raise ItemError(
+                f"boxes_from {name!r}: expected frames of the same size, found {sizes} at frame {frame.index}"
+            )
+        return known.faces
+
+
+def _detect(detector: FaceDetector, pictures: list[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
+    found = detector.detect(pictures) if pictures else ()
+    return [FrameFaces(frame.boxes, frame.scores, frame.points) for frame in found]

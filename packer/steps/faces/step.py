@@ -1,0 +1,272 @@
+"""``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.recipe import Recipe
+from packer.sources.item import ALSO, ItemReport
+from packer.sources.suffixes import is_video
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step, require_image
+from packer.steps.equipment import Equipment
+from packer.steps.faces.crop import FaceCutter
+from packer.steps.faces.face_choice import FRAME_RULES, Face, choose_face
+from packer.steps.faces.frame import NO_TRACK, FrameFaces
+from packer.steps.faces.search import FaceSearch, Frame, ItemSearch, takes_decoded
+from packer.steps.faces.second import Companion
+from packer.vision.detect.detections import FaceDetector
+from packer.vision.detect.tracks import Tracker
+from shardspec.errors import ItemError
+from shardspec.plurals import counted
+
+BATCH_FRAMES = 4
+"""Frames of one item that the detector is given at a time."""
+
+
+def make(recipe: Recipe, equipment: Equipment) -> Step:
+    """The step of a recipe. The landmarks' model, and the detector if none is given, are loaded here, once per worker."""
+    finder = FaceFinder(recipe, equipment.detector)
+    weigh = _WEIGHTS.get(recipe.choose)
+
+    def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
+        found = finder.crops(map(_as_frame, samples))
+        return found if weigh is None else _one_track(found, weigh)
+
+    return faces
+
+
+class FaceFinder:
+    """Finds, chooses and cuts the faces of one item's frames after another.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    """
+
+    def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
+        self._recipe = recipe
+        self._search = FaceSearch(recipe, detector)
+        self._cutter = FaceCutter(recipe)
+
+    def crops(self, frames: Iterator[Sample]) -> Iterator[Sample]:
+        """The face samples of one item, frame by frame, and of each frame as the detector orders them: largest first."""
+        first = next(frames, None)
+        if first is None:
+            return
+        item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
+        report.faces = 0
+        with self._search.of_item(item, sampled) as search, self._second(first) as second:
+            known = sampled if takes_decoded(self._recipe) else None
+            tracker = _VideoTracks(known) if is_video(item.name) else None
+            yield from self._crops(chain([first], frames), search, second, tracker, report)
+
+    def _crops(
+        self,
+        frames: Iterator[Sample],
+        search: ItemSearch,
+        second: "_Second | None",
+        tracker: "_VideoTracks | None",
+        report: ItemReport,
+    ) -> Iterator[Sample]:
+        faceless: list[Sample] = []
+        any_face = False
+        while batch := list(islice(frames, BATCH_FRAMES)):
+            found = search.faces([Frame(sample["frame"], sample["image"]) for sample in batch])
+            for sample, faces in zip(batch, found, strict=True):
+                crops = self._cut_all(sample, faces, second, tracker, report)
+                if crops:
+                    any_face = True
+                    faceless.clear()
+                    yield from crops
+                elif self._recipe.keep_faceless and not any_face:
+                    whole = self._cutter.keep_whole(sample["image"])
+                    faceless.append({**sample, **whole, **(second.cut(sample, whole["matrix"]) if second else {})})
+        if not any_face and faceless:
+            report.skipped.clear()
+            yield from faceless
+
+    def _cut_all(
+        self,
+        sample: Sample,
+        found: FrameFaces | str,
+        second: "_Second | None",
+        tracker: "_VideoTracks | None",
+        report: ItemReport,
+    ) -> list[Sample]:
+        """The samples of one frame. Without any, the report says why; a face that cannot be cut costs no other."""
+        frame = sample["frame"]
+        if isinstance(found, str):
+            if tracker is not None:
+                tracker.update(frame, np.empty((0, 4), np.float32))
+            report.skip(frame, found)
+            return []
+        report.faces = (report.faces or 0) + len(found)
+        wanted = self._wanted(sample, found, second, tracker)
+        if not wanted:
+            report.skip(frame, self._describe_none(found))
+        crops, failures = [], []
+        for face in wanted:
+            try:
+                cut = self._cutter.cut(sample["image"], face.box, face.points)
+            except ValueError as error:  # UsageError is one
+                failures.append(f"a face could not be cut: {error}")
+                continue
+            known = {"box": face.box.astype(np.float32), "score": np.float32(face.score), "track": face.track}
+            crops.append({**sample, **cut, **known, **(second.cut(sample, cut["matrix"]) if second else {})})
+        if failures and not crops:
+            report.skip(frame, failures[0])
+        elif failures:
+            report.add_damage(f"frame {frame}: {failures[0]}")
+        return crops
+
+    def _wanted(
+        self, sample: Sample, found: FrameFaces, second: "_Second | None", tracker: "_VideoTracks | None"
+    ) -> list[Face]:
+        """The faces of one frame that are large and certain enough, after the choice among them."""
+        side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
+        good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
+        keep = np.flatnonzero(good & (found.scores >= self._recipe.min_score))
+        if found.tracks is not None:
+            tracks = found.tracks[keep]
+        else:
+            tracks = (
+                np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(sample["frame"], found.boxes[keep])
+            )
+        faces = [
+            Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
+            for i, track in zip(keep.tolist(), tracks.tolist(), strict=True)
+        ]
+        if not faces or self._recipe.choose not in FRAME_RULES:
+            return faces
+        mask = second.picture(sample) if second is not None and self._recipe.choose == "masked" else None
+        return [choose_face(self._recipe.choose, faces, sample["image"], mask)]
+
+    def _describe_none(self, found: FrameFaces) -> str:
+        wanted = f"of {self._recipe.min_face} px and more with a score of {self._recipe.min_score:g} and more"
+        return f"no face {wanted}" + (" (some below)" if len(found) else "")
+
+    @contextmanager
+    def _second(self, first: Sample) -> "Iterator[_Second | None]":
+        """What cuts the second picture or video of an item, where the recipe has one."""
+        if self._recipe.also_field is None:
+            yield None
+            return
+        file = first[ITEM].files.get(ALSO)
+        companion = None if file is None else Companion(ALSO, file, first.get(SAMPLED))
+        second = _Second(self._cutter, self._recipe.also_field, companion)
+        try:
+            yield second
+            for problem in second.problems():
+                first[REPORT].add_damage(problem)
+        finally:
+            if companion is not None:
+                companion.close()
+
+
+class _VideoTracks:
+    """The tracks of one video. Sampled frames that never come, since they are damaged, count as frames without a face.
+
+    Parameters
+    ----------
+    sampled : tuple of int or None
+        The indices of all sampled frames, rising; None where they are not known: then frames that do not come are not missed.
+    """
+
+    def __init__(self, sampled: tuple[int, ...] | None) -> None:
+        self._tracker = Tracker()
+        self._places = None if sampled is None else {index: place for place, index in enumerate(sampled)}
+        self._next = 0
+
+    def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """Number the boxes of a frame; frames come in their order."""
+        if self._places is not None:
+            for _ in range(self._places[frame] - self._next):
+                self._tracker.update(np.empty((0, 4)))
+            self._next = self._places[frame] + 1
+        return self._tracker.update(boxes)
+
+
+class _Second:
+    """Cuts the second picture or video of an item as the first was cut."""
+
+    def __init__(self, cutter: FaceCutter, field: str, companion: Companion | None) -> None:
+        self._cutter = cutter
+        self._field = field
+        self._companion = companion
+        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
+        self._missing: list[int] = []
+
+    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
+        """The second picture's field and its validity: black and false where there is none."""
+        picture = self.picture(sample)
+        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
+
+    def problems(self) -> Iterator[str]:
+        """What could not be read."""
+        if self._companion is not None and self._companion.damage is not None:
+            yield self._companion.damage
+        if self._companion is not None and self._missing:
+            name = self._companion.file.name
+            yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
+
+    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
+        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
+
+        Raises
+        ------
+        ItemError
+            It has not the frame's size.
+        """
+        if self._companion is None:
+            return None
+        index = sample["frame"]
+        if self._frame[0] != index:
+            self._frame = (index, self._companion.picture(index))
+            if self._frame[1] is None:
+                self._missing.append(index)
+        picture = self._frame[1]
+        if picture is not None and picture.shape != sample["image"].shape:
+            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
+            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
+        return picture
+
+
+def _as_frame(sample: Sample) -> Sample:
+    """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
+    require_image(sample)
+    return sample if "frame" in sample else {"frame": 0, "time": 0.0, **sample}
+
+
+def _known_points(points: npt.NDArray[np.float32]) -> npt.NDArray[np.float32] | None:
+    return points if np.isfinite(points).all() else None
+
+
+def _box_area(sample: Sample) -> float:
+    left, top, right, bottom = sample["box"].tolist()
+    return float((right - left) * (bottom - top))
+
+
+_WEIGHTS: dict[str, Callable[[list[Sample]], float]] = {
+    "track": len,
+    "main": lambda samples: sum(map(_box_area, samples)),
+}
+
+
+def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]) -> Iterator[Sample]:
+    """The samples of the track that weighs most, the first of equals; of an item without tracks, all. Holds one video's crops."""
+    tracks: dict[int, list[Sample]] = {}
+    for sample in samples:
+        tracks.setdefault(sample["track"], []).append(sample)
+    untracked = tracks.pop(NO_TRACK, [])
+    if not tracks:
+        yield from untracked
+        return
+    chosen = max(tracks.values(), key=weigh)
+    kept = {sample["frame"] for sample in chosen}
+    others = chain(untracked, *(samples for samples in tracks.values() if samples is not chosen))
+    for frame in sorted({sample["frame"] for sample in others} - kept):
+        chosen[0][REPORT].skip(frame, "no face of the track that is kept")
+    yield from chosen

@@ -1,0 +1,1 @@
+"""Pixels: decoding, geometry, face detection, landmarks. Nothing here knows of datasets."""

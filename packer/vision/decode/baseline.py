@@ -1,0 +1,73 @@
+"""Progressive JPEGs as baseline ones, without loss: the same DCT coefficients in another order (as ``jpegtran`` does it).
+
+A progressive picture is coded in about ten passes over all its coefficients, and decoding them takes several times longer.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import jpeglib
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.vision.decode.jpeg import decode_strict
+from packer.vision.decode.jpeg_header import BASELINE, read_header
+from shardspec.errors import CodecError
+
+_JFIF = b"\xff\xe0\x00\x10JFIF\x00"
+_JFIF_BYTES = 18
+
+jpeglib.version.set("turbo210")  # of the libjpegs in the package the one that is hardened against damaged files
+
+
+def to_baseline(data: bytes, image: NDArray[np.uint8]) -> bytes:
+    """Code a progressive JPEG anew as a baseline one, with the Huffman tables that suit it best.
+
+    Markers (EXIF, colour profile, comments) and quantisation tables stay.
+
+    Parameters
+    ----------
+    data : bytes
+        A progressive JPEG that decodes without a warning.
+    image : ndarray, (H, W, 3), uint8
+        What it decodes to.
+
+    Returns
+    -------
+    bytes
+        `data` itself where baseline cannot code the same pixels: quantisation steps above 255.
+
+    Raises
+    ------
+    CodecError
+        It cannot be done here, such as for want of space for temporary files.
+    """
+    with tempfile.TemporaryDirectory(prefix="packer-") as folder:
+        before, after = Path(folder, "before.jpg"), Path(folder, "after.jpg")
+        try:
+            before.write_bytes(data)
+            picture = jpeglib.read_dct(str(before))
+            picture.progressive_mode = False
+            picture.write_dct(str(after), flags=["+OPTIMIZE_CODING"])
+            coded = after.read_bytes()
+        except OSError as error:
+            raise CodecError(
+                f"expected a progressive JPEG that can be coded as baseline, found: {error}: "
+                "--progressive keep stores it as it is"
+            ) from error
+    if coded.startswith(_JFIF, 2) and coded.startswith(_JFIF, 2 + _JFIF_BYTES):
+        coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # libjpeg's own, before the picture's
+    return coded if _shows(coded, image) else data
+
+
+def _shows(coded: bytes, image: NDArray[np.uint8]) -> bool:
+    """Whether it is a baseline JPEG of exactly these pixels."""
+    header = read_header(coded)
+    if header is None or header.frame_marker != BASELINE:
+        return False
+    try:
+        return np.array_equal(decode_strict(coded), image)
+    except ValueError:
+        return False

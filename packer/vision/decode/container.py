@@ -1,0 +1,73 @@
+"""Opening a video file and finding its video stream."""
+
+from __future__ import annotations
+
+from os import PathLike, fsdecode
+
+import av
+import av.container
+import av.video.stream
+
+from packer.vision.decode.errors import PictureError, VideoError
+from packer.vision.decode.limits import check_size
+
+# libavformat's demuxers of those suffixes and no others: a playlist named .mp4 would open further files and addresses.
+_DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
+# Formats in which a packet that is cut off looks like any other. Only the decoder can tell then, and one that decodes several
+# frames at a time hands a frame out before it knows.
+_CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
+_OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
+
+
+def open_video(
+    path: str | PathLike[str], *, max_pixels: int, threads: int = 1
+) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
+    """Open a file and choose its video stream: the default one, else the first; never an attached cover picture.
+
+    The caller closes the container. The decoder has `threads` threads, but one for MPEG transport and program streams.
+
+    Raises
+    ------
+    VideoError
+        If libav cannot open the file, or there is no video stream, or its frames have more than `max_pixels`.
+    OSError
+        If the file cannot be read at all (missing, not permitted).
+    """
+    name = fsdecode(path)
+    with open(name, "rb"):  # noqa: PTH123 -- fails with Python's own error, and a path may be str or bytes-like
+        pass
+    try:
+        container = av.open(f"file:{name}", options=_OPTIONS, metadata_errors="replace")
+    except (av.error.FFmpegError, ValueError) as error:
+        raise VideoError(
+            f"expected a video, found a file that does not open: {reason(error)} (cut off before its index, or no video)"
+        ) from error
+    try:
+        stream = _choose(container)
+        check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
+        stream.codec_context.options = {"max_pixels": str(max_pixels)}
+        parallel = threads > 1 and container.format.name not in _CUT_UNNOTICED
+        stream.codec_context.thread_count = threads if parallel else 1
+        stream.codec_context.thread_type = "FRAME" if parallel else "NONE"
+    except (av.error.FFmpegError, PictureError, VideoError) as error:
+        container.close()
+        raise VideoError(str(error)) from error
+    return container, stream
+
+
+def reason(error: Exception) -> str:
+    """The short text of a libav error, without numbers and file names."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _choose(container: av.container.InputContainer) -> av.video.stream.VideoStream:
+    cover = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
+    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not streams:
+        kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no stream at all"
+        raise VideoError(f"expected a video stream, found {kinds}")
+    defaults = [stream for stream in streams if stream.disposition & av.stream.Disposition.default]
+    chosen = (defaults or streams)[0]
+    if chosen.codec_context is None:
+        raise VideoError("expected a video codec that libav knows, found another")
+    return chosen

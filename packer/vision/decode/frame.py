@@ -1,0 +1,76 @@
+"""One decoded frame as RGB pixels, with the very values that OpenCV's ``VideoCapture`` gives."""
+
+from __future__ import annotations
+
+import struct
+from typing import cast
+
+import cv2
+import numpy as np
+from av.video.frame import VideoFrame as LibavFrame
+from av.video.reformatter import Interpolation, VideoReformatter
+from numpy.typing import NDArray
+
+from packer.vision.decode.limits import check_size
+from packer.vision.decode.orientation import UPRIGHT, orient
+
+_MATRIX = struct.Struct("=9i")  # libavutil/display.h: a b u c d v x y w, in 16.16 and 2.30 fixed point
+_ORIENTATIONS = {
+    # signs of (a, d) where the axes stay, of (b, c) where they are exchanged -> EXIF orientation
+    ("axes", 1, 1): 1,
+    ("axes", -1, 1): 2,
+    ("axes", -1, -1): 3,
+    ("axes", 1, -1): 4,
+    ("exchanged", 1, 1): 5,
+    ("exchanged", 1, -1): 6,
+    ("exchanged", -1, -1): 7,
+    ("exchanged", -1, 1): 8,
+}
+
+
+class RgbConverter:
+    """Converts frames of one video; keeps libswscale's context between them. For one thread.
+
+    Parameters
+    ----------
+    max_pixels : int
+        Largest width times height; a stream may change its size on the way.
+    """
+
+    def __init__(self, max_pixels: int) -> None:
+        self._max_pixels = max_pixels
+        self._reformatter = VideoReformatter()
+
+    def __call__(self, frame: LibavFrame) -> NDArray[np.uint8]:
+        """Convert and turn upright.
+
+        libswscale is asked for what OpenCV 5 asks it for: bicubic chroma, the frame's own matrix and range, and BGR, for
+        which it has code of its own that rounds differently from that for RGB (10-bit and odd-sized frames).
+
+        Returns
+        -------
+        ndarray, (H, W, 3), uint8, C-contiguous
+        """
+        check_size(frame.width, frame.height, self._max_pixels)
+        bgr = self._reformatter.reformat(frame, format="bgr24", interpolation=Interpolation.BICUBIC, threads=1)
+        plane = bgr.planes[0]
+        rows = np.frombuffer(cast("memoryview[int]", plane), np.uint8).reshape(-1, plane.line_size)[
+            : bgr.height, : 3 * bgr.width
+        ]
+        pixels = rows.reshape(bgr.height, bgr.width, 3)
+        return orient(np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8), orientation(frame))
+
+
+def orientation(frame: LibavFrame) -> int:
+    """How a frame is to be turned for showing, as an EXIF orientation, to the nearest quarter turn."""
+    side_data = frame.side_data.get("DISPLAYMATRIX")
+    if side_data is None:
+        return UPRIGHT
+    a, b, _, c, d, *_ = _MATRIX.unpack_from(cast("memoryview[int]", side_data))
+    if abs(a) + abs(d) >= abs(b) + abs(c):
+        return _ORIENTATIONS["axes", _sign(a), _sign(d)]
+    return _ORIENTATIONS["exchanged", _sign(b), _sign(c)]
+
+
+def _sign(value: int) -> int:
+    return -1 if value < 0 else 1

@@ -1,0 +1,184 @@
+"""One picture from its bytes.
+
+What a file is, its first bytes say, not its suffix. Pixels become RGB by the rule of `packer.vision.decode.rgb.to_rgb`, then are
+turned upright as EXIF says. Of an animation or a multi-page file the first picture counts.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+
+from packer.vision.decode.errors import PictureError
+from packer.vision.decode.jpeg import check_cmyk, coded_as, decode_strict
+from packer.vision.decode.jpeg_header import read_header
+from packer.vision.decode.limits import MAX_PIXELS, check_size
+from packer.vision.decode.netpbm import decode_netpbm
+from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
+from packer.vision.decode.rgb import to_rgb
+
+# The plugin classes, not Image.open: its check against decompression bombs is a limit and a warning for the whole process.
+_PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+    "JPEG": JpegImagePlugin.JpegImageFile,
+    "PNG": PngImagePlugin.PngImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "WebP": WebPImagePlugin.WebPImageFile,
+}
+_MAGIC = (
+    ("JPEG", re.compile(rb"\xff\xd8\xff")),
+    ("PNG", re.compile(rb"\x89PNG\r\n\x1a\n")),
+    ("WebP", re.compile(rb"RIFF....WEBP", re.DOTALL)),
+    ("GIF", re.compile(rb"GIF8[79]a")),
+    ("TIFF", re.compile(rb"II[*+]\x00|MM\x00[*+]")),
+    ("BMP", re.compile(rb"BM")),
+    ("Netpbm", re.compile(rb"P[1-7][\s#]")),
+)
+_HARMLESS = re.compile(r"extraneous bytes before marker|JFIF revision|Adobe color transform")
+_CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A decoded picture.
+
+    Attributes
+    ----------
+    image : ndarray, (H, W, 3), uint8
+        RGB, upright, C-contiguous, not writeable.
+    passthrough : bool
+        Whether the file is a JPEG whose own bytes show the same pixels to everybody and may be kept: 8 bits, baseline or
+        progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any warning. (Decoders give a grey JPEG as
+        RGB by repeating its value.)
+    format : str
+        ``BMP``, ``GIF``, ``JPEG``, ``Netpbm``, ``PNG``, ``TIFF`` or ``WebP``.
+    warning : str or None
+        What libjpeg complained about while decoding pixels that are whole all the same (stray bytes between markers).
+    """
+
+    image: NDArray[np.uint8]
+    passthrough: bool
+    format: str
+    warning: str | None = None
+
+
+def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
+    """Decode one picture.
+
+    Safe to call from several threads, with one reservation: Pillow's warnings are silenced through the process-wide warnings
+    filters while a file that is not an ordinary JPEG decodes.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    max_pixels : int
+        Largest width times height; the header is checked before pixels are allocated.
+
+    Returns
+    -------
+    Picture
+
+    Raises
+    ------
+    PictureError
+        If the bytes are empty, no known picture, cut off, damaged, larger than `max_pixels`, or of a kind of pixel that the
+        rule leaves out. A JPEG that libjpeg calls corrupt is refused even where Pillow would show a half-grey picture.
+    """
+    kind = _sniff(data)
+    if kind == "Netpbm":
+        return _finish(decode_netpbm(data, max_pixels), UPRIGHT, kind)
+    if kind == "JPEG":
+        return _decode_jpeg(data, max_pixels)
+    image, orientation = _decode_by_pillow(data, kind, max_pixels)
+    return _finish(image, orientation, kind)
+
+
+def _sniff(data: bytes) -> str:
+    if not data:
+        raise PictureError("expected a picture, found an empty file")
+    for kind, magic in _MAGIC:
+        if magic.match(data):
+            return kind
+    known = ", ".join(kind for kind, _ in _MAGIC)
+    raise PictureError(f"expected a picture ({known}), found a file that begins with {data[:12]!r}")
+
+
+def _finish(
+    image: NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
+) -> Picture:
+    upright = np.ascontiguousarray(orient(image, orientation))
+    upright.setflags(write=False)
+    return Picture(upright, passthrough and orientation == UPRIGHT, kind, warning)
+
+
+def _decode_jpeg(data: bytes, max_pixels: int) -> Picture:
+    header = read_header(data)
+    if header is None:
+        raise PictureError("expected a JPEG's frame header, found none before the pixels or the end of the file")
+    check_size(header.width, header.height, max_pixels)
+    orientation = exif_orientation(header.exif)
+    try:
+        coding = coded_as(data)
+        if coding in ("CMYK", "YCCK"):
+            check_cmyk(data)
+            return _finish(_decode_by_pillow(data, "JPEG", max_pixels)[0], orientation, "JPEG")
+        passthrough = header.ordinary and coding in ("YCbCr", "Gray")
+        return _finish(decode_strict(data), orientation, "JPEG", passthrough=passthrough)
+    except ValueError as error:
+        warning = str(error)
+    if _CORRUPT.search(warning) and not _HARMLESS.search(warning):
+        raise PictureError(f"expected a whole JPEG, found a damaged one: {warning}")
+    image, _ = _decode_by_pillow(data, "JPEG", max_pixels)
+    return _finish(image, orientation, "JPEG", warning=warning)
+
+
+def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[np.uint8], int]:
+    """Pixels in RGB as stored, and how they are to be turned (TIFF: Pillow has turned them already)."""
+    if kind == "WebP":  # its plugin allocates the canvas on opening
+        check_size(*_webp_size(data), max_pixels)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with _PLUGINS[kind](BytesIO(data)) as image:
+                check_size(*image.size, max_pixels)
+                image.load()
+                pixels = to_rgb(image, bits=data[24] if kind == "PNG" else 8)  # its header gives the depth at byte 24
+                exif = image.info.get("exif", b"") if kind != "TIFF" else b""
+    except PictureError:
+        raise
+    except Exception as error:
+        # What a damaged file makes Pillow raise is anything: SyntaxError, struct.error, EOFError, MemoryError.
+        raise PictureError(
+            f"expected a whole {kind}, found one that does not decode: {error or type(error).__name__}"
+        ) from error
+    return pixels, exif_orientation(exif)
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height of the canvas by the header (RFC 9649, sections 2.5 to 2.7)."""
+    chunk, body = data[12:16], data[20:30]
+    if chunk == b"VP8X" and len(body) == 10:
+        return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
+    if chunk == b"VP8L" and len(body) >= 5 and body[0] == 0x2F:
+        bits = int.from_bytes(body[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if chunk == b"VP8 " and len(body) == 10 and body[3:6] == b"\x9d\x01\x2a":
+        return int.from_bytes(body[6:8], "little") & 0x3FFF, int.from_bytes(body[8:10], "little") & 0x3FFF
+    raise PictureError("expected a WebP image header, found none")

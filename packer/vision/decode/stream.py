@@ -1,0 +1,208 @@
+"""The decoding of a video's sampled frames: what is decoded, what is skipped, what is left out for damage."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from packer.vision.decode.container import reason
+from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.timeline import Timeline
+from packer.vision.decode.trust import Trust
+from shardspec.plurals import counted
+
+# Where the bitstream itself tells a frame that no other refers to (H.264's nal_ref_idc 0), so that skipping it changes nothing.
+# HEVC tells it only within a temporal layer.
+_TELLS_NON_REFERENCE = frozenset({"h264"})
+_Skip = Literal["DEFAULT", "NONREF", "NONKEY"]  # libavcodec's AVDiscard
+
+
+class Decoding:
+    """One pass over the packets of a stream.
+
+    Parameters
+    ----------
+    container, stream
+        From `open_video`; the caller closes the container.
+    timeline : Timeline
+        Of the same file.
+    sampling : Sampling
+
+    Attributes
+    ----------
+    problems : list of str
+        What was damaged; complete once `frames` has ended.
+    """
+
+    def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline, sampling: Sampling) -> None:
+        self._container = container
+        self._stream = stream
+        self._timeline = timeline
+        self._sampling = sampling
+        self._threads = stream.codec_context.thread_count
+        self._failures = 0
+        self._failure = ""
+        self.problems: list[str] = []
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let `frames` end after the packet under way. Any thread may call it."""
+        self._stopped = True
+
+    def frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
+        """The sampled frames with their indices and times in seconds, in presentation order."""
+        yield from self._by_timeline() if self._timeline.exact else self._by_counting()
+        if self._failures:
+            self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
+
+    def sampled(self) -> tuple[int, ...] | None:
+        """Indices of the frames that are asked for, None if nothing but counting tells them."""
+        return tuple(np.flatnonzero(self._wanted()).tolist()) if self._timeline.exact else None
+
+    def _wanted(self) -> NDArray[np.bool_]:
+        timeline = self._timeline
+        return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
+
+    def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
+        """Frames are told by their timestamps, so what is not wanted need not be decoded."""
+        timeline = self._timeline
+        times = timeline.times().tolist()
+        wanted = self._wanted()
+        missing = wanted.copy()
+        trust = Trust(timeline.keys, timeline.positions)
+        before = -1
+        for index, frame in self._held_back(wanted, trust):
+            # A damaged stream may give a frame twice, or too late.
+            if index > before and not trust.doubted(index):
+                before = index
+                missing[index] = False
+                yield index, times[index], frame
+        lost = np.flatnonzero(missing)
+        if len(lost):
+            self.problems.append(
+                f"{len(lost)} of {np.count_nonzero(wanted)} sampled frames are damaged or missing "
+                f"(the first is frame {lost[0]}, the last frame {lost[-1]})"
+            )
+
+    def _held_back(self, wanted: NDArray[np.bool_], trust: Trust) -> Iterator[tuple[int, VideoFrame]]:
+        """Wanted frames, each kept until all those have come out that were decoded before it and are shown after it."""
+        timeline = self._timeline
+        last = int(np.flatnonzero(wanted).max(initial=-1))
+        depth = self._stream.codec_context.reorder_depth
+        held: deque[tuple[int, VideoFrame]] = deque()
+        for frames, damaged in self._decode(wanted):
+            if damaged is not None:
+                trust.doubt(damaged)
+            for frame in frames:
+                index = timeline.index(frame.pts)
+                if index is None:  # the packet was to be discarded, or its timestamp was changed on the way
+                    continue
+                if frame.is_corrupt:
+                    trust.doubt(int(timeline.positions[index]))
+                if wanted[index]:
+                    held.append((index, frame))
+                while held and held[0][0] + depth < index:
+                    yield held.popleft()
+                if index > last + depth:
+                    return
+        yield from held
+
+    def _by_counting(self) -> Iterator[tuple[int, float, VideoFrame]]:
+        """Every frame is decoded and counted; one that fails counts too.
+
+        A frame without a timestamp, or with one that is not after the last frame's, is timed by the average rate.
+        """
+        wants = self._sampling.picker(self._timeline.count)
+        index, doubted, left_out = -1, False, 0
+        step = float(1 / self._timeline.rate)
+        time = -step
+        for frames, damaged in self._decode(None):
+            if damaged is not None:
+                index += 1
+                time += step
+                doubted = True
+            for frame in frames:
+                index += 1
+                doubted = frame.is_corrupt or (doubted and not frame.key_frame)
+                stamp = self._timeline.time(frame.pts)
+                time = time + step if stamp is None or stamp <= time else stamp
+                if not wants(index, time, bool(frame.key_frame)):
+                    continue
+                if doubted:
+                    left_out += 1
+                else:
+                    yield index, time, frame
+        if left_out:
+            self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
+
+    def _decode(self, wanted: NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
+        """What each packet gives, and where in decoding order damage showed, if it did."""
+        context = self._stream.codec_context
+        skipping: _Skip = "DEFAULT"
+        sent = cut_off = 0
+        for packet in self._packets():
+            if packet is not None and packet.is_corrupt:
+                cut_off += 1
+                yield [], sent
+                sent += 1
+                continue
+            if packet is not None and wanted is not None:
+                skip = self._skip(self._timeline.index(packet.pts), wanted)
+                if skip != skipping:
+                    context.skip_frame = skipping = skip
+            try:
+                frames = context.decode(packet)
+            except av.error.FFmpegError as error:
+                self._fail(error)
+                # A decoder with several threads reports what happened to an earlier packet.
+                yield [], sent - (self._threads - 1)
+                frames = self._drain() if packet is None else []
+            sent += 1
+            yield frames, None
+        if cut_off:
+            self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
+
+    def _skip(self, index: int | None, wanted: NDArray[np.bool_]) -> _Skip:
+        """What of a packet need not be decoded."""
+        if index is None or wanted[index]:
+            return "DEFAULT"
+        if self._sampling.keyframes:
+            return "NONKEY"
+        return "NONREF" if self._stream.codec.canonical_name in _TELLS_NON_REFERENCE else "DEFAULT"
+
+    def _packets(self) -> Iterator[Packet[VideoStream] | None]:
+        """The stream's packets, then None, for which the decoder gives what it still holds."""
+        try:
+            for packet in self._container.demux(self._stream):
+                if self._stopped:
+                    break
+                if packet.size:
+                    yield packet
+        except av.error.FFmpegError as error:
+            self.problems.append(f"reading stopped: {reason(error)}")
+        yield None
+
+    def _drain(self) -> list[VideoFrame]:
+        """What a decoder still gives after an error at the end."""
+        frames: list[VideoFrame] = []
+        for _ in range(self._threads):
+            try:
+                frames += self._stream.codec_context.decode(None)
+            except av.error.FFmpegError as error:
+                if isinstance(error, EOFError):
+                    break
+                self._fail(error)
+        return frames
+
+    def _fail(self, error: Exception) -> None:
+        self._failures += 1
+        self._failure = reason(error)

@@ -1,0 +1,206 @@
+"""When each frame of a video is shown, by its packets alone: nothing is decoded.
+
+With it a frame's true index follows from its timestamp, even if others were skipped or are damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from os import PathLike
+
+import av
+import numpy as np
+from av.packet import Packet
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from packer.vision.decode.container import open_video, reason
+
+# Codecs of which a packet is exactly one shown frame. (VP8's hidden frames are told by a bit: RFC 6386, 9.1.)
+_ONE_FRAME_A_PACKET = frozenset(
+    {"av1", "dnxhd", "ffv1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"},
+)
+_VP8_SHOW_FRAME = 0x10
+_PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: beyond them, a packet may be one field, half a frame
+_MISSING_S = 0.5  # seconds by which a container may announce more than it has: rounding, and what muxers add
+_MATROSKA_MISSING_S = 0.1  # of Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
+_FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither timestamps nor a rate
+_MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
+
+
+_Row = tuple[int | None, bool, bool, int]  # timestamp, keyframe, whole, place among the packets
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The shown frames of a video, in presentation order.
+
+    Of a file that is known to be cut off, frames that may be shown after a missing one are left out, since their index cannot
+    be known: those shown later than the last packet was due to be decoded.
+
+    Attributes
+    ----------
+    exact : bool
+        Whether every packet is one frame with a timestamp of its own. If not, the arrays are empty and frames can only be
+        counted while decoding.
+    pts : ndarray, (N,), int64
+        Presentation timestamps in units of the stream's time base, strictly rising.
+    keys : ndarray, (N,), bool
+        Whether the frame is coded without reference to others.
+    whole : ndarray, (N,), bool
+        False for packets that the container knows to be cut off.
+    positions : ndarray, (N,), int64
+        The frame's packet's place among all packets of the stream, which is decoding order.
+    count : int
+        Shown frames; the packets', if not exact.
+    start : Fraction, seconds
+        Where the file begins: what `time` counts from.
+    unit : Fraction, seconds
+        The stream's time base.
+    rate : Fraction, frames per second
+        The stream's average rate.
+    damage : str or None
+        What of the file is missing, or cannot be demuxed.
+    """
+
+    exact: bool
+    pts: NDArray[np.int64]
+    keys: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+    positions: NDArray[np.int64]
+    count: int
+    start: Fraction
+    unit: Fraction
+    rate: Fraction
+    damage: str | None
+
+    def index(self, pts: int | None) -> int | None:
+        """The index of the frame with a timestamp, None if there is none."""
+        if pts is None:
+            return None
+        at = int(np.searchsorted(self.pts, pts))
+        return at if at < len(self.pts) and self.pts[at] == pts else None
+
+    def times(self) -> NDArray[np.float64]:
+        """Presentation times, (N,), float64, seconds."""
+        return np.asarray(self.pts * float(self.unit) - float(self.start), np.float64)
+
+    def time(self, pts: int | None) -> float | None:
+        """Seconds from the beginning of the file, None without a timestamp."""
+        return None if pts is None else float(pts * self.unit - self.start)
+
+
+def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
+    """Read a file's packets once.
+
+    Raises
+    ------
+    VideoError, OSError
+        As `open_video`.
+    """
+    container, stream = open_video(path, max_pixels=max_pixels)
+    with container:
+        rows: list[_Row] = []
+        read, end, due, damage = 0, Fraction(0), None, None
+        try:
+            for packet in container.demux():
+                if packet.pts is not None:
+                    end = max(end, (packet.pts + (packet.duration or 0)) * packet.time_base)
+                if packet.stream_index != stream.index or not packet.size:
+                    continue
+                if not packet.is_discard and _shown(stream, packet):
+                    rows.append((packet.pts, packet.is_keyframe, not packet.is_corrupt, read))
+                due = packet.dts if due is None else max(due, packet.dts or due)
+                read += 1
+        except av.error.FFmpegError as error:
+            damage = f"reading stopped after {read} packets: {reason(error)}"
+        start = _start(container, stream)
+        if damage is None:
+            # Behind `due` a missing packet may have left a gap.
+            stamps = [row[0] for row in rows if row[0] is not None and due is not None and row[0] <= due]
+            damage = _missing(container, stream, read, start, end, stamps)
+        if damage is not None and due is not None:
+            rows = [row for row in rows if row[0] is None or row[0] <= due]
+        return _timeline(stream, rows, start, damage)
+
+
+def _timeline(stream: VideoStream, rows: list[_Row], start: Fraction, damage: str | None) -> Timeline:
+    stamps = [pts for pts, *_ in rows if pts is not None]
+    exact = (
+        stream.codec.canonical_name in _ONE_FRAME_A_PACKET
+        and stream.codec_context.field_order in _PROGRESSIVE_OR_UNKNOWN
+        and len(set(stamps)) == len(rows) > 0
+    )
+    known = sorted(rows, key=_by_stamp) if exact else []
+    return Timeline(
+        exact=exact,
+        pts=np.array([pts for pts, *_ in known], np.int64),
+        keys=np.array([key for _, key, _, _ in known], np.bool_),
+        whole=np.array([whole for _, _, whole, _ in known], np.bool_),
+        positions=np.array([position for *_, position in known], np.int64),
+        count=len(rows),
+        start=start,
+        unit=stream.time_base or Fraction(1),
+        rate=stream.average_rate or stream.guessed_rate or _FALLBACK_RATE,
+        damage=damage,
+    )
+
+
+def _by_stamp(row: _Row) -> int:
+    assert row[0] is not None  # an exact timeline has all timestamps
+    return row[0]
+
+
+def _shown(stream: VideoStream, packet: Packet[VideoStream]) -> bool:
+    return stream.codec.canonical_name != "vp8" or bool(bytes(packet)[0] & _VP8_SHOW_FRAME)
+
+
+def _start(container: av.container.InputContainer, stream: VideoStream) -> Fraction:
+    """The file's first time stamp; the stream's own, more exact value where both are the same."""
+    own = None if stream.start_time is None else stream.start_time * (stream.time_base or Fraction(1))
+    whole = None if container.start_time is None else container.start_time * _MICROSECONDS
+    if whole is None:
+        return own or Fraction(0)
+    return own if own is not None and abs(own - whole) <= 2 * _MICROSECONDS else whole
+
+
+def _missing(
+    container: av.container.InputContainer,
+    stream: VideoStream,
+    packets: int,
+    start: Fraction,
+    end: Fraction,
+    stamps: list[int],
+) -> str | None:
+    """What the container announces and does not hold.
+
+    Parameters
+    ----------
+    packets : int
+        Of the stream.
+    start, end : Fraction, seconds
+        The first time stamp of all streams, and the end of the packet that is shown last.
+    stamps : list of int
+        Timestamps of the stream's frames between which none is missing, in its time base.
+    """
+    if stream.frames > packets:
+        return f"the file announces {stream.frames} frames and holds {packets}: it is cut off or damaged"
+    announced = Fraction(0) if container.duration is None else container.duration * _MICROSECONDS
+    seconds, tolerated = end - start, _MISSING_S
+    if "matroska" in container.format.name:
+        seconds = max(end, seconds)  # its duration may count from 0
+        tolerated = min(tolerated, max(_MATROSKA_MISSING_S, 2 * _longest_frame(stream, stamps)))
+    if not stream.frames and announced - seconds > tolerated:
+        return f"the file announces {float(announced):.2f} s and holds {float(seconds):.2f} s: it is cut off or damaged"
+    return None
+
+
+def _longest_frame(stream: VideoStream, stamps: list[int]) -> float:
+    """Seconds for which a frame is shown at most, going by those that have another behind them; none of them: by the rate."""
+    known = sorted(stamps)
+    if len(known) < 2:
+        return float(1 / (stream.average_rate or stream.guessed_rate or _FALLBACK_RATE))
+    longest = max(after - before for before, after in pairwise(known))
+    return float(longest * (stream.time_base or Fraction(1)))

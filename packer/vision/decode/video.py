@@ -1,0 +1,140 @@
+"""The sampled frames of one video, streamed.
+
+Frames are numbered in presentation order. A frame's time is seconds from the beginning of the file, as players show it (the
+earliest timestamp of any of its streams is 0); a frame without a timestamp, or with one that does not
+follow the last frame's, is timed by the average rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.vision.decode.container import open_video
+from packer.vision.decode.errors import VideoError
+from packer.vision.decode.frame import RgbConverter
+from packer.vision.decode.limits import MAX_PIXELS
+from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.stream import Decoding
+from packer.vision.decode.timeline import scan
+
+__all__ = ["VideoFrame", "VideoReader", "read_frames"]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFrame:
+    """One frame.
+
+    Attributes
+    ----------
+    index : int
+        Its place in presentation order, from 0.
+    time : float, seconds
+        Its presentation time.
+    image : ndarray, (H, W, 3), uint8
+        RGB, upright, C-contiguous, the reader's own copy.
+    """
+
+    index: int
+    time: float
+    image: NDArray[np.uint8]
+
+
+class VideoReader:
+    """Iterates over the sampled frames of a video, once; memory does not grow with its length.
+
+    For one thread at a time. Not picklable. Use it as a context manager, or call `close`.
+
+    Parameters
+    ----------
+    path : str or path-like
+    sampling : Sampling
+    max_pixels : int
+        Largest width times height of a frame.
+    threads : int
+        Of the decoder; more than one decodes that many frames at a time (not in MPEG transport and program streams). The
+        frames are the same, unless some in the middle of the file are damaged: libavcodec may then tell of a damaged frame
+        too late, so only one thread gives the same frames every time.
+
+    Attributes
+    ----------
+    frames_seen : int
+        How many frames the file holds, as far as is known by now.
+    frames_read : int
+        How many frames were handed out.
+    damage : str or None
+        Why the frames are not all that the sampling asked for, or the file is not all that it announces; complete once the
+        iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and what was decoded
+        after them up to the next keyframe.
+
+    Raises
+    ------
+    VideoError
+        On construction if the file cannot be opened or holds no video; at the end of the iteration if no frame was handed out.
+    OSError
+        On construction, if the file cannot be read at all.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"expected at least one thread, found {threads}")
+        self._timeline = scan(path, max_pixels=max_pixels)
+        if not self._timeline.count:
+            raise VideoError(
+                f"expected at least one frame, found none: {self._timeline.damage or 'the stream is empty'}"
+            )
+        self._container, stream = open_video(path, max_pixels=max_pixels, threads=threads)
+        self._decoding = Decoding(self._container, stream, self._timeline, sampling)
+        self._to_rgb = RgbConverter(max_pixels)
+        self.frames_seen = self._timeline.count
+        self.frames_read = 0
+
+    @property
+    def damage(self) -> str | None:
+        """What was missing or damaged so far, None if nothing."""
+        found = [self._timeline.damage] if self._timeline.damage else []
+        return "; ".join(found + self._decoding.problems) or None
+
+    @property
+    def sampled(self) -> tuple[int, ...] | None:
+        """Indices of the frames that the sampling asks for; None where they are known only once they are decoded."""
+        return self._decoding.sampled()
+
+    def __enter__(self) -> VideoReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the decoder and the file. May be called twice."""
+        self._container.close()
+
+    def stop(self) -> None:
+        """Let the iteration end soon, with any frames or none. Any thread may call it."""
+        self._decoding.stop()
+
+    def __iter__(self) -> Iterator[VideoFrame]:
+        for index, time, frame in self._decoding.frames():
+            image = self._to_rgb(frame)
+            self.frames_read += 1
+            yield VideoFrame(index, time, image)
+        if not self.frames_read:
+            raise VideoError(f"expected at least one frame, found none that is whole: {self.damage or 'no keyframe'}")
+
+
+def read_frames(
+    path: str | PathLike[str], sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
+) -> Iterator[VideoFrame]:
+    """The frames of a `VideoReader`, which is closed at the end. Damage is not told."""
+    with VideoReader(path, sampling, max_pixels=max_pixels, threads=threads) as reader:
+        yield from reader

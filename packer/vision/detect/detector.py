@@ -1,0 +1,283 @@
+"""The MTCNN detector: a pyramid for P-net, then R-net and O-net on what it proposes."""
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.vision.detect.boxes import crop_windows, lattice_nms, min_nms, nms, regress, square
+from packer.vision.detect.detections import Detections
+from packer.vision.detect.networks import build_networks
+from packer.vision.detect.runtime import Frame, make_runtime, resolve_runtime
+from packer.vision.detect.weights import load_weights
+
+__all__ = ["Detector"]
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+_CELL, _STRIDE = 12, 2  # side of a P-net cell's box and step between cells, pixels of the level
+_LEVEL_IOU, _MERGE_IOU = 0.5, 0.7  # facenet-pytorch models/utils/detect_face.py
+
+
+class Detector:
+    """Finds faces in RGB pictures, as ``facenet_pytorch.MTCNN(keep_all=True).detect(landmarks=True)`` does.
+
+    Parameters
+    ----------
+    runtime : {"auto", "openvino", "torch"}
+        The library that runs the networks. "auto" is OpenVINO on the CPU where it is installed, else torch.
+    min_face : float
+        Side of the smallest face to look for, pixels, at least 1: it sets the finest level of the pyramid and all that follow.
+    thresholds : tuple of three floats in (0, 1)
+        Least face probability after P-, R- and O-net.
+    factor : float
+        Ratio of one pyramid level to the next, in (0, 1).
+    device : str
+        ``"cpu"``, or for torch ``"cuda"``, ``"cuda:1"`` ...
+    threads : int
+        Math threads. For torch they are set for the whole process.
+    skip_levels : int
+        Finest pyramid levels to leave out; the others stay as they are (see ``dataset``).
+    precision : {"float32", "bfloat16"}
+        bfloat16 only in OpenVINO: faster, but it finds slightly other boxes.
+    screen : bool
+        Let P-net and R-net look in bfloat16 first, and in float32 only where these come near to passing: the same faces, sooner. Only in
+        OpenVINO, on processors that have bfloat16; elsewhere it does nothing.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    ModuleNotFoundError
+        If the runtime's library or facenet-pytorch, whose weights are used, is not installed.
+
+    Notes
+    -----
+    A frame's result is a function of the frame and the detector's settings (same library versions, same kind of processor): nothing is
+    shared between the frames of a batch. Not safe across threads, fork or pickle: make one per process.
+    """
+
+    def __init__(
+        self,
+        runtime: str = "auto",
+        min_face: float = 20,
+        thresholds: tuple[float, float, float] = (0.6, 0.7, 0.7),
+        factor: float = 0.709,
+        device: str = "cpu",
+        threads: int = 1,
+        *,
+        skip_levels: int = 0,
+        precision: str = "float32",
+        screen: bool = True,
+    ) -> None:
+        _check_settings(min_face, thresholds, factor, threads, skip_levels)
+        name = resolve_runtime(runtime, device)
+        weights = load_weights()
+        self._runtime = make_runtime(
+            name,
+            build_networks(weights.nets),
+            device=device,
+            threads=threads,
+            precision=precision,
+            screen=screen,
+        )
+        self._min_face = min_face
+        self._thresholds = thresholds
+        self._factor = factor
+        self._skip_levels = skip_levels
+        self._description = {
+            "detector": "mtcnn",
+            "weights": weights.source,
+            "weights_sha256": weights.digest,
+            "min_face": float(min_face),
+            "skip_levels": skip_levels,
+            "thresholds": [float(threshold) for threshold in thresholds],
+            "factor": float(factor),
+            "threads": threads,
+        } | self._runtime.describe()
+
+    @classmethod
+    def dataset(cls, min_face: float = 40, **options: Any) -> "Detector":
+        """Make a detector that looks for faces of a wanted size and no smaller: many times faster.
+
+        The pyramid is that of the default settings, from 20-pixel faces on, less its finest levels: it starts at the largest 20 /
+        factor**k that is at most sqrt(2) * ``min_face``. So the remaining levels, and with them the boxes, are those of the full detector.
+
+        Parameters
+        ----------
+        min_face : float
+            Side of the smallest wanted face, pixels. Smaller ones may be found too.
+        **options
+            As for ``Detector``, but for ``skip_levels``.
+        """
+        factor = options.get("factor", 0.709)
+        _check_settings(min_face, (0.6, 0.7, 0.7), factor, 1, 0)
+        finest = max(math.sqrt(2) * min_face / 20, 1)
+        return cls(min_face=20, skip_levels=math.floor(math.log(finest) / -math.log(factor)), **options)
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that decides the boxes, as JSON values."""
+        return dict(self._description)
+
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """Return memory for a frame, (height, width, 3) uint8, not set, from which it is uploaded as fast as can be."""
+        return self._runtime.new_frame(height, width)
+
+    def detect(self, frames: npt.NDArray[np.uint8] | Iterable[npt.NDArray[np.uint8]]) -> Detections:
+        """Find the faces in each frame.
+
+        Parameters
+        ----------
+        frames : ndarray, (B, H, W, 3), uint8, or iterable of ndarray, (H, W, 3), uint8
+            RGB. Frames of an iterable may differ in size. A frame under 12 pixels wide or high (in dataset mode under the finest level's
+            face) holds no face.
+
+        Returns
+        -------
+        Detections
+            ``offsets`` has one entry more than there are frames.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a frame has another dtype or shape.
+        """
+        if isinstance(frames, np.ndarray) and frames.ndim != 4:
+            raise ValueError(
+                f"expected frames as an array (B, H, W, 3) or a sequence of (H, W, 3), found one array of shape {frames.shape}"
+                + ("; pass [frame] for a single picture" if frames.ndim == 3 else "")
+            )
+        return Detections.concatenate([self._detect(_check_frame(i, frame)) for i, frame in enumerate(frames)])
+
+    def _detect(self, image: npt.NDArray[np.uint8]) -> Detections:
+        height, width = image.shape[:2]
+        scales = self._scales(height, width)
+        boxes = np.empty((0, 4), np.float32)
+        scores = np.empty(0, np.float32)
+        points = np.empty((0, 5, 2), np.float32)
+        if scales:
+            frame = self._runtime.open(image)
+            boxes = self._propose(frame, height, width, scales)
+            boxes, scores, values = self._refine("rnet", frame, boxes, height, width)
+            keep = nms(boxes, scores, _MERGE_IOU)
+            boxes = square(regress(boxes[keep], values[keep, :4], inclusive=1))
+            boxes, scores, values = self._refine("onet", frame, boxes, height, width)
+            points = _points(boxes, values[:, 4:14])
+            boxes = regress(boxes, values[:, :4], inclusive=1)
+            keep = min_nms(boxes, scores, _MERGE_IOU)
+            boxes, scores, points = boxes[keep], scores[keep], points[keep]
+            order = np.argsort(-(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), kind="stable")
+            boxes, scores, points = boxes[order], scores[order], points[order]
+        return Detections(boxes, scores, points, np.array([0, len(boxes)], np.int64))
+
+    def _scales(self, height: int, width: int) -> list[float]:
+        """Scale of each pyramid level, by the reference's arithmetic."""
+        scale = _CELL / self._min_face
+        side = min(height, width) * scale
+        scales = []
+        while side >= _CELL:
+            scales.append(scale)
+            scale *= self._factor
+            side *= self._factor
+        return scales[self._skip_levels :]
+
+    def _propose(self, frame: Frame, height: int, width: int, scales: list[float]) -> FloatArray:
+        """Boxes (n, 4) that P-net proposes, best first, squared."""
+        min_logit = _logit(self._thresholds[0])
+        lattice, columns, corners, values = [], [], [], []
+        first_row = 0
+        for scale in scales:
+            rows = int(height * scale + 1)
+            y, x, outputs = frame.propose(rows, int(width * scale + 1), min_logit)
+            cells = np.stack([x, y], axis=1).astype(np.float32) * np.float32(_STRIDE) + np.float32(1)
+            ends = np.concatenate([cells, cells + np.float32(_CELL - 1)], axis=1)
+            corners.append(np.floor(ends / np.float32(scale)))
+            lattice.append(y + first_row)  # the levels one below the other, out of each other's reach
+            columns.append(x)
+            values.append(outputs)
+            first_row += rows
+        boxes, outputs = np.concatenate(corners), np.concatenate(values)
+        scores = _sigmoid(outputs[:, 4])
+        keep = lattice_nms(np.concatenate(lattice), np.concatenate(columns), boxes, scores, _LEVEL_IOU)
+        if _levels_may_overlap(scales):
+            keep = keep[nms(boxes[keep], scores[keep], _MERGE_IOU)]
+        return square(regress(boxes[keep], outputs[keep, :4], inclusive=0))
+
+    def _refine(
+        self, net: str, frame: Frame, boxes: FloatArray, height: int, width: int
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Boxes that a net passes, with their scores and the net's outputs."""
+        windows, valid = crop_windows(boxes, width, height)
+        threshold = self._thresholds[1 if net == "rnet" else 2]
+        values = frame.refine(net, windows[valid], _logit(threshold))
+        scores = _sigmoid(values[:, -1])
+        passed = scores > np.float32(threshold)
+        return boxes[valid][passed], scores[passed], values[passed]
+
+
+def _levels_may_overlap(scales: list[float]) -> bool:
+    """Tell whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
+
+    A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more than
+    the ratio of their areas. At the default factor that is 0.5, and a bit more for the smallest.
+    """
+    sides = [(_CELL - 1) / scale for scale in scales]
+    return any(((fine + 1) / max(coarse - 1, 1e-9)) ** 2 > _MERGE_IOU for fine, coarse in itertools.pairwise(sides))
+
+
+def _points(boxes: FloatArray, values: FloatArray) -> FloatArray:
+    """Five points (n, 5, 2) in frame pixels from O-net's fractions: five x, then five y."""
+    width, height = boxes[:, 2:3] - boxes[:, 0:1] + np.float32(1), boxes[:, 3:4] - boxes[:, 1:2] + np.float32(1)
+    x = width * values[:, :5] + boxes[:, 0:1] - np.float32(1)
+    y = height * values[:, 5:] + boxes[:, 1:2] - np.float32(1)
+    return np.stack([x, y], axis=2)
+
+
+def _logit(probability: float) -> float:
+    return math.log(probability / (1 - probability))
+
+
+def _sigmoid(logits: FloatArray) -> FloatArray:
+    """Probability of a face; the second value of the softmax over the reference's two logits."""
+    with np.errstate(over="ignore"):  # exp(-x) may become inf, whose sigmoid is 0
+        return np.float32(1) / (np.float32(1) + np.exp(-logits))
+
+
+def _check_settings(
+    min_face: float, thresholds: tuple[float, float, float], factor: float, threads: int, skip_levels: int
+) -> None:
+    problems = []
+    if not 1 <= min_face < math.inf:
+        problems.append(f"expected min_face of at least 1 pixel, found {min_face!r}")
+    if len(thresholds) != 3 or not all(0 < threshold < 1 for threshold in thresholds):
+        problems.append(f"expected three thresholds in (0, 1), found {thresholds!r}")
+    if not 0 < factor < 1:
+        problems.append(f"expected a factor in (0, 1), found {factor!r}")
+    if threads < 1:
+        problems.append(f"expected at least one thread, found {threads!r}")
+    if skip_levels < 0:
+        problems.append(f"expected skip_levels of at least 0, found {skip_levels!r}")
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def _check_frame(index: int, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the frame, C-contiguous, or say what is wrong with it."""
+    where = f"frame {index}: expected an RGB picture as an array (H, W, 3) of uint8"
+    if not isinstance(frame, np.ndarray):
+        raise TypeError(
+            f"{where}, found {type(frame).__name__}; use np.asarray(picture.convert('RGB')) for Pillow pictures"
+        )
+    if frame.dtype != np.uint8:
+        raise TypeError(f"{where}, found dtype {frame.dtype}; scale to [0, 255] and convert")
+    if frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 1):
+        raise ValueError(f"{where}, found a grey one of shape {frame.shape}; repeat it three times along the last axis")
+    if frame.ndim == 3 and frame.shape[2] != 3 and frame.shape[0] == 3:
+        raise ValueError(f"{where}, found shape {frame.shape}, colours first; use frame.transpose(1, 2, 0)")
+    if frame.ndim != 3 or frame.shape[2] != 3:
+        raise ValueError(f"{where}, found shape {frame.shape}")
+    return np.ascontiguousarray(frame)

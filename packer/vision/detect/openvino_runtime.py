@@ -1,0 +1,129 @@
+"""The networks in OpenVINO, on the CPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.vision.detect.cpu import CpuFrame
+from packer.vision.detect.networks import CELLS, CROP_SIZES, Layer, Pool
+from packer.vision.openvino import core, has_bfloat16, openvino, ops
+
+__all__ = ["OpenVINORuntime"]
+
+FloatArray = npt.NDArray[np.float32]
+
+# compiled layers kept per network, for the input shapes seen last; by default 5000, which grew a process by 3 MB for each new picture size
+_CACHED_SHAPES = 128
+_PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+_INPUTS = {
+    "pnet": [-1, 3, -1, -1],
+    "cells": [CELLS, 3, 12, 12],
+    "rnet": [-1, 3, CROP_SIZES["rnet"], CROP_SIZES["rnet"]],
+    "onet": [-1, 3, CROP_SIZES["onet"], CROP_SIZES["onet"]],
+}
+_SCREENED = ("pnet", "rnet")  # O-net passes most of what it sees
+
+
+class OpenVINORuntime:
+    """Runs the networks in OpenVINO; fulfils ``packer.vision.detect.runtime.Runtime``.
+
+    Parameters
+    ----------
+    networks : mapping of str to sequence of Layer
+        From ``build_networks``.
+    device : str
+        Only ``"cpu"``.
+    threads : int
+    precision : {"float32", "bfloat16"}
+        ``"bfloat16"`` is faster on processors that have it, and finds slightly other boxes.
+    screen : bool
+        Whether P-net and R-net run in bfloat16 first, and in float32 only on what these come near to passing
+        (`packer.vision.detect.cpu.CpuFrame`). Does nothing on processors without bfloat16.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, tuple[Layer, ...]],
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+        precision: str = "float32",
+        screen: bool = True,
+    ) -> None:
+        if device != "cpu":
+            raise ValueError(
+                f"runtime 'openvino' runs on device 'cpu', found {device!r}; use runtime='torch' for {device!r}"
+            )
+        if precision not in _PRECISIONS:
+            raise ValueError(f"runtime 'openvino' knows the precisions {sorted(_PRECISIONS)}, found {precision!r}")
+        self._precision = precision
+        self._requests = _compile(networks, precision, threads)
+        self._screens: dict[str, Any] | None = None
+        if screen and precision == "float32" and has_bfloat16():
+            self._screens = _compile({name: networks[name] for name in _SCREENED}, "bfloat16", threads)
+            self._requests |= _compile({"cells": networks["pnet"]}, precision, threads)
+
+    def open(self, image: npt.NDArray[np.uint8]) -> CpuFrame:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        return CpuFrame(image, self._run, None if self._screens is None else self._run_coarsely)
+
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        return np.empty((height, width, 3), np.uint8)
+
+    def describe(self) -> dict[str, str]:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        precision = self._precision if self._screens is None else f"{self._precision}, screened in bfloat16"
+        return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": precision}
+
+    def _run(self, net: str, pixels: FloatArray) -> FloatArray:
+        return _infer(self._requests[net], pixels)
+
+    def _run_coarsely(self, net: str, pixels: FloatArray) -> FloatArray:
+        assert self._screens is not None
+        return _infer(self._screens[net], pixels)
+
+
+def _compile(networks: Mapping[str, tuple[Layer, ...]], precision: str, threads: int) -> dict[str, Any]:
+    """An inference request for each network."""
+    config = {
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],  # the default may be bf16, which is not exact
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,  # pinned, two worker processes sit on one core
+        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
+    }
+    return {
+        name: core().compile_model(_model(name, layers), "CPU", config).create_infer_request()
+        for name, layers in networks.items()
+    }
+
+
+def _infer(request: Any, pixels: FloatArray) -> FloatArray:
+    request.set_input_tensor(openvino.Tensor(pixels, shared_memory=True))
+    request.infer()
+    result: FloatArray = request.get_output_tensor().data
+    return result
+
+
+def _model(name: str, layers: tuple[Layer, ...]) -> Any:
+    pixels = ops.parameter(_INPUTS[name], np.float32, name="pixels")
+    node = pixels
+    for layer in layers:
+        if isinstance(layer, Pool):
+            pads = [0, 0]
+            node = ops.max_pool(node, [layer.stride] * 2, [1, 1], pads, pads, [layer.size] * 2, "ceil").output(0)
+            continue
+        if layer.weight.ndim == 4:
+            node = ops.convolution(node, ops.constant(layer.weight), [1, 1], [0, 0], [0, 0], [1, 1])
+            node = ops.add(node, ops.constant(layer.bias.reshape(1, -1, 1, 1)))
+        else:
+            node = ops.reshape(node, ops.constant(np.array([0, layer.weight.shape[1]])), special_zero=True)
+            node = ops.matmul(node, ops.constant(layer.weight), transpose_a=False, transpose_b=True)
+            node = ops.add(node, ops.constant(layer.bias.reshape(1, -1)))
+        if layer.slope is not None:
+            node = ops.prelu(node, ops.constant(layer.slope))
+    return openvino.Model([node], [pixels], name)

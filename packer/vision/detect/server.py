@@ -1,0 +1,170 @@
+"""One detector for many workers: requests are received side by side, and detected one after another, each by itself."""
+
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.vision.detect.channel import Channel, ChannelError
+from packer.vision.detect.detections import Detections, FaceDetector
+from shardspec.plurals import counted
+
+__all__ = ["DetectorServer", "ServedDetector"]
+
+Frame = npt.NDArray[np.uint8]
+
+WAITING_BYTES = 256 * 10**6
+"""Frames that are received or wait: ten requests of four 1080p frames. One request alone may be larger."""
+
+_PROBE_SIDE = 512
+_CHANNELS = 3
+
+
+class ServedDetector(FaceDetector, Protocol):
+    """A detector that also says into which memory its frames are best received."""
+
+    def new_frame(self, height: int, width: int) -> Frame:
+        """Memory for a frame, (height, width, 3) uint8, not set."""
+        ...
+
+
+@dataclass(eq=False)
+class _Request:
+    """Frames of one worker, and what became of them."""
+
+    worker: int
+    frames: list[Frame]
+    found: Detections | None = None
+    error: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class DetectorServer:
+    """Takes requests from any number of connections.
+
+    A request is detected by itself, so its result does not depend on what other workers ask for or when. While one is detected, those of
+    other workers are received, into at most `WAITING_BYTES`; a worker has no more than one under way.
+
+    Parameters
+    ----------
+    announce : callable
+        Told, in any thread, what a worker's request has come to, whose worker it is, and its number of frames: ``"waits"`` once the worker has
+        asked, ``"busy"`` when it is detected from now on, ``"over"`` when it was detected or refused.
+    limit_s : float
+        Seconds that a worker may leave a message of its unfinished.
+    """
+
+    def __init__(self, announce: Callable[[str, int, int], None], limit_s: float) -> None:
+        self._announce = announce
+        self._limit_s = limit_s
+        self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._room = _Room(WAITING_BYTES)
+        self._detector: ServedDetector | None = None
+        self._loaded = threading.Event()
+
+    def attach(self, sock: socket.socket, worker: int) -> None:
+        """Serve a worker from now on, until its connection ends."""
+        channel = Channel(sock, f"worker {worker}", self._limit_s)
+        threading.Thread(target=self._receive_all, args=(channel, worker), daemon=True).start()
+
+    def run(self, detector: ServedDetector) -> NoReturn:
+        """Detect what is asked for, in this thread, for ever.
+
+        Raises
+        ------
+        Exception
+            What the detector raised, if from then on it does not even take an empty frame (a GPU after an illegal access): a process that
+            is no good must end.
+        """
+        self._detector = detector
+        self._loaded.set()
+        while True:
+            self._detect(detector, self._requests.get())
+
+    def _detect(self, detector: ServedDetector, request: _Request) -> None:
+        count = len(request.frames)
+        self._announce("busy", request.worker, count)
+        try:
+            request.found = detector.detect(request.frames)
+        except Exception as error:
+            detector.detect([np.zeros((_PROBE_SIDE, _PROBE_SIDE, _CHANNELS), np.uint8)])
+            request.error = f"{type(error).__name__}: {error}"
+        request.frames.clear()
+        self._announce("over", request.worker, count)
+        request.done.set()
+
+    def _receive_all(self, channel: Channel, worker: int) -> None:
+        try:
+            while (header := channel.receive("the rest of a request", idle=True)) is not None:
+                self._receive(channel, worker, [(int(height), int(width)) for height, width in header["frames"]])
+        except ChannelError as error:
+            print(f"connection closed: {error}", file=sys.stderr, flush=True)
+        finally:
+            channel.close()
+
+    def _receive(self, channel: Channel, worker: int, shapes: list[tuple[int, int]]) -> None:
+        self._loaded.wait()  # the build gives no worker anything to do before
+        assert self._detector is not None
+        self._announce("waits", worker, len(shapes))
+        with self._room.taken(sum(height * width * _CHANNELS for height, width in shapes)):
+            try:
+                frames = [_new_frame(self._detector, *shape) for shape in shapes]
+            except MemoryError as error:
+                self._announce("over", worker, len(shapes))
+                channel.send(
+                    {"error": f"no memory for {counted(len(shapes), 'frame')}: {type(error).__name__}: {error}"}
+                )
+                return
+            channel.send({"room": True})
+            for frame in frames:
+                channel.receive_into(frame, "frames")
+            request = _Request(worker, frames)
+            del frames
+            self._requests.put(request)
+            request.done.wait()
+        if request.found is None:
+            channel.send({"error": request.error})
+            return
+        found = request.found
+        faces = np.diff(found.offsets).tolist()
+        channel.send({"faces": faces}, *map(np.ascontiguousarray, (found.boxes, found.scores, found.points)))
+
+
+def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
+    """Memory of the detector's own for a frame, or any: its own is but faster, and may be short for what other workers hold."""
+    try:
+        return detector.new_frame(height, width)
+    except (MemoryError, RuntimeError):
+        return np.empty((height, width, _CHANNELS), np.uint8)
+
+
+class _Room:
+    """A number of bytes. Whoever is first to wait for some is not overtaken by a smaller wish; among those behind there is no order."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Hold so many bytes; more than all there are count as all."""
+        size = min(size, self._limit)
+        with self._turn, self._changed:  # one waits here, the others for their turn: a large request is not overtaken
+            while self._used + size > self._limit:
+                self._changed.wait()
+            self._used += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size
+                self._changed.notify()

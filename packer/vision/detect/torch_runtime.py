@@ -1,0 +1,207 @@
+"""The networks in torch: on the CPU with channels last, or on a GPU."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from packer.vision.detect.cpu import CpuFrame
+from packer.vision.detect.networks import Dense, Layer, Pool
+from packer.vision.detect.runtime import Frame
+from packer.vision.detect.torch_frame import TorchFrame
+
+__all__ = ["TorchRuntime"]
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+_VECTOR = 16  # float32 numbers in a vector of AVX-512
+_MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU, in bands, so that the device's memory is bounded
+
+
+def check_device(device: str) -> None:
+    """Try a device before a job is planned for it.
+
+    Raises
+    ------
+    ValueError
+        torch does not know it, or cannot use it here.
+    """
+    try:
+        chosen = torch.device(device)
+        # A GPU is counted, not tried: the trial's context would stay in this process, and some GPUs take one process only.
+        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+            torch.zeros(1, device=chosen)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: expected cpu, or a device that torch can use here, found {device!r} ({reason})"
+        ) from error
+
+
+class TorchRuntime:
+    """Runs the networks in torch; fulfils ``packer.vision.detect.runtime.Runtime``.
+
+    Parameters
+    ----------
+    networks : mapping of str to sequence of Layer
+        From ``build_networks``.
+    device : str
+        What ``torch.device`` takes.
+    threads : int
+        Set by ``torch.set_num_threads``, so for the whole process.
+    precision : {"float32"}
+    screen : bool
+        Does nothing here.
+    sample_on_device : bool, optional
+        Whether levels and crops are made on the device too; by default on any but the CPU, where OpenCV and numpy are faster.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, tuple[Layer, ...]],
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+        precision: str = "float32",
+        screen: bool = False,
+        sample_on_device: bool | None = None,
+    ) -> None:
+        if precision != "float32":
+            raise ValueError(
+                f"runtime 'torch' runs in precision 'float32', found {precision!r}; use runtime='openvino'"
+            )
+        torch.set_num_threads(threads)
+        self._device = torch.device(device)
+        self._sample_on_device = self._device.type != "cpu" if sample_on_device is None else sample_on_device
+        self._nets = {name: _module(_pad_channels(layers)).to(self._device) for name, layers in networks.items()}
+
+    def open(self, image: npt.NDArray[np.uint8]) -> Frame:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
+            in_pieces = partial(CpuFrame, image, self._run_arrays)
+            return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
+        return CpuFrame(image, self._run_arrays)
+
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """See ``packer.vision.detect.runtime.Runtime``. For a GPU it is pinned, so that an upload takes no second copy and no wait."""
+        pinned = self._device.type == "cuda"
+        frame: npt.NDArray[np.uint8] = torch.empty((height, width, 3), dtype=torch.uint8, pin_memory=pinned).numpy()
+        return frame
+
+    def describe(self) -> dict[str, str]:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
+        return {"runtime": f"torch {torch.__version__}", "device": name, "precision": "float32"}
+
+    def _run(self, net: str, pixels: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), _exact():
+            outputs: torch.Tensor = self._nets[net](pixels.contiguous(memory_format=torch.channels_last))
+        return outputs
+
+    def _run_arrays(self, net: str, pixels: FloatArray) -> FloatArray:
+        outputs: FloatArray = self._run(net, torch.from_numpy(pixels).to(self._device)).contiguous().cpu().numpy()
+        return outputs
+
+
+class _RetriedFrame:
+    """A picture on the device, and from the first call on for which the device's memory is too small, in pieces.
+
+    Each call's result is a function of the picture, so that a call can be made again. Fulfils ``packer.vision.detect.runtime.Frame``.
+    """
+
+    def __init__(self, whole: Callable[[], Frame], in_pieces: Callable[[], Frame]) -> None:
+        self._in_pieces: Callable[[], Frame] | None = in_pieces
+        self._make: Callable[[], Frame] | None = whole
+        self._frame: Frame | None = None
+
+    def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
+        """See ``packer.vision.detect.runtime.Frame``."""
+        return self._call(lambda frame: frame.propose(height, width, min_logit))
+
+    def refine(self, net: str, windows: IntArray, min_logit: float) -> FloatArray:
+        """See ``packer.vision.detect.runtime.Frame``."""
+        return self._call(lambda frame: frame.refine(net, windows, min_logit))
+
+    def _call(self, call: Callable[[Frame], T]) -> T:
+        try:
+            return call(self._opened())
+        except torch.OutOfMemoryError:
+            if self._in_pieces is None:
+                raise
+        # Behind the handler, whose exception keeps alive what the call had made on the device.
+        self._frame, self._make, self._in_pieces = None, self._in_pieces, None
+        torch.cuda.empty_cache()
+        return call(self._opened())
+
+    def _opened(self) -> Frame:
+        if self._frame is None:
+            assert self._make is not None
+            self._frame = self._make()
+        return self._frame
+
+
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Have cuDNN and cuBLAS calculate in float32: recent GPUs may round to TF32, which moves boxes."""
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        # enabled: left out, it is False, and convolutions run without cuDNN.
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        if before != "highest":
+            torch.set_float32_matmul_precision(before)
+
+
+def _pad_channels(layers: tuple[Layer, ...]) -> list[Layer]:
+    """Give convolutions that end in 10 or 28 channels 16 or 32, the new ones zero.
+
+    Torch's channels-last pooling and PReLU work on whole vectors of channels and are several times slower on rests of them.
+    """
+    padded: list[Layer] = []
+    extra = 0  # channels that the layer before has got
+    for layer in layers:
+        if isinstance(layer, Dense) and layer.weight.ndim == 4:
+            more = -len(layer.weight) % _VECTOR if layer.slope is not None else 0
+            slope = None if layer.slope is None else np.pad(layer.slope, (0, more))
+            layer = Dense(
+                np.pad(layer.weight, ((0, more), (0, extra), (0, 0), (0, 0))), np.pad(layer.bias, (0, more)), slope
+            )
+            extra = more
+        padded.append(layer)
+    return padded
+
+
+def _module(layers: list[Layer]) -> nn.Module:
+    modules: list[nn.Module] = []
+    flat = False
+    for layer in layers:
+        if isinstance(layer, Pool):
+            modules.append(nn.MaxPool2d(layer.size, layer.stride, ceil_mode=True))
+            continue
+        weight = torch.from_numpy(layer.weight)
+        module: nn.Conv2d | nn.Linear
+        if weight.ndim == 4:
+            module = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2])
+        else:
+            if not flat:
+                modules.append(nn.Flatten())
+            flat = True
+            module = nn.Linear(weight.shape[1], weight.shape[0])
+        module.weight, module.bias = (nn.Parameter(weight), nn.Parameter(torch.from_numpy(layer.bias)))
+        modules.append(module)
+        if layer.slope is not None:
+            slopes = nn.PReLU(len(layer.slope))
+            slopes.weight = nn.Parameter(torch.from_numpy(layer.slope))
+            modules.append(slopes)
+    network = nn.Sequential(*modules).eval().requires_grad_(False)
+    return network.to(memory_format=torch.channels_last)

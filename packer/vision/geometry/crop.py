@@ -1,0 +1,162 @@
+"""The face crop: a square around the detector's box, and the 2x3 matrix that maps the frame onto it.
+
+A square whose side is the longer side of the box times (1 + 2 * margin), centred on the box, black outside the frame, resized
+to ``size``. A square that is to shrink is moved to whole pixels of the frame first, by at most half a pixel in corner and side
+(an exact mean of areas is then ten times cheaper, and a crop that is not scaled keeps its pixels); one that is enlarged stays
+where it is, since there half a pixel of the frame shows. The matrix is always that of the square really cut.
+"""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packer.vision.geometry.affine import check_frame, check_matrix
+from packer.vision.geometry.bilinear import MAX_SIDE, bilinear
+
+_MAX_INT32_PIXELS = (2**31 - 1) // 255  # a patch of more pixels could overflow an int32 integral image
+# How far from a whole pixel a corner may lie to count as one. Corners come back from a matrix in float32: with crops up to
+# 1024 pixels and frames up to 32768 they move by less than 1/256 pixel.
+_WHOLE = 1 / 256
+_MOST_BLACK = 4  # pixels of a square for each that the frame has of it, beyond which they are not all made
+_FARTHEST = 2.0**31  # pixels; beyond it no frame reaches, and float32 leaves nothing of a position
+
+
+def crop_matrix(box: ArrayLike, margin: float, size: int) -> NDArray[np.float64]:
+    """Map the frame onto the square crop around a box.
+
+    Parameters
+    ----------
+    box : array_like, (4,)
+        Left, top, right, bottom in frame pixels; it may reach beyond the frame.
+    margin : float, > -0.5
+        What is added on each side, as a share of the box's longer side (0.3: the crop is 1.6 times as wide).
+    size : int, pixels
+        Side of the crop.
+
+    Returns
+    -------
+    ndarray, (2, 3), float64
+        Frame to crop: ``[[k, 0, -k * left], [0, k, -k * top]]``. Every value is exact in float32, so that the matrix stored
+        as float32 is the one by which the crop was cut.
+
+    Raises
+    ------
+    ValueError
+        For a box that is not finite or has no area, a margin that leaves nothing, or a size below 1.
+    """
+    left, top, right, bottom = (float(edge) for edge in np.asarray(box, np.float64).reshape(4))
+    if not max(abs(left), abs(top), abs(right), abs(bottom)) <= _FARTHEST or right <= left or bottom <= top:
+        raise ValueError(f"expected a box (left, top, right, bottom) with an area, found {(left, top, right, bottom)}")
+    if not (math.isfinite(margin) and margin > -0.5):
+        raise ValueError(f"expected a margin above -0.5, found {margin}")
+    _check_size(size)
+    side = max(right - left, bottom - top) * (1 + 2 * margin)
+    if not _WHOLE < side < _FARTHEST:
+        raise ValueError(f"expected a square between {_WHOLE} and {_FARTHEST} pixels wide, found {side}")
+    corner_x: float
+    corner_y: float
+    if side >= size:
+        side = float(math.floor(side + 0.5))
+        corner_x, corner_y = math.floor((left + right - side + 1) / 2), math.floor((top + bottom - side + 1) / 2)
+    else:
+        corner_x, corner_y = (left + right - side) / 2, (top + bottom - side) / 2
+    scale = size / side
+    matrix = np.array([[scale, 0, -scale * corner_x], [0, scale, -scale * corner_y]], np.float32)
+    return matrix.astype(np.float64)
+
+
+def cut(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+    """Cut the square that an upright matrix maps onto (0, 0, size, size).
+
+    Shrinking, a crop pixel is the mean of the area that it covers, fractions of pixels included; enlarging, the bilinear value
+    at its centre. Either is within one level of the exact value. What lies outside the frame counts as black.
+
+    Parameters
+    ----------
+    frame : ndarray, (H, W, 3), uint8
+    matrix : array_like, (2, 3)
+        Frame to crop, without rotation and with one positive scale, as from `crop_matrix`. Any other square than those of
+        `crop_matrix` is cut as exactly, only more slowly when it shrinks.
+    size : int, pixels
+
+    Returns
+    -------
+    ndarray, (size, size, 3), uint8, C-contiguous
+
+    Raises
+    ------
+    ValueError
+        For another kind of frame or matrix.
+    """
+    check_frame(frame)
+    affine = check_matrix(matrix)
+    (scale, skew, shift_x), (skew_y, scale_y, shift_y) = affine.tolist()
+    if skew != 0 or skew_y != 0 or scale != scale_y or scale <= 0:
+        raise ValueError(
+            f"expected a matrix with one positive scale and no rotation (see warp), found {affine.tolist()}"
+        )
+    _check_size(size)
+    if scale > 1:
+        return bilinear(frame, affine, size)
+    left, top, side = -shift_x / scale, -shift_y / scale, size / scale
+    whole = [round(value) for value in (left, top, side)]
+    if max(abs(left - whole[0]), abs(top - whole[1]), abs(side - whole[2])) < _WHOLE:
+        across, down = _visible(whole[0], whole[2], frame.shape[1]), _visible(whole[1], whole[2], frame.shape[0])
+        if whole[2] ** 2 <= _MOST_BLACK * across * down:
+            return _cut_whole(frame, whole[0], whole[1], whole[2], size)
+    return _cut_fractional(frame, left, top, side, size)
+
+
+def _visible(start: int, side: int, end: int) -> int:
+    """How many of `side` pixels from `start` on lie in [0, end)."""
+    return max(0, min(start + side, end) - max(start, 0))
+
+
+def _cut_whole(frame: NDArray[np.uint8], left: int, top: int, side: int, size: int) -> NDArray[np.uint8]:
+    """Areas of a square of whole pixels, by OpenCV."""
+    height, width = frame.shape[:2]
+    x0, y0 = min(max(left, 0), width), min(max(top, 0), height)
+    x1, y1 = min(max(left + side, x0), width), min(max(top + side, y0), height)
+    square = frame[y0:y1, x0:x1]
+    if square.shape[:2] != (side, side):
+        padded = np.zeros((side, side, 3), np.uint8)
+        padded[y0 - top : y1 - top, x0 - left : x1 - left] = square
+        square = padded
+    if side == size:
+        return square.copy()
+    return np.asarray(cv2.resize(square, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _cut_fractional(frame: NDArray[np.uint8], left: float, top: float, side: float, size: int) -> NDArray[np.uint8]:
+    """Areas of any square: differences of the integral image, which is bilinear within a pixel."""
+    height, width = frame.shape[:2]
+    grid = np.arange(size + 1) * (side / size)
+    xs, ys = np.clip(left + grid, 0, width), np.clip(top + grid, 0, height)
+    x0, y0, x1, y1 = math.floor(xs[0]), math.floor(ys[0]), math.ceil(xs[-1]), math.ceil(ys[-1])
+    if x0 >= x1 or y0 >= y1:
+        return np.zeros((size, size, 3), np.uint8)
+    patch = frame[y0:y1, x0:x1]
+    depth = cv2.CV_32S if patch.shape[0] * patch.shape[1] <= _MAX_INT32_PIXELS else cv2.CV_64F
+    sums = np.asarray(cv2.integral(patch, sdepth=depth))
+    strips = np.diff(_between(sums, ys - y0, 0), axis=0)
+    cells = np.diff(_between(strips, xs - x0, 1), axis=1)
+    cells *= (size / side) ** 2
+    return np.rint(cells).astype(np.uint8)
+
+
+def _between(values: NDArray[np.generic], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Values at fractional positions along an axis, linearly between neighbours."""
+    low = np.minimum(at.astype(np.intp), values.shape[axis] - 2)
+    weight = (at - low).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+    first = values.take(low, axis).astype(np.float64)
+    second = values.take(low + 1, axis).astype(np.float64)
+    return np.asarray(first + (second - first) * weight, np.float64)
+
+
+def _check_size(size: int) -> None:
+    if not 1 <= size <= MAX_SIDE:
+        raise ValueError(f"expected a crop size from 1 to {MAX_SIDE} pixels, found {size}")

@@ -1,0 +1,52 @@
+"""What every provider of dense landmarks can do, and when its points count as valid."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packer.vision.landmarks.similarity import check_points, five_points, place_mean_face, unit
+
+FARTHEST = 0.35
+"""How far a landmark may lie from MTCNN's point before both cannot be right, in frontal eye distances (12 % of the box)."""
+
+
+class LandmarkProvider(Protocol):
+    """Finds the points of one face in its crop.
+
+    Attributes
+    ----------
+    layout : str
+        Of `shardspec.points`.
+
+    Notes
+    -----
+    One object serves one thread.
+    """
+
+    layout: str
+
+    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+        """The landmarks of the face in a crop.
+
+        Parameters
+        ----------
+        image : ndarray, (S, S, 3), uint8, RGB
+        points5 : array_like, (5, 2)
+            MTCNN's points in crop pixels.
+
+        Returns
+        -------
+        points : ndarray, (K, 2), float32
+            Crop pixels; some may lie outside the crop.
+        valid : bool
+            Whether they agree with `points5` (`agrees`), and the model, if it says, is sure that it saw a face.
+        """
+        ...
+
+
+def agrees(points: ArrayLike, layout: str, points5: ArrayLike) -> bool:
+    """Whether landmarks fit the detector's five points: none of the five is farther than `FARTHEST` from its counterpart."""
+    known = check_points(points5, "5")
+    distances = np.linalg.norm(five_points(points, layout) - known, axis=1)
+    return bool(distances.max() <= FARTHEST * unit(place_mean_face(known)))

@@ -1,0 +1,115 @@
+"""The outline of the face: a polygon of a fixed number of points."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packer.vision.landmarks.outline5 import FEATURE_LIMITS, MEAN_HALF, SYMMETRIC_HALF, TILTED_HALF
+from packer.vision.landmarks.similarity import MEAN_FIVE, FloatArray, check_points, place_mean_face, unit
+from shardspec.points import get_layout, hull_flip_permutation
+
+_MIRROR = hull_flip_permutation("5")
+_SMALLEST = 1e-9  # pixels to a frontal eye distance; below it points coincide, and their differences say nothing
+# the points whose coefficients are stored: one of each mirrored pair, and the chin
+_HALF = np.arange(len(_MIRROR)) <= _MIRROR
+
+
+def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
+    """The polygon that the ``hull`` field stores.
+
+    68 points: jaw and eyebrows. 468 and 478 points: MediaPipe's face oval, forehead included. 5 points: an estimate of the
+    outline of 68 points (`estimate_outline`).
+
+    Parameters
+    ----------
+    points : array_like, (K, 2)
+        Landmarks in crop pixels.
+    layout : str
+
+    Returns
+    -------
+    ndarray, (P, 2), float32
+        Crop pixels, in order around the face, P = `shardspec.points.hull_size`. Not clipped to the crop, and not always
+        convex: what is drawn of it is drawn of its convex hull.
+    """
+    known = check_points(points, layout)
+    outline = get_layout(layout).outline
+    found = known[list(outline)] if outline else estimate_outline(known)
+    return found.astype(np.float32)
+
+
+def estimate_outline(points5: ArrayLike) -> FloatArray:
+    """The outline of 68 points, estimated from five.
+
+    A mean face is placed on the points by a similarity. How the points then still differ from the mean face, six numbers,
+    says how the head is turned, nods, and how long the face is; a linear function of the six moves each point of the mean
+    outline (`packer.vision.landmarks.outline5`, where the numbers come from and how well they do). A mirrored face gives the
+    mirrored outline.
+
+    Parameters
+    ----------
+    points5 : array_like, (5, 2)
+        Right eye, left eye, nose, right and left corner of the mouth, in crop pixels.
+
+    Returns
+    -------
+    ndarray, (27, 2), float64
+    """
+    known = check_points(points5, "5")
+    placed = place_mean_face(known)
+    return _outline(known, placed) @ placed[:, :2].T + placed[:, 2]
+
+
+def upright_outline(points5: ArrayLike) -> FloatArray:
+    """The outline of `estimate_outline` in the mean frame, so upright and of one size whatever the face's.
+
+    Parameters
+    ----------
+    points5 : array_like, (5, 2)
+        In crop pixels.
+
+    Returns
+    -------
+    ndarray, (27, 2), float64
+    """
+    known = check_points(points5, "5")
+    return _outline(known, place_mean_face(known))
+
+
+def _outline(known: FloatArray, placed: FloatArray) -> FloatArray:
+    """The outline in the mean frame, of points and the mean face that is placed on them."""
+    symmetric, tilted = (
+        np.clip(found, -limit, limit) for found, limit in zip(features(known, placed), FEATURE_LIMITS, strict=True)
+    )
+    half = MEAN_HALF + np.tensordot(symmetric, SYMMETRIC_HALF, 1)
+    skew = np.tensordot(tilted, TILTED_HALF, 1)
+    outline = np.empty((len(_MIRROR), 2))
+    # the other half is this one mirrored, with what is tilted the other way; the chin is its own mirror image
+    outline[_MIRROR[_HALF]] = (half - skew) * (-1, 1)
+    outline[_HALF] = half + skew
+    return outline
+
+
+def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What a similarity leaves of the difference between five points and the mean face, in units of the mean frame.
+
+    Parameters
+    ----------
+    points5 : ndarray, (5, 2), float64
+    placed : ndarray, (2, 3), float64
+        From `place_mean_face`.
+
+    Returns
+    -------
+    symmetric : ndarray, (3,), float64
+        Same in a mirror: nose up or down, mouth wider or narrower, mouth up or down.
+    tilted : ndarray, (3,), float64
+        Changes its sign in a mirror: nose aside, mouth aside, mouth turned.
+    """
+    scale = unit(placed)
+    if scale < _SMALLEST:
+        return np.zeros(3), np.zeros(3)
+    rest = (points5 - placed[:, 2]) @ placed[:, :2] / scale**2 - (MEAN_FIVE - MEAN_FIVE.mean(axis=0))
+    _, _, nose, right, left = rest
+    symmetric = np.array([nose[1], (left[0] - right[0]) / 2, (left[1] + right[1]) / 2])
+    tilted = np.array([nose[0], (left[0] + right[0]) / 2, (left[1] - right[1]) / 2])
+    return symmetric, tilted

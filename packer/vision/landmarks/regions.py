@@ -1,0 +1,71 @@
+"""The boxes of the eyes, the nose and the mouth, from whatever points there are."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packer.vision.landmarks.similarity import FloatArray, check_points, five_points, place_mean_face, unit
+from shardspec.points import REGIONS, get_layout
+
+MARGIN = 0.1
+"""What is added on each side of the points of a region, in frontal eye distances (`packer.vision.landmarks.similarity.unit`)."""
+
+# Layout "5" has one or two points per region. There the box of a region encloses smaller boxes around them, laid in the mean
+# frame with the margin of 0.1 included: left, top, right, bottom of the point, in frontal eye distances. Close to the medians
+# of the mesh's regions on 121 faces (`benchmarks/hull_template.py`), made symmetric; the mouth reaches lower, since smiling
+# lifts its corners, and the nose from between the eyes to below its tip, wherever a turned head shows that.
+_RIGHT_EYE, _LEFT_EYE, _NOSE, _MOUTH_RIGHT, _MOUTH_LEFT, _BETWEEN_EYES = range(6)
+_EYE = (-0.33, -0.16, 0.33, 0.16)
+_CORNER = (-0.12, -0.22, 0.12, 0.36)
+_AROUND: Mapping[str, tuple[tuple[int, tuple[float, float, float, float]], ...]] = {
+    "left_eye": ((_LEFT_EYE, _EYE),),
+    "right_eye": ((_RIGHT_EYE, _EYE),),
+    "nose": ((_NOSE, (-0.36, -0.2, 0.36, 0.25)), (_BETWEEN_EYES, (-0.25, -0.14, 0.25, 0.1))),
+    "mouth": ((_MOUTH_RIGHT, _CORNER), (_MOUTH_LEFT, _CORNER)),
+}
+
+
+def regions(points: ArrayLike, layout: str) -> NDArray[np.float32]:
+    """The boxes of the four regions.
+
+    Where a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each side. For
+    five points, typical boxes in the upright face are laid around the region's points, and the result is the upright rectangle
+    that encloses them, also when the face is tilted.
+
+    Parameters
+    ----------
+    points : array_like, (K, 2)
+        Landmarks in crop pixels.
+    layout : str
+
+    Returns
+    -------
+    ndarray, (4, 4), float32
+        Left, top, right, bottom in crop pixels of the person's left eye, right eye, nose, mouth (`shardspec.points.REGIONS`).
+        Not clipped: a box may reach outside the crop.
+    """
+    known = check_points(points, layout)
+    five = five_points(known, layout)
+    placed = place_mean_face(five)
+    entry = get_layout(layout)
+    out = np.empty((len(REGIONS), 4), np.float32)
+    for row, name in zip(out, REGIONS, strict=True):
+        if entry.outline:
+            own, reach = known[list(entry.regions[name])], MARGIN * unit(placed)
+            row[:2], row[2:] = own.min(axis=0) - reach, own.max(axis=0) + reach
+        else:
+            corners = _corners(five, placed, name)
+            row[:2], row[2:] = corners.min(axis=0), corners.max(axis=0)
+    return out
+
+
+def _corners(five: FloatArray, placed: FloatArray, name: str) -> FloatArray:
+    """Corners of the boxes around the points of a region, turned and scaled as the face is: (n, 2)."""
+    anchors = np.vstack([five, five[:2].mean(axis=0)])
+    return np.concatenate(
+        [
+            anchors[at] + np.array([[left, top], [right, top], [right, bottom], [left, bottom]]) @ placed[:, :2].T
+            for at, (left, top, right, bottom) in _AROUND[name]
+        ]
+    )

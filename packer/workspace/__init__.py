@@ -1,0 +1,5 @@
+"""OUT and OUT/.build: paths, durable files, the lock, the commit, the replacement of a dataset."""
+
+from packer.workspace.paths import Workspace, append_line, read_lines
+
+__all__ = ["Workspace", "append_line", "read_lines"]

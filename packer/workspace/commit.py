@@ -1,0 +1,40 @@
+"""The commit: reports, index and manifest, after which the folder is a packed dataset."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packer.workspace import Workspace
+from packer.workspace.durable import fsync_folder, link_tree, write_durably
+from packer.workspace.replacement import finish_replacement
+from shardspec.entries import FileEntry, Generation
+from shardspec.layout import INDEX_FOLDER, Layout, describe_file
+from shardspec.manifest import Manifest
+from shardspec.schema import Schema
+
+
+def commit(
+    workspace: Workspace, format: str, schema: Schema, generations: Sequence[Generation], wall_clock: Mapping[str, Any]
+) -> Manifest:
+    """Move the finished files, which are flushed since the shards were planned, into place and write the manifest, last.
+
+    After a crash at any moment it may be repeated, but for a replacement whose successor stands: `finish_replacement` goes on with that.
+    """
+    manifest = Manifest(format, schema, tuple(generations), _files(Layout(workspace.final)), wall_clock)
+    if workspace.replaced.exists():
+        write_durably(workspace.successor, manifest.dumps())
+        finish_replacement(workspace)
+        return manifest
+    for path in sorted(workspace.final.iterdir()):
+        # Linked, so that the files to move are still there if this run is killed and the commit repeated.
+        link_tree(path, workspace.out / path.name)
+    fsync_folder(workspace.out)
+    write_durably(Layout(workspace.out).manifest, manifest.dumps())
+    return manifest
+
+
+def _files(layout: Layout) -> tuple[FileEntry, ...]:
+    """Entries of the files that belong to no shard."""
+    paths = [layout.items, layout.rejects]
+    folder = layout.root / INDEX_FOLDER
+    paths += sorted(folder.glob("*.npy")) if folder.is_dir() else []
+    return tuple(describe_file(layout.root, path) for path in paths if path.exists())

@@ -1,0 +1,182 @@
+"""The output folder before a build: whose it is, and what may go."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import filelock
+
+from packer.workspace import Workspace
+from packer.workspace.durable import remove_tree, write_durably, writing
+from shardspec.entries import Shard
+from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
+from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.manifest import Manifest
+from shardspec.problems import Problems
+
+
+@contextmanager
+def locked(workspace: Workspace) -> Iterator[None]:
+    """Hold the one lock of an output folder, making the folder if it is not there.
+
+    Raises
+    ------
+    UsageError
+        There is a file in its place, or it would lie inside a packed dataset.
+    BuildLockedError
+        Another process holds it.
+    BuildError
+        The folder cannot be written.
+    """
+    refuse_files(workspace.out)
+    _refuse_inside_dataset(workspace.out)
+    made = not workspace.root.exists()
+    with writing(workspace.out):
+        workspace.create()
+        lock = filelock.FileLock(workspace.lock, timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise BuildLockedError(
+                f"{workspace.out}: another build is at work in this folder: wait for it, or end it"
+            ) from error
+        try:
+            yield
+        finally:
+            # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
+            kept = (workspace.plan, workspace.assembly, workspace.reasons)
+            if made and not any(path.exists() for path in kept):
+                workspace.remove()
+            lock.release()
+
+
+def refuse_files(out: Path) -> None:
+    """See that a folder can be there, or be made: neither it nor anything above it is a file.
+
+    Raises
+    ------
+    UsageError
+    """
+    for path in (out, *out.parents):
+        if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises where a folder is closed
+            where = "" if path == out else f" at {path}, above it"
+            raise UsageError(f"{out}: expected a new or empty folder, found a file{where}: choose another folder")
+
+
+def _refuse_inside_dataset(out: Path) -> None:
+    """A dataset inside another's folder would look like a foreign file of the other."""
+    for parent in out.parents:
+        if (parent / MANIFEST_NAME).exists() and _is_dataset(Layout(parent)):
+            raise UsageError(
+                f"{out}: expected a folder outside packed datasets, found one inside {parent}: choose another folder"
+            )
+
+
+def _is_dataset(layout: Layout) -> bool:
+    try:
+        layout.load()
+    except DatasetError:
+        return False
+    return True
+
+
+def committed(layout: Layout) -> Manifest | None:
+    """The manifest of the folder, if it is a packed dataset."""
+    if not layout.manifest.exists():
+        return None
+    try:
+        return layout.load()
+    except DatasetError as error:
+        raise BuildError(f"{error}: to build here, move the folder away") from error
+
+
+def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
+    """Whether the plan in the workspace was made for the folder as it is: without a dataset, or with this one to be replaced."""
+    if not workspace.plan.exists():
+        return False
+    return manifest is None or (
+        workspace.replaced.exists() and Manifest.loads(workspace.replaced.read_bytes(), "") == manifest
+    )
+
+
+def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str) -> None:
+    """Make the folder fit for a new build. A dataset that is in it stays until the new one takes its place.
+
+    Raises
+    ------
+    UsageError
+        It holds a dataset, a build or other files, and `overwrite` is off; or files that this project did not make.
+    """
+    if manifest is not None and not overwrite:
+        raise UsageError(
+            f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): choose another folder, or --overwrite"
+        )
+    # Of a dataset whose manifest was taken away by hand while it was being replaced, the files are known all the same.
+    replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
+    replaced = manifest or replaced
+    foreign = _foreign(workspace, replaced)
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise UsageError(
+            f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: choose another folder"
+        )
+    discard(workspace, aside=replaced is not None)
+    if replaced is not None:
+        write_durably(workspace.replaced, replaced.dumps())
+
+
+def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
+    """What lies in the dataset's folder and belongs neither to the dataset nor to the unfinished build in it."""
+    root = workspace.out
+    owned = {path.name for path in workspace.left_of_commit()}
+    if manifest is not None:
+        owned.add(MANIFEST_NAME)
+        owned.update(entry.name for entry in manifest.files)
+        owned.update(entry.name for shard in manifest.shards for entry in shard.files)
+    else:
+        owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
+        owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))
+    folders = {parent.as_posix() for name in owned for parent in PurePosixPath(name).parents}
+    found = []
+    for folder, below, files in os.walk(root):
+        here = Path(folder).relative_to(root)
+        if here == Path():
+            below[:] = [name for name in below if name != workspace.root.name]
+        elif not below and not files and here.as_posix() not in folders:
+            found.append(here.as_posix())
+        links = [name for name in below if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118 -- many files
+        found += [name for name in ((here / name).as_posix() for name in files + links) if name not in owned]
+    return sorted(found)
+
+
+def _recorded(workspace: Workspace) -> list[Shard]:
+    """The shards that the unfinished build has finished."""
+    records = sorted(workspace.root.glob("staging/*.json"))
+    shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
+    return [shard for shard in shards if shard is not None]
+
+
+def discard(workspace: Workspace, *, aside: bool) -> None:
+    """Remove an unfinished build, its plan first, and what it has put into the dataset's folder.
+
+    Parameters
+    ----------
+    aside : bool
+        Whether everything that it has finished lies in the workspace, since the folder holds a dataset.
+    """
+    workspace.plan.unlink(missing_ok=True)
+    for path in workspace.left_of_commit():
+        path.unlink(missing_ok=True)
+    if not aside:
+        for shard in _recorded(workspace):
+            for entry in shard.files:
+                remove_tree(workspace.out / entry.name.split("/")[0])
+        for path in workspace.final.iterdir():
+            remove_tree(workspace.out / path.name)
+    for path in workspace.root.iterdir():
+        if path not in (workspace.lock, workspace.replaced):
+            remove_tree(path)
+    workspace.replaced.unlink(missing_ok=True)
+    workspace.create()

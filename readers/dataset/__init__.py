@@ -1,0 +1,1 @@
+"""Map-style datasets: packed ones, parts, clips and mixtures of them."""

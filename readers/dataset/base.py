@@ -1,0 +1,272 @@
+"""The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
+from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
+from readers.decode.values import BatchLayout, allocate_values
+from readers.order.auto import AnyShuffle, Choice, choose_apart, choose_shuffle, ranks_together
+from readers.order.blocks import Blocks
+from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle
+from readers.order.sampler import OrderSampler
+from readers.order.stores import Store
+from readers.seeding import AnyTransform, SampledIndex
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+
+_PROBES = 4
+
+
+class SampleDataset(Dataset[dict[str, Any]]):
+    """A map-style dataset that is read by the batch. Subclasses say how long they are and how rows are read.
+
+    Parameters
+    ----------
+    transform : callable, optional
+        See `readers.seeding`.
+    """
+
+    def __init__(self, transform: AnyTransform | None = None) -> None:
+        self._transforms = Chain(() if transform is None else (transform,))
+        self._layout: BatchLayout | None = None
+        self._collates = False
+
+    # What a subclass says.
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The runs of rows that are cheap to read together, None if there are no such."""
+        return None
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie before the transform."""
+        raise NotImplementedError
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows, without the transform, row i into place ``at[i]`` of a batch of `raw_layout`."""
+        raise NotImplementedError
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Where the samples lie, and how many bytes an epoch reads there; empty where that is not known."""
+        return ()
+
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes that a sample takes in the stores, in the mean."""
+        return sum(store.bytes for store in self.stores) / max(1, len(self))
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon. Does nothing where they do not lie in files."""
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in the base dataset, and the seeds, under which transforms draw."""
+        return picks if picks.keys is None else Picks(picks.keys, picks.seeds, picks.epoch)
+
+    def describe(self, row: int) -> str:
+        """Where a row comes from, for messages."""
+        raise NotImplementedError
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``, None if there is no such field or it has no names."""
+        return None
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of the whole dataset: an array, (N, *shape), or a list where the shape varies."""
+        raise NotImplementedError
+
+    # What every dataset has.
+
+    def with_transform(self, transform: AnyTransform | None) -> Self:
+        """The same dataset with one more transform behind its own."""
+        if transform is None:
+            return self
+        other = copy(self)
+        other._transforms = self._transforms.then(transform)
+        other._layout = None
+        return other
+
+    @property
+    def has_transform(self) -> bool:
+        """Whether samples are transformed after reading."""
+        return len(self._transforms) > 0
+
+    @property
+    def layout(self) -> BatchLayout:
+        """How values lie in a batch. With a transform, a few samples are tried to find out."""
+        if not self.has_transform:
+            return self.raw_layout
+        if self._layout is None:
+            self._layout = self._probe()
+        return self._layout
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        if not isinstance(index, SupportsIndex):
+            raise TypeError(
+                f"expected one index, found {type(index).__name__}: use subset(rows) for a part, or read_batch(rows) for a batch"
+            )
+        # A sampled index is an int that carries its seed and epoch, so it goes on as it is.
+        return self.__getitems__([index if isinstance(index, int) else index.__index__()])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """The samples at some indices, read as one batch."""
+        picks = self._picks(indices)
+        columns = self._collates and not self.has_transform
+        out = allocate_batch(self.raw_layout, len(picks)) if columns else allocate_values(self.raw_layout, len(picks))
+        self.read_raw(picks, out, np.arange(len(picks)))
+        samples = list(rows_of(out, 0, len(picks)))
+        if columns:
+            return SampleList(samples, out)
+        if not self.has_transform:
+            return samples
+        return self._transform(samples, picks)
+
+    def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
+        """The samples at some indices as columns: a stacked array per field, a list where shapes vary."""
+        out = allocate_values(self.layout, len(indices))
+        self.read_into(indices, out)
+        return out
+
+    def read_into(self, indices: Sequence[int] | IntArray, out: Columns) -> None:
+        """Read the samples at some indices into the first places of the caller's columns (`layout` says how they look)."""
+        self.read_picks(self._picks(indices), out, np.arange(len(indices)))
+
+    def read_picks(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read picked rows, row i into place ``at[i]`` of a batch of `layout`."""
+        if not self.has_transform:
+            self.read_raw(picks, out, at)
+            return
+        layout = self.layout
+        for first in range(0, len(picks), CHUNK_ROWS):
+            part = picks.part(first, first + CHUNK_ROWS)
+            scratch = allocate_values(self.raw_layout, len(part))
+            self.read_raw(part, scratch, np.arange(len(part)))
+            for i, sample in enumerate(self._transform(rows_of(scratch, 0, len(part)), part)):
+                try:
+                    store(sample, out, int(at[first + i]), layout)
+                except Exception as error:
+                    error.add_note(self.describe(int(part.rows[i])))
+                    raise
+
+    @property
+    def collate(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
+        """For a DataLoader's ``collate_fn``: turns samples into the batches that `Loader` gives.
+
+        Who asks for it will collate, so worker processes then read straight into the shared memory that the batch needs.
+        """
+        self._collates = True
+        return self._collate
+
+    def _collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
+        return collate_samples(samples, self.layout)
+
+    def order(
+        self,
+        shuffle: Shuffle = "full",
+        seed: int = 0,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+    ) -> Order:
+        """The order of every epoch over this dataset (`readers.order.order.Order`)."""
+        try:
+            weighed = None if weights is None else np.asarray(weights, np.float64)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"weights: expected a number for each sample, {error}") from error
+        return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws)
+
+    def sampler(
+        self,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: AnyShuffle = "auto",
+        drop_last: bool = False,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+    ) -> OrderSampler:
+        """A sampler for a DataLoader over this dataset (`readers.order.sampler.OrderSampler`).
+
+        Parameters
+        ----------
+        shuffle : {"auto", "full", "blocks", False}
+            ``"auto"`` is chosen now, by what this machine's memory holds (`readers.Loader`). Where there are several ranks it is
+            ``"full"``: a sampler cannot ask the others.
+        drop_last : bool
+            Ranks have equal lengths: by leaving out the last few samples, or by repeating the first few.
+        weights : float array, (N,), optional
+            Relative probabilities of draws with replacement (`readers.order.sampler.class_balanced_weights`).
+        draws : int, optional
+            Length of a weighted epoch.
+        """
+        choice: Choice | None = None
+        if shuffle == "auto":
+            alone = max(world_size, ranks_together()) == 1
+            choice = choose_shuffle(self.stores, self.blocks is not None) if alone else choose_apart()
+        order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
+        return OrderSampler(order, rank, world_size, drop_last, choice)
+
+    def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
+        """Rows, with the seeds and the epoch that their indices carry.
+
+        Indices that carry none (torch's own samplers) draw a seed from torch's generator, so that transforms differ from epoch
+        to epoch and follow ``torch.manual_seed``.
+        """
+        length = len(self)
+        given = np.asarray(indices)
+        if given.dtype.kind not in "iu" and given.size:  # a mask, say, which would be taken for rows 0 and 1
+            raise UsageError(f"indices: expected integers, found {given.dtype}: a mask's rows are np.flatnonzero(mask)")
+        rows = given.astype(np.int64).reshape(-1)
+        if len(rows) and not (-length <= rows.min() and rows.max() < length):
+            wrong = next(int(row) for row in rows if not -length <= row < length)
+            raise IndexError(f"index {wrong}: expected {-length} to {length - 1}")
+        rows = np.where(rows < 0, rows + length, rows)
+        first = indices[0] if len(rows) else None
+        if isinstance(first, SampledIndex) and all(getattr(i, "epoch", None) == first.epoch for i in indices):
+            seeds = np.array([i.seed for i in indices], np.uint64)  # type: ignore[union-attr] # checked above
+            return Picks(rows, seeds, first.epoch)
+        drawn = torch.randint(1 << 62, (len(rows),)).numpy() if self.draws_at_random else np.zeros(len(rows))
+        return Picks(rows, drawn.astype(np.uint64), 0)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return self._transforms.seeded
+
+    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> list[dict[str, Any]]:
+        """The transformed samples; an error carries the sample's key and shard."""
+        origins = self.origins(picks)
+        out = []
+        for i, sample in enumerate(samples):
+            try:
+                out.append(self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i])))
+            except Exception as error:
+                error.add_note(self.describe(int(picks.rows[i])))
+                raise
+        return out
+
+    def _probe(self) -> BatchLayout:
+        """The layout of transformed samples, found by trying a few that lie apart."""
+        count = min(_PROBES, len(self))
+        if count == 0:
+            raise UsageError("expected one sample or more to try the transform on, found an empty dataset")
+        rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
+        picks = Picks(rows, np.zeros(count, np.uint64), 0)
+        raw = allocate_values(self.raw_layout, count)
+        self.read_raw(picks, raw, np.arange(count))
+        samples = list(rows_of(raw, 0, count))
+        shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
+        return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))

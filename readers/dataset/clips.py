@@ -1,0 +1,226 @@
+"""Clips: samples that follow one another in one video, or in one track of a face, as one sample."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_count
+from readers.dataset.base import SampleDataset
+from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
+from readers.order.order import Picks
+from readers.order.stores import Store
+from readers.seeding import AnyTransform
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+
+ONCE = ("key", "label", "source", "track")
+"""Fields that are one for a clip: the first sample's."""
+
+_GAP = 1.5  # times the median distance between neighbours
+
+
+class ClipDataset(SampleDataset):
+    """Every field gets a leading axis of `length` samples, ``image`` (T, H, W, 3), but for those named in `once`.
+
+    A clip's samples are neighbours: of one item (the key's part before the ``-``), with one value of `by`, in the order of
+    ``frame``, without a gap, and with one ``label`` where that is among `once`. Random decode plans draw once per clip. The
+    base dataset's transform is for single samples and not applied; a clip has its own, which sees the whole of it.
+
+    Parameters
+    ----------
+    base : SampleDataset
+        With the columns ``key`` and ``frame``, and `by`.
+    length : int
+        Samples of a clip.
+    stride : int
+        Samples from the start of a clip to the start of the next of the same track.
+    by : str or None
+        An integer field, or one of text; samples where an integer is negative belong to no clip. None: by item alone.
+    once : sequence of str
+    max_step : int, optional
+        Frames between neighbours; more is a gap. By default 1.5 times the median distance in the track.
+    transform : callable, optional
+        See `readers.seeding`. ``image`` is (T, H, W, 3) there.
+    """
+
+    def __init__(
+        self,
+        base: SampleDataset,
+        length: int,
+        stride: int = 1,
+        by: str | None = "track",
+        once: Sequence[str] = ONCE,
+        max_step: int | None = None,
+        transform: AnyTransform | None = None,
+    ) -> None:
+        super().__init__(transform)
+        self.base = base
+        self.length = as_count("length", length, unit="sample")
+        stride = as_count("stride", stride, unit="sample")
+        if max_step is not None:
+            max_step = as_count("max_step", max_step, unit="frame")
+        self._once = frozenset(once)
+        frames = np.asarray(base.column("frame"), np.int64)
+        groups = _groups(base, by, "label" in self._once and "label" in base.raw_layout)
+        self._sequence, runs = _runs(groups, frames, max_step)
+        firsts = [np.arange(a, b - length + 1, stride) for a, b in pairwise(runs.tolist()) if b - a >= length]
+        self._firsts: IntArray = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} clips of {self.length} samples each, from {self.base!r}"
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.base.classes
+
+    @property
+    def rows(self) -> IntArray:
+        """The rows of every clip in the base dataset: int64, (N, length). Made on demand."""
+        return self._rows_of(np.arange(len(self)))
+
+    @property
+    def blocks(self) -> Blocks:
+        """Runs of clips that lie near each other."""
+        return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """The base dataset's, with a leading axis for what is not once."""
+        return {
+            name: value if name in self._once else self._stacked(value) for name, value in self.base.raw_layout.items()
+        }
+
+    def _stacked(self, value: ValueLayout) -> ValueLayout:
+        if value.shape is None:
+            return ValueLayout(None, None, value.picture)
+        return replace(value, shape=(self.length, *value.shape))
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read clips, row i into place ``at[i]``; pictures straight into the batch."""
+        rows = self._rows_of(picks.rows)
+        keys = np.repeat(self.origins(picks).rows, self.length)
+        flat = Picks(rows.reshape(-1), np.repeat(picks.seeds, self.length), picks.epoch, keys)
+        layout = self.base.raw_layout
+        apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
+        columns: Columns = {}
+        places = (at[:, None] * self.length + np.arange(self.length)).reshape(-1)
+        for name, value in layout.items():
+            if name not in apart and value.shape is not None:
+                columns[name] = out[name].reshape(-1, *value.shape)
+                if not np.may_share_memory(columns[name], out[name]) and out[name].size:
+                    raise UsageError(
+                        f"field {name!r}: expected an array whose clips follow one another, found one with gaps"
+                    )
+        if not apart:
+            self.base.read_raw(flat, columns, places)
+            return
+        # Values apart are short lists of this call alone, the others the whole batch: both take the same places.
+        count = int(places.max()) + 1 if len(places) else 0
+        columns.update(allocate_values(apart, count))
+        self.base.read_raw(flat, columns, places)
+        for name in apart:
+            for place in at.tolist():
+                values = columns[name][place * self.length : (place + 1) * self.length]
+                out[name][place] = values[0] if name in self._once else list(values)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset."""
+        return self.base.stores
+
+    @property
+    def sample_bytes(self) -> float:
+        """Those of `length` samples."""
+        return self.length * self.base.sample_bytes
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of clips that will be read soon."""
+        rows = self._rows_of(picks.rows).reshape(-1)
+        self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, self.length), picks.epoch))
+
+    def origins(self, picks: Picks) -> Picks:
+        """Each clip's first row in the base dataset, under which its transforms draw."""
+        firsts = Picks(self._sequence[self._firsts[picks.rows]], picks.seeds, picks.epoch)
+        return self.base.origins(firsts)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or self.base.draws_at_random
+
+    def describe(self, row: int) -> str:
+        """Where a clip begins, for messages."""
+        first = int(self._sequence[self._firsts[row]])
+        return f"clip {row} of {self.length} samples; its first {self.base.describe(first)}"
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """A field of every clip's first sample."""
+        column = self.base.column(name)
+        rows = self._sequence[self._firsts]
+        return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+
+    def _rows_of(self, clips: IntArray) -> IntArray:
+        rows: IntArray = self._sequence[self._firsts[clips][:, None] + np.arange(self.length)]
+        return rows
+
+
+def _groups(base: SampleDataset, by: str | None, with_label: bool) -> IntArray:
+    """A number for each sample that is one for what may be a clip together, −1 where it may not: int64, (N,)."""
+    items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))
+    parts = [items]
+    if by is not None:
+        parts.append(_numbers(by, base.column(by)))
+    if with_label:
+        parts.append(np.asarray(base.column("label"), np.int64))
+    _, numbers = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
+    numbers = numbers.reshape(-1).astype(np.int64)
+    if by is not None:
+        numbers[parts[1] < 0] = -1
+    return numbers
+
+
+def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
+    """Integers as they are; texts numbered: int64, (N,)."""
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub":
+        return column.astype(np.int64)
+    if isinstance(column, list) and all(isinstance(value, str) for value in column):
+        seen: dict[str, int] = {}
+        return np.array([seen.setdefault(value, len(seen)) for value in column], np.int64)
+    found = f"{column.dtype} {column.shape[1:]}" if isinstance(column, np.ndarray) else "one of varying shape"
+    raise UsageError(f"by: expected a field of one integer or of text, such as 'track', found {by!r}, {found}")
+
+
+def item_of(key: str) -> int:
+    """The item's number in a sample's key: ``"00000003-000012"`` is of item 3."""
+    item, separator, _ = key.partition("-")
+    if not separator or not item.isdecimal():
+        raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {key!r}")
+    return int(item)
+
+
+def _runs(groups: IntArray, frames: IntArray, max_step: int | None) -> tuple[IntArray, IntArray]:
+    """All samples in groups, by group and frame, and where runs without a gap begin and the last ends."""
+    order = np.lexsort((np.arange(len(groups)), frames, groups))
+    order = order[groups[order] >= 0]
+    group, frame = groups[order], frames[order]
+    same = group[1:] == group[:-1]
+    steps = frame[1:] - frame[:-1]
+    if max_step is None:
+        limit = np.full(len(steps), np.inf)
+        starts = np.flatnonzero(np.concatenate([[True], ~same])) if len(order) else np.empty(0, np.int64)
+        for a, b in zip(starts, [*starts[1:], len(order)], strict=True):
+            if b - a > 1:
+                limit[a : b - 1] = _GAP * max(1.0, float(np.median(steps[a : b - 1])))
+    else:
+        limit = np.full(len(steps), float(max_step))
+    broken = np.flatnonzero(~same | (steps > limit) | (steps <= 0)) + 1
+    return order, np.concatenate([[0], broken, [len(order)]]).astype(np.int64)

@@ -1,0 +1,128 @@
+"""From numpy values to the tensors of a batch: dicts of stacked tensors, pictures as (B, 3, H, W) in channels_last memory."""
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import get_worker_info
+
+from readers.decode.values import BatchLayout, ValueLayout
+from shardspec.columns import Columns
+from shardspec.errors import SchemaError
+
+Batch = dict[str, Any]
+"""Field name to a tensor (B, ...), or to a list of B values where shapes vary (tensors) or the values are text or objects."""
+
+
+class SampleList(list[dict[str, Any]]):
+    """Samples that were read as one batch, which `collate` then need not stack again.
+
+    Parameters
+    ----------
+    samples : sequence of dict
+    columns : dict
+        The batch that the samples are rows of, made by `allocate_batch`.
+    """
+
+    def __init__(self, samples: Sequence[dict[str, Any]], columns: Mapping[str, Any]) -> None:
+        super().__init__(samples)
+        self._columns = columns
+        self._read = [(sample, tuple(sample.values())) for sample in samples]
+
+    @property
+    def columns(self) -> Mapping[str, Any] | None:
+        """The batch, None if the samples are not its rows any more: a caller may have changed them on the way to `collate`."""
+        names = list(self._columns)
+        same = len(self) == len(self._read) and all(
+            sample is read and list(sample) == names and all(map(is_, sample.values(), values))
+            for sample, (read, values) in zip(self, self._read, strict=True)
+        )
+        return self._columns if same else None
+
+
+def collate_columns(columns: Mapping[str, Any], layout: BatchLayout) -> Batch:
+    """Columns of numpy values as tensors, without a copy."""
+    return {name: _tensor_of_column(column, layout[name]) for name, column in columns.items()}
+
+
+def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -> Batch:
+    """Samples as one batch. In a worker process the tensors are made in shared memory, as torch's own collate does."""
+    columns = samples.columns if isinstance(samples, SampleList) else None
+    if columns is not None:
+        return collate_columns(columns, layout)
+    if not samples:
+        raise SchemaError("expected one sample or more to collate, found none")
+    return {name: _collate_field(name, [s[name] for s in samples], layout.get(name)) for name in samples[0]}
+
+
+def _collate_field(name: str, values: list[Any], layout: ValueLayout | None) -> Any:
+    """The values of one field, stacked where the layout, or for a field that it lacks the first value, says so."""
+    first = values[0]
+    if layout is None:
+        layout = layout_of_value(first)
+    if layout.shape is None:
+        return _tensor_of_column(values, layout)
+    if isinstance(first, torch.Tensor):
+        return torch.stack(values)
+    arrays = [np.asarray(value) for value in values]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise SchemaError(
+            f"field {name!r}: expected one shape in a batch, found {sorted(shapes)}: make them equal in the transform, or batch them yourself"
+        )
+    out = _empty((len(values), *arrays[0].shape), arrays[0].dtype)
+    return _tensor_of_column(np.stack(arrays, out=out), layout)
+
+
+def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
+    """How a value lies that is in no schema: arrays, tensors and numbers stack, anything else is listed.
+
+    `picture` says whether an array that ends with (H, W, 3) is one; a tensor is taken to be (3, H, W) already.
+    """
+    if isinstance(value, list):
+        return ValueLayout(None, None, picture)
+    if isinstance(value, torch.Tensor):
+        return ValueLayout(tuple(value.shape), value.numpy().dtype)
+    if isinstance(value, np.ndarray | np.generic | bool | int | float):
+        array = np.asarray(value)
+        return ValueLayout(array.shape, array.dtype, picture and array.ndim >= 3 and array.shape[-1] == 3)
+    return ValueLayout(None, None)
+
+
+def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
+    if not isinstance(column, np.ndarray):
+        return [_tensor_of_value(value, layout.picture) for value in column]
+    tensor = torch.from_numpy(column)
+    return tensor.movedim(-1, -3) if layout.picture else tensor
+
+
+def _tensor_of_value(value: Any, picture: bool) -> Any:
+    """One value of a field of varying shape, or a clip's list of them; text and objects stay as they are."""
+    if isinstance(value, list):
+        return [_tensor_of_value(item, picture) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    tensor = torch.from_numpy(value)
+    return tensor.movedim(-1, -3) if picture else tensor
+
+
+def allocate_batch(layout: BatchLayout, rows: int) -> Columns:
+    """Room for a batch, in memory that can be handed to the training process: shared memory within a worker process."""
+    return {
+        name: [None] * rows if value.shape is None or value.dtype is None else _empty((rows, *value.shape), value.dtype)
+        for name, value in layout.items()
+    }
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An uninitialised array, in shared memory within a worker process."""
+    size = int(np.prod(shape, dtype=np.int64))
+    if get_worker_info() is None or size == 0:
+        return np.empty(shape, dtype)
+    like = torch.from_numpy(np.empty(0, dtype))
+    storage = like._typed_storage()._new_shared(size, device=like.device)  # type: ignore[no-untyped-call] # torch's
+    array: npt.NDArray[Any] = like.new(storage).resize_(*shape).numpy()
+    return array

@@ -1,0 +1,174 @@
+"""Several datasets as one, in given proportions."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_count, as_number
+from readers.dataset.base import SampleDataset
+from readers.decode.values import BatchLayout
+from readers.order.order import Picks
+from readers.order.permutation import Permutation, mix_array, mix_words
+from readers.order.stores import Store
+from readers.seeding import AnyTransform, check_seed
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+
+_MIX_TAG = 0x6D6978
+
+
+class MixedDataset(SampleDataset):
+    """An epoch takes from each dataset its share, exactly, without repeating a sample before all of its dataset were taken.
+
+    Every dataset is gone through in permutations of its own, which run on from epoch to epoch: one whose share is smaller than
+    it is shows other samples in the next epoch; one whose share is larger shows some more often, augmented apart. Which sample a
+    row is depends on the epoch, so read through `Loader` or with this dataset's ``sampler``; a plain index means epoch 0. Takes no
+    memory per sample. There are no blocks: mix what was packed shuffled, or read in the order ``"full"``.
+
+    Parameters
+    ----------
+    datasets : sequence of SampleDataset
+        With the same fields, shapes and dtypes, after their transforms, and the same classes.
+    weights : sequence of float, optional
+        Shares; by default as many as each has samples.
+    length : int, optional
+        Samples of an epoch; the sum of all lengths by default.
+    seed : int
+        Of the permutations of each dataset.
+    transform : callable, optional
+        Behind those of the datasets.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[SampleDataset],
+        weights: Sequence[float] | None = None,
+        length: int | None = None,
+        seed: int = 0,
+        transform: AnyTransform | None = None,
+    ) -> None:
+        super().__init__(transform)
+        # A dataset, taken for a list of them, would be read to its end.
+        several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
+        self.datasets = tuple(datasets) if several else ()
+        if not several or not all(isinstance(dataset, SampleDataset) for dataset in self.datasets):
+            raise UsageError(f"datasets: expected a list of datasets of readers, found {datasets!r}")
+        if not self.datasets or any(len(dataset) == 0 for dataset in self.datasets):
+            raise UsageError("datasets: expected one or more, none of them empty")
+        sizes = [len(dataset) for dataset in self.datasets]
+        shares = [float(size) for size in sizes] if weights is None else [as_number("weights", w) for w in weights]
+        if len(shares) != len(sizes) or min(shares) < 0 or not 0 < sum(shares) < math.inf:
+            raise UsageError(f"weights: expected {len(sizes)} numbers, none below 0 and not all 0, found {shares}")
+        total = sum(sizes) if length is None else as_count("length", length, unit="sample")
+        ends = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
+        self._ends: IntArray = ends
+        self._quotas: IntArray = np.diff(ends, prepend=0)
+        self.seed = check_seed(seed)
+        first = self.datasets[0].layout
+        for number, dataset in enumerate(self.datasets):
+            if dataset.layout != first:
+                raise UsageError(
+                    f"datasets: expected the same fields in all, found {_difference(first, dataset.layout, number)}: "
+                    "choose fields=, decode= or transform= so that they are alike"
+                )
+            if "label" in first and dataset.classes != self.classes:
+                raise UsageError(
+                    f"datasets: expected the same classes in all, since labels are their numbers, found {self.classes} in the first and "
+                    f"{dataset.classes} in number {number}: join them with 'packer merge', which numbers all classes anew, or leave out "
+                    "'label' with fields="
+                )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __repr__(self) -> str:
+        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
+        return f"{type(self).__name__}: {len(self)} samples, " + "; ".join(f"{n} from {d!r}" for n, d in parts)
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie in each of the datasets."""
+        return self.datasets[0].layout
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``, the same in all."""
+        return self.datasets[0].classes
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows from whichever dataset they are of, with its transform."""
+        for number, part, places in self._in_datasets(picks):
+            self.datasets[number].read_picks(part, out, at[places])
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of all datasets: later epochs read what this one leaves out."""
+        return tuple(store for dataset in self.datasets for store in dataset.stores)
+
+    @property
+    def sample_bytes(self) -> float:
+        """Those of the datasets, by their shares."""
+        parts = zip(self._quotas.tolist(), self.datasets, strict=True)
+        return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / len(self)
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        for number, part, _ in self._in_datasets(picks):
+            self.datasets[number].read_ahead(part)
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in each one's base dataset, and seeds of each dataset's and each repetition's own."""
+        rows, seeds = np.empty(len(picks), np.int64), np.empty(len(picks), np.uint64)
+        for number, part, places in self._in_datasets(picks):
+            origins = self.datasets[number].origins(part)
+            rows[places], seeds[places] = origins.rows, origins.seeds
+        return Picks(rows, seeds, picks.epoch)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or any(dataset.draws_at_random for dataset in self.datasets)
+
+    def describe(self, row: int) -> str:
+        """Which dataset a row comes from, for messages."""
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        return f"sample: row {row} of a mixture, from dataset number {number}"
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """There is none."""
+        raise UsageError(
+            f"column {name!r}: expected one dataset, found a mixture, whose rows are other samples in every epoch: "
+            "take the columns, subsets and splits of its datasets, and mix those"
+        )
+
+    def _in_datasets(self, picks: Picks) -> Iterator[tuple[int, Picks, IntArray]]:
+        """For each dataset that is met: its number, the picks there, and their places in the batch."""
+        which = np.searchsorted(self._ends, picks.rows, side="right")
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            rows, cycles = self._rows_of(number, picks.rows[places], picks.epoch)
+            # A sample that comes again in the same epoch is augmented under a seed of its own.
+            seeds = picks.seeds[places] ^ mix_array(cycles, mix_words(_MIX_TAG, number))
+            yield number, Picks(rows, seeds, picks.epoch), places
+
+    def _rows_of(self, number: int, rows: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
+        """The rows of one dataset, which come after those of the epochs before, and how often it was gone through by then."""
+        length, quota = len(self.datasets[number]), int(self._quotas[number])
+        cycles, within = np.divmod(rows - (int(self._ends[number]) - quota) + epoch * quota, length)
+        out = np.empty(len(rows), np.int64)
+        for cycle in np.unique(cycles).tolist():
+            chosen = cycles == cycle
+            out[chosen] = Permutation(length, self.seed, cycle, number, _MIX_TAG)(within[chosen])
+        return out, cycles
+
+
+def _difference(first: BatchLayout, other: BatchLayout, number: int) -> str:
+    """The fields in which the layouts of two datasets differ, and how."""
+    names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+    return "; ".join(
+        f"{name!r} {first.get(name, 'missing')} in the first, {other.get(name, 'missing')} in number {number}"
+        for name in names
+    )

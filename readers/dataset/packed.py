@@ -1,0 +1,230 @@
+"""Packed datasets for torch: map-style, read by the batch, one class per format."""
+
+from collections.abc import Collection, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_path
+from readers.dataset.subset import DivisibleDataset
+from readers.decode.decoding import Decoding
+from readers.decode.plans import DecodePlan
+from readers.decode.values import BatchLayout, allocate_values
+from readers.formats.npy import map_npy
+from readers.formats.pool import ShardPool, Verify
+from readers.order.blocks import Blocks
+from readers.order.order import Picks
+from readers.order.stores import Store
+from readers.seeding import AnyTransform
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+from shardspec.formats import get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.schema import Field, Schema
+
+_COLUMN_CHUNK = 4096
+
+
+class PackedDataset(DivisibleDataset):
+    """A packed dataset of any format.
+
+    ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening reads the manifest and the sizes
+    of the shards, no more. Shards open when they are first read; at most 128 descriptors are held per process, over all
+    datasets. Safe between threads, after a fork, and to pickle: no handle travels.
+
+    Parameters
+    ----------
+    path : path-like
+        The folder.
+    fields : sequence of str, optional
+        The fields to read, in this order; all of them by default. What is not named is not read.
+    transform : callable, optional
+        Called with every sample (`readers.seeding`); one marked ``seeded`` gets a generator that is a function of seed, epoch
+        and row.
+    verify : {"size", "digest", "off"} or bool
+        ``"size"``: every file is there and has its size, checked now. ``"digest"``: also its SHA-256, once per process before it
+        is first opened. True is ``"digest"``, False is ``"off"``.
+    checksums : bool
+        Whether the format's own checksums are checked at every read, where it has any.
+    decode : dict of str to DecodePlan, optional
+        For picture fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster ways (`readers.Whole`). Beside a
+        crop or size for ``image``, fields that lie on the picture as it is stored (``landmarks``, masks) cannot be read.
+
+    Raises
+    ------
+    NotADatasetError, ManifestError, VersionError
+        There is no dataset, or none that can be read.
+    ShardMissingError, ShardCorruptError
+        A file is missing or differs.
+    UsageError
+        An argument cannot be meant, or a field is read that a plan of `decode` would make wrong (`readers.decode.alignment`).
+    """
+
+    format: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        fields: Sequence[str] | None = None,
+        transform: AnyTransform | None = None,
+        verify: Verify | bool = "size",
+        checksums: bool = True,
+        decode: Mapping[str, DecodePlan] | None = None,
+    ) -> None:
+        super().__init__(transform)
+        if fields is not None and not _are_names(fields):
+            raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
+        layout = Layout(as_path("path", path).absolute())
+        self.manifest: Manifest = layout.load()
+        found = self.manifest.format
+        if self.format is not None and found != self.format:
+            raise UsageError(
+                f"{layout.root}: expected a dataset of format {self.format!r}, found {found!r}: "
+                f"use {get_format(found).dataset}, or open_dataset for any format"
+            )
+        how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
+        self.pool = ShardPool(layout, self.manifest, how, checksums)
+        selected = self.manifest.schema.select(None if fields is None else list(fields))
+        self._decoding = Decoding(self.pool, selected, {} if decode is None else decode)
+        self._blocks = Blocks.of_shards(self.manifest.shards)
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    def __repr__(self) -> str:
+        root, shards = self.pool.layout.root, len(self.manifest.shards)
+        return (
+            f"{type(self).__name__}({str(root)!r}): {len(self)} samples ({', '.join(self.schema.names)}), "
+            f"{self.manifest.format}, {shards} shard{'' if shards == 1 else 's'}"
+        )
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.pool.layout.root
+
+    @property
+    def schema(self) -> Schema:
+        """The fields that are read."""
+        return self._decoding.schema
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``, None if there is no such field or it has no names."""
+        schema = self.manifest.schema
+        return schema["label"].classes if "label" in schema else None
+
+    @property
+    def blocks(self) -> Blocks:
+        """The runs of rows that are cheap to read together."""
+        return self._blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie before the transform."""
+        return self._decoding.layout
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or any(plan.random for plan in self._decoding.plans.values())
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows, without the transform, row i into place ``at[i]`` of a batch."""
+        self._decoding.read_into(picks, out, at)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The folder and the bytes of all shards."""
+        return (Store(self.path, sum(shard.bytes for shard in self.manifest.shards)),)
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.pool.read_ahead(picks.rows, self.schema.names)
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self._decoding.describe(row)
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of the whole dataset, whether it is among those read or not.
+
+        Scalar fields come from the index, mapped, without touching a shard. Others are read through, which for pictures means
+        decoding all of them.
+
+        Returns
+        -------
+        ndarray, (N, *shape), read-only where it is mapped; a list of N where the shape varies
+        """
+        field = self.manifest.schema[name]
+        index = self.pool.layout.index(name)
+        if field.kind == "fixed" and field.shape == () and index.exists():
+            return map_npy(index, field.numpy_dtype, (len(self),))
+        return self._read_column(field)
+
+    def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
+        decoding = Decoding(self.pool, Schema((field,)), {})
+        whole = allocate_values(decoding.layout, len(self))
+        for start in range(0, len(self), _COLUMN_CHUNK):
+            rows = np.arange(start, min(start + _COLUMN_CHUNK, len(self)))
+            decoding.read_into(Picks(rows, np.zeros(len(rows), np.uint64), 0), whole, rows)
+        column: npt.NDArray[Any] | list[Any] = whole[field.name]
+        return column
+
+
+def _are_names(fields: Any) -> bool:
+    """Whether something is a list of one name or more, or the like."""
+    named = isinstance(fields, Collection) and not isinstance(fields, str) and len(fields) > 0
+    return named and all(isinstance(name, str) for name in fields)
+
+
+class HDF5Dataset(PackedDataset):
+    """A packed dataset of HDF5 shards."""
+
+    format = "hdf5"
+
+
+class LMDBDataset(PackedDataset):
+    """A packed dataset of LMDB shards."""
+
+    format = "lmdb"
+
+
+class NpyDataset(PackedDataset):
+    """A packed dataset of npy shards."""
+
+    format = "npy"
+
+
+class ParquetDataset(PackedDataset):
+    """A packed dataset of Parquet shards."""
+
+    format = "parquet"
+
+
+class TFRecordDataset(PackedDataset):
+    """A packed dataset of TFRecord shards."""
+
+    format = "tfrecord"
+
+
+_CLASSES: Mapping[str | None, type[PackedDataset]] = {
+    c.format: c for c in (HDF5Dataset, LMDBDataset, NpyDataset, ParquetDataset, TFRecordDataset)
+}
+
+
+def open_dataset(
+    path: str | PathLike[str],
+    fields: Sequence[str] | None = None,
+    transform: AnyTransform | None = None,
+    verify: Verify | bool = "size",
+    checksums: bool = True,
+    decode: Mapping[str, DecodePlan] | None = None,
+) -> PackedDataset:
+    """Open a packed dataset of whatever format. The parameters are those of `PackedDataset`."""
+    kind = _CLASSES.get(Layout(as_path("path", path).absolute()).load().format, PackedDataset)
+    return kind(path, fields, transform, verify, checksums, decode)

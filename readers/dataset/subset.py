@@ -1,0 +1,233 @@
+"""Parts of a dataset: by row, by split, by a predicate on small fields."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_number
+from readers.dataset.base import SampleDataset
+from readers.dataset.clips import ONCE, ClipDataset
+from readers.decode.values import BatchLayout
+from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
+from readers.order.order import Picks
+from readers.order.permutation import Permutation
+from readers.order.stores import Store
+from readers.seeding import AnyTransform
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import SchemaError, UsageError
+
+_SPLIT_TAG = 0x73706C6974
+
+
+class DivisibleDataset(SampleDataset):
+    """A dataset of which parts can be taken, and parts of these."""
+
+    def clips(
+        self,
+        length: int,
+        stride: int = 1,
+        by: str | None = "track",
+        once: Sequence[str] = ONCE,
+        max_step: int | None = None,
+        transform: AnyTransform | None = None,
+    ) -> ClipDataset:
+        """Clips of consecutive samples of one video, or of one track in it (`readers.dataset.clips.ClipDataset`)."""
+        return ClipDataset(self, length, stride, by, once, max_step, transform)
+
+    def subset(self, rows: npt.ArrayLike) -> "Subset":
+        """Some rows of this dataset, in the given order."""
+        return Subset(self, rows)
+
+    def where(self, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> "Subset":
+        """The rows for which a predicate on small fields holds (`readers.dataset.subset.where`)."""
+        return where(self, predicate, fields)
+
+    def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> "tuple[Subset, ...]":
+        """Disjoint random parts; `by` names a field whose equal values stay together (`readers.dataset.subset.split`)."""
+        return split(self, fractions, seed, by)
+
+
+class Subset(DivisibleDataset):
+    """Some rows of a dataset, in a given order. Takes 8 bytes a row; samples keep the base dataset's transform and randomness.
+
+    Parameters
+    ----------
+    base : SampleDataset
+    rows : int array, (n,)
+        Rows of `base`, 0 to len(base) - 1.
+    transform : callable, optional
+        One more transform, behind that of `base`.
+    """
+
+    def __init__(self, base: SampleDataset, rows: npt.ArrayLike, transform: AnyTransform | None = None) -> None:
+        super().__init__(transform)
+        self.base = base
+        self.rows: IntArray = np.asarray(rows)
+        if self.rows.ndim != 1 or (self.rows.dtype.kind not in "iu" and len(self.rows)):
+            found = f"{self.rows.dtype} of shape {self.rows.shape}"
+            hint = ": a mask's rows are np.flatnonzero(mask)" if self.rows.dtype == bool else ""
+            raise UsageError(f"rows: expected integers of shape (n,), found {found}{hint}")
+        self.rows = self.rows.astype(np.int64)
+        if len(self.rows) and not (self.rows.min() >= 0 and self.rows.max() < len(base)):
+            found = f"{self.rows.min()} to {self.rows.max()}"
+            raise UsageError(f"rows: expected 0 to {len(base) - 1}, found {found}")
+        self._blocks = _blocks_of(base.blocks, self.rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} samples of {self.base!r}"
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.base.classes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Runs of this subset's rows that lie in one block of the base dataset, or in a few; None where its rows do not ascend."""
+        return self._blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values lie in the base dataset."""
+        return self.base.layout
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows of the base dataset, with its transform."""
+        self.base.read_picks(self._in_base(picks), out, at)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset, with this subset's share of their bytes."""
+        share = min(1.0, len(self) / max(1, len(self.base)))
+        return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
+
+    @property
+    def sample_bytes(self) -> float:
+        """As in the base dataset."""
+        return self.base.sample_bytes
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.base.read_ahead(self._in_base(picks))
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in the base dataset, and the seeds, under which transforms draw."""
+        return self.base.origins(self._in_base(picks))
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or self.base.draws_at_random
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self.base.describe(int(self.rows[row]))
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of all rows of the subset (`PackedDataset.column`)."""
+        column = self.base.column(name)
+        return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
+
+    def _in_base(self, picks: Picks) -> Picks:
+        return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
+
+
+def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
+    """Where rows that ascend pass from block to block; of few rows each, several make one.
+
+    An order mixes a number of blocks, so blocks of few rows would hardly mix anything.
+    """
+    if base is None or (len(rows) > 1 and not bool((rows[1:] > rows[:-1]).all())):
+        return None
+    _, stops = base.bounds(np.arange(len(base)))
+    ends = np.searchsorted(rows, stops)
+    least = min(MIN_BLOCK_ROWS, base.rows // max(1, len(base)))
+    sizes, held = [], 0
+    for count in np.diff(ends, prepend=0).tolist():
+        held += count
+        if held >= least:
+            sizes.append(held)
+            held = 0
+    counts = np.array([*sizes, held] if held else sizes, np.int64)
+    return Blocks(counts, counts)
+
+
+def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> Subset:
+    """The rows for which a predicate on small fields holds. Pictures are not touched.
+
+    Parameters
+    ----------
+    predicate : callable
+        Called once with the whole column of each field, in order; returns booleans, (N,).
+    fields : sequence of str
+        Scalar fields come from the dataset's index; others are read through.
+    """
+    chosen = np.asarray(predicate(*(dataset.column(name) for name in fields)))
+    if chosen.shape != (len(dataset),) or chosen.dtype != bool:
+        raise UsageError(
+            f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
+        )
+    return Subset(dataset, np.flatnonzero(chosen))
+
+
+def split(
+    dataset: SampleDataset, fractions: Sequence[float], seed: int = 0, by: str | None = None
+) -> tuple[Subset, ...]:
+    """Split a dataset at random into disjoint parts; a function of the seed.
+
+    Parameters
+    ----------
+    fractions : sequence of float
+        Of the samples (of the groups with `by`), above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+    by : str, optional
+        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
+
+    Raises
+    ------
+    UsageError
+        Such fractions cannot be, or leave a part without a sample; or samples have no value of `by`.
+    """
+    if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
+        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
+    shares = [as_number("fractions", share) for share in fractions]
+    if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
+        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
+    if by is None:
+        groups, count = np.arange(len(dataset)), len(dataset)
+    else:
+        values = np.asarray(dataset.column(by))
+        _check_values(dataset, by, values)
+        names, groups = np.unique(values, return_inverse=True)
+        count = len(names)
+    ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
+    bounds = np.round(np.cumsum([0.0, *shares]) * count).astype(np.int64)
+    if count and not np.diff(bounds).all():
+        what = "samples" if by is None else f"values of {by!r}"
+        raise UsageError(
+            f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
+        )
+    place = ranks[groups] if len(groups) else ranks
+    return tuple(
+        Subset(dataset, np.flatnonzero((place >= low) & (place < high))) for low, high in pairwise(bounds.tolist())
+    )
+
+
+def _check_values(dataset: SampleDataset, by: str, values: npt.NDArray[Any]) -> None:
+    """Samples without a value are no group: they may belong to any."""
+    without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
+    with suppress(SchemaError):
+        valid = np.asarray(dataset.column(f"{by}_valid"))
+        if valid.dtype == np.bool_ and valid.ndim == 1:  # a column of the user's own may be called so
+            without |= ~valid
+    if without.any():
+        raise UsageError(
+            f"by: expected a value of {by!r} in every sample, found none in {np.count_nonzero(without)} of {len(values)}, so nothing "
+            "tells where they belong: take another field, or split with `where` what has one"
+        )

@@ -1,0 +1,193 @@
+"""Transforms at work: a copy per thread, a generator per sample, and what the transformed values look like."""
+
+import random
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from functools import partial
+from types import MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from readers.dataset.collate import layout_of_value
+from readers.decode.values import BatchLayout, ValueLayout
+from readers.seeding import AnyTransform, given_back, is_seeded, sample_rng
+from shardspec.errors import SchemaError, UsageError
+
+CHUNK_ROWS = 16
+"""Samples read together before a transform takes them one by one: 16 pictures of 224 px still lie in a processor's cache."""
+
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+
+
+class Chain:
+    """Transforms one after the other. Safe between threads: every thread but the first has copies of its own.
+
+    A library's transform often keeps state during a call; one shared between threads gives wrong samples silently.
+
+    Attributes
+    ----------
+    seeded : bool
+        Whether one of them takes the sample's generator.
+    """
+
+    def __init__(self, transforms: Sequence[AnyTransform]) -> None:
+        self._transforms = tuple(transforms)
+        for transform in self._transforms:
+            if not callable(transform):
+                raise UsageError(f"transform: expected a callable from sample to sample, found {transform!r}")
+        self.seeded = any(is_seeded(t) for t in self._transforms)
+        self._restore()
+
+    def _restore(self) -> None:
+        self._owner = threading.get_ident()
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_transforms": self._transforms, "seeded": self.seeded}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._restore()
+
+    def __len__(self) -> int:
+        return len(self._transforms)
+
+    def then(self, transform: AnyTransform) -> "Chain":
+        """A chain with one more transform at its end."""
+        return Chain((*self._transforms, transform))
+
+    def __call__(self, sample: dict[str, Any], seed: int, epoch: int, row: int) -> dict[str, Any]:
+        """The transformed sample."""
+        rng = sample_rng(seed, epoch, row) if self.seeded else None
+        for transform in self._own():
+            result = transform(sample, rng) if rng is not None and is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+            sample = given_back(transform, result)
+        return sample
+
+    def _own(self) -> tuple[AnyTransform, ...]:
+        """The calling thread's copies."""
+        if threading.get_ident() == self._owner:
+            return self._transforms
+        found: tuple[AnyTransform, ...] | None = getattr(self._local, "transforms", None)
+        if found is None:
+            found = self._local.transforms = tuple(_copy(t) for t in self._transforms)
+        return found
+
+
+def _copy(transform: AnyTransform) -> AnyTransform:
+    """A thread's own copy. Generators that it holds (Albumentations' do) are new ones: copies would repeat each other's draws."""
+    return deepcopy(transform, {id(generator): _fresh(generator) for generator in _generators(transform, set())})
+
+
+def _generators(value: Any, seen: set[int]) -> Iterator[Any]:
+    """The random generators that a value holds, in its attributes and in lists, tuples, dicts and sets."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, np.random.Generator | np.random.RandomState | random.Random | torch.Generator):
+        yield value
+        return
+    if isinstance(value, dict):
+        parts: Iterable[Any] = list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = list(value)
+    elif isinstance(value, MethodType):
+        parts = [value.__self__]
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+    else:
+        parts = list(getattr(value, "__dict__", {}).values()) if not isinstance(value, type | ModuleType) else ()
+    for part in parts:
+        yield from _generators(part, seen)
+
+
+def _fresh(generator: Any) -> Any:
+    """A generator of the same kind, seeded by the system."""
+    if isinstance(generator, np.random.Generator):
+        return np.random.Generator(type(generator.bit_generator)())
+    if isinstance(generator, torch.Generator):
+        fresh = torch.Generator(generator.device)
+        fresh.seed()
+        return fresh
+    return type(generator)()
+
+
+def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:
+    """The rows start … stop-1 of a batch as samples: views of its arrays, numpy scalars of 0-d fields."""
+    for i in range(start, stop):
+        yield {name: column[i] for name, column in columns.items()}
+
+
+def probe_layout(
+    raw: BatchLayout, inputs: list[dict[str, tuple[int, ...] | None]], outputs: list[dict[str, Any]]
+) -> BatchLayout:
+    """How transformed values lie in a batch, from a few transformed samples.
+
+    What has one shape in all of them is stacked, unless it varies in the dataset and the transform left every shape as it was.
+
+    Parameters
+    ----------
+    raw : BatchLayout
+        Before the transform.
+    inputs : list of dict
+        The shapes of the arrays of each sample before the transform.
+    outputs : list of dict
+        The samples after it.
+    """
+    layout: dict[str, ValueLayout] = {}
+    for sample in outputs:
+        _check_sample(sample)
+    for name, first in outputs[0].items():
+        before = raw.get(name)
+        value = layout_of_value(first, picture=before is not None and before.picture)
+        shapes = [layout_of_value(sample.get(name)).shape for sample in outputs]
+        varied = before is not None and before.shape is None
+        untouched = varied and shapes == [sample.get(name) for sample in inputs]
+        same = all(shape == shapes[0] for shape in shapes)
+        layout[name] = value if same and not untouched else ValueLayout(None, None, value.picture)
+    return layout
+
+
+def _kind_rank(dtype: np.dtype[Any] | None) -> int:
+    """Numbers of a kind can be written as numbers of a kind of the same or a greater rank."""
+    return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
+
+
+def _check_sample(sample: Any) -> None:
+    """A transform of single samples may give anything back, but only dicts make batches."""
+    if not isinstance(sample, dict):
+        raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
+
+
+def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: BatchLayout) -> None:
+    """Copy a transformed sample into its place of a batch."""
+    _check_sample(sample)
+    if sample.keys() != layout.keys():
+        raise SchemaError(
+            f"transform: expected the fields {', '.join(layout)} in every sample, found {', '.join(sample)}"
+        )
+    for name, value in sample.items():
+        array = value.numpy() if isinstance(value, torch.Tensor) else value
+        expected = layout[name]
+        if expected.shape is None:
+            out[name][place] = array.copy() if isinstance(array, np.ndarray) else array
+            continue
+        found = np.asarray(array)
+        # Python's numbers have no dtype of their own: an integer may stand among floats, but no float among integers.
+        same = found.dtype == expected.dtype
+        fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
+        if found.shape != expected.shape or not fits:
+            raise SchemaError(
+                f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples tried first, "
+                f"found {found.dtype} {found.shape}: give every sample the same shape and dtype"
+            )
+        try:
+            out[name][place] = array  # not `found`: of Python's numbers alone numpy sees to it that they fit
+        except OverflowError as error:
+            raise SchemaError(
+                f"transform: expected field {name!r} as {expected.dtype}, as in the samples tried first, found {array}: "
+                "give every sample the same dtype"
+            ) from error

@@ -1,0 +1,1 @@
+"""From encoded columns to values in memory, whole or cropped while decoding."""

@@ -1,0 +1,254 @@
+"""Decode plans that crop and resize: of a JPEG, only as many pixels are decoded as the result needs.
+
+libjpeg-turbo decodes at eighths of the full size, which leaves out most of the work where pictures shrink: here at a half, a
+quarter or an eighth, since its vector code knows no others and at seven eighths it takes longer than at full size. The crop is
+chosen on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
+it is resized: by averaging whole numbers of pixels, and linearly for what remains, a factor below two. Against decoding
+everything and averaging that same part, photos differ by 2 levels of 255 or less in the mean, as the tests hold. Where a JPEG has
+restart markers, only the part around the crop is decoded (`readers.decode.jpeg_parts`), to the same pixels.
+
+A plan knows the pixels alone: landmarks, masks and other fields that lie on the stored picture are refused beside it
+(`readers.decode.alignment`), where the transforms of `readers.augment` move them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from readers.arguments import as_count, as_number, as_pair
+from readers.decode.jpeg_parts import crop_jpeg
+from readers.decode.plans import Image, Whole, decode_jpeg
+from readers.decode.values import ValueLayout
+from shardspec.codecs import Codec
+from shardspec.errors import CodecError, UsageError
+from shardspec.schema import Field
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels of the picture as stored; pixel (0, 0) covers [0, 1) × [0, 1)."""
+
+_TRIES = 10
+_EIGHTHS = 8
+_FAST_EIGHTHS = (1, 2, 4)
+"""Scales, other than the full size, that libjpeg-turbo's inverse transform has vector code for."""
+_REACH = 3
+"""Pixels of the decoded scale around a crop that it depends on: two by the interpolation of chroma, one by rounding its edges."""
+
+
+def _sides(size: Any) -> tuple[Any, ...]:
+    """One side or more: a list of a configuration library, or an array, is as good as a tuple."""
+    try:
+        return (size,) if isinstance(size, str) else tuple(size)
+    except TypeError:
+        return (size,)
+
+
+@dataclass(frozen=True)
+class _Crop:
+    """What the plans of this file share.
+
+    Attributes
+    ----------
+    size : int or (int, int)
+        Height and width of the result, pixels.
+    fast_dct, fast_upsampling : bool
+        See `readers.decode.plans.Whole`.
+    """
+
+    size: int | tuple[int, int]
+    fast_dct: bool = False
+    fast_upsampling: bool = False
+
+    def __post_init__(self) -> None:
+        sides = _sides(self.size)
+        if len(sides) not in (1, 2):
+            raise UsageError(f"size: expected pixels, or (height, width), found {self.size!r}")
+        sides = tuple(as_count("size", side, unit="pixel") for side in sides)
+        object.__setattr__(self, "size", sides if len(sides) == 2 else sides[0])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def random(self) -> bool:
+        """False; a random crop says otherwise."""
+        return False
+
+    @property
+    def moves(self) -> bool:
+        """True."""
+        return True
+
+    def layout(self, field: Field) -> ValueLayout:
+        """(height, width, 3) uint8."""
+        return ValueLayout((*self.shape, 3), np.dtype(np.uint8), True)
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """What is cropped of a picture of this size."""
+        raise NotImplementedError
+
+    def flips(self, rng: np.random.Generator | None) -> bool:
+        """Whether the result is mirrored."""
+        return False
+
+    def eighths(self, box: Box) -> int:
+        """The smallest of the decoder's fast scales at which a box has as many pixels as the result; 8 where none has."""
+        left, top, right, bottom = box
+        least = max(self.shape[0] / (bottom - top), self.shape[1] / (right - left))
+        return next((eighths for eighths in _FAST_EIGHTHS if least * _EIGHTHS <= eighths), _EIGHTHS)
+
+    def decode(
+        self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
+    ) -> Image:
+        """The cropped picture (`readers.decode.plans.DecodePlan.decode`)."""
+        out = np.empty((*self.shape, 3), np.uint8) if out is None else out
+        if codec is not None and field.codec.name == "jpeg":
+            self._decode_jpeg(data, field, rng, out)
+        else:
+            image: Image = data if codec is None else codec.decode(data)
+            height, width = image.shape[:2]
+            left, top, right, bottom = whole_pixels(self.box(height, width, rng), height, width)
+            _resize(image[top:bottom, left:right], out)
+        if self.flips(rng):
+            cv2.flip(out, 1, dst=out)
+        return out
+
+    def _decode_jpeg(self, data: Any, field: Field, rng: np.random.Generator | None, out: Image) -> None:
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
+        box = self.box(height, width, rng)
+        eighths = self.eighths(box)
+        left, top, right, bottom = whole_pixels(box, height, width, eighths)
+        part = crop_jpeg(data, box, _REACH * _EIGHTHS // eighths)
+        if part is not None:
+            data, height, width = part.data, part.height, part.width
+            x, y = part.left * eighths // _EIGHTHS, part.top * eighths // _EIGHTHS
+            left, top, right, bottom = left - x, top - y, right - x, bottom - y
+        how = Whole(self.fast_dct, self.fast_upsampling)
+        image = decode_jpeg(data, field, how, None, _scaled(height, eighths), _scaled(width, eighths))
+        _resize(image[top:bottom, left:right], out)
+
+
+def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
+    """A box of a picture as whole pixels of it at a scale, at least one of them."""
+    height, width, scale = _scaled(height, eighths), _scaled(width, eighths), eighths / _EIGHTHS
+    left, top = min(round(box[0] * scale), width - 1), min(round(box[1] * scale), height - 1)
+    return left, top, max(left + 1, min(round(box[2] * scale), width)), max(top + 1, min(round(box[3] * scale), height))
+
+
+def _scaled(side: int, eighths: int) -> int:
+    """A side as the decoder scales it."""
+    return -(-side * eighths // _EIGHTHS)
+
+
+def _resize(part: Image, out: Image) -> None:
+    """Resize a picture into `out`."""
+    if part.shape == out.shape:
+        out[...] = part
+        return
+    # Averaging over whole numbers of pixels is fast, over fractions of them ten times slower than what is done here.
+    y, x = max(1, part.shape[0] // out.shape[0]), max(1, part.shape[1] // out.shape[1])
+    if y > 1 or x > 1:
+        rows, columns = part.shape[0] // y, part.shape[1] // x
+        # The average of two is what bilinear interpolation gives, in vector code even if only one axis is halved.
+        how = cv2.INTER_LINEAR if max(y, x) == 2 else cv2.INTER_AREA
+        part = cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=how)
+    cv2.resize(part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
+
+
+@dataclass(frozen=True)
+class Resize(_Crop):
+    """The whole picture, resized to exactly `size`, whatever its proportions."""
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """Everything."""
+        return 0.0, 0.0, float(width), float(height)
+
+
+@dataclass(frozen=True)
+class CenterCrop(_Crop):
+    """The middle of the picture, in the result's proportions: as large as fits, times `fraction`, resized to `size`.
+
+    ``CenterCrop(224, fraction=224 / 256)`` is "shorter side to 256, then the middle 224".
+
+    Attributes
+    ----------
+    fraction : float
+        Above 0, at most 1.
+    """
+
+    fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < as_number("fraction", self.fraction) <= 1:
+            raise UsageError(f"fraction: expected above 0, at most 1, found {self.fraction}")
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """The middle."""
+        scale = min(height / self.shape[0], width / self.shape[1]) * self.fraction
+        h, w = self.shape[0] * scale, self.shape[1] * scale
+        return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(_Crop):
+    """A random part of random size and proportions, resized to `size`; torchvision's distribution.
+
+    Attributes
+    ----------
+    scale : (float, float)
+        Bounds of the part's area, as a fraction of the picture's.
+    ratio : (float, float)
+        Bounds of the part's width over height; drawn evenly in the logarithm.
+    flip : float
+        Probability that the result is mirrored left to right.
+    """
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least, most = as_pair("scale", self.scale)
+        if not 0 < least <= most <= 1:
+            raise UsageError(f"scale: expected 0 < low <= high <= 1, found {self.scale}")
+        least, most = as_pair("ratio", self.ratio)
+        if not 0 < least <= most:
+            raise UsageError(f"ratio: expected 0 < low <= high, found {self.ratio}")
+        if not 0 <= as_number("flip", self.flip) <= 1:
+            raise UsageError(f"flip: expected 0 to 1, found {self.flip}")
+
+    @property
+    def random(self) -> bool:
+        """True."""
+        return True
+
+    def flips(self, rng: np.random.Generator | None) -> bool:
+        """Whether the result is mirrored."""
+        return self.flip > 0 and rng is not None and rng.random() < self.flip
+
+    def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
+        """A random part, in whole pixels; after ten draws that do not fit, the middle at the nearest allowed proportions."""
+        rng = np.random.default_rng() if rng is None else rng
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(_TRIES):
+            area, aspect, u, v = rng.random(4).tolist()
+            area = (self.scale[0] + (self.scale[1] - self.scale[0]) * area) * height * width
+            aspect = math.exp(low + (high - low) * aspect)
+            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < w <= width and 0 < h <= height:
+                left, top = int(u * (width - w + 1)), int(v * (height - h + 1))
+                return float(left), float(top), float(left + w), float(top + h)
+        aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
+        broad = min(width, height * aspect)
+        tall = broad / aspect
+        return (width - broad) / 2, (height - tall) / 2, (width + broad) / 2, (height + tall) / 2

@@ -1,0 +1,136 @@
+"""From encoded columns to values: fixed fields are read in place, pictures decoded into their row of the batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from readers.decode.alignment import check_alignment
+from readers.decode.plans import DecodePlan
+from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
+from readers.formats.pool import ShardPool
+from readers.order.order import Picks
+from readers.order.permutation import mix_words
+from readers.seeding import sample_rng
+from shardspec.codecs import Codec, codec_for
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import CodecError, UsageError
+from shardspec.schema import Field, Schema
+
+_PLAN_TAG = 0x706C616E  # so that a plan's draws are not those of the transform
+
+
+class Decoding:
+    """Reads the chosen fields of a pool's rows as values. Safe between threads, and to pickle.
+
+    Parameters
+    ----------
+    pool : ShardPool
+    schema : Schema
+        The fields to read.
+    plans : dict of str to DecodePlan
+        For picture fields: what is decoded of them, and at which size.
+
+    Raises
+    ------
+    UsageError
+        A plan is none, is for no picture, or moves a picture away from fields that lie on it (`readers.decode.alignment`).
+    """
+
+    def __init__(self, pool: ShardPool, schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
+        self.pool = pool
+        self.schema = schema
+        if not isinstance(plans, Mapping):
+            raise UsageError(f"decode: expected a dict such as {{'image': CenterCrop(224)}}, found {plans!r}")
+        self.plans = dict(plans)
+        for name, plan in plans.items():
+            if isinstance(plan, type) or not isinstance(plan, DecodePlan):
+                raise UsageError(f"decode: expected a plan for {name!r}, such as CenterCrop(224), found {plan!r}")
+            if name not in schema or not schema[name].is_image:
+                pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
+                raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")
+        check_alignment(schema, self.plans)
+        self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in plans)
+        self._encoded = tuple(f for f in schema if not f.is_fixed)
+        self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in plans)
+        self._codecs: dict[str, Codec] = {f.name: codec_for(f) for f in self._encoded}
+
+    @property
+    def layout(self) -> BatchLayout:
+        """How the values of each field lie in a batch."""
+        return {f.name: self._layout_of(f) for f in self.schema}
+
+    def _layout_of(self, field: Field) -> ValueLayout:
+        plan = self.plans.get(field.name)
+        return layout_of_field(field) if plan is None else plan.layout(field)
+
+    def read_into(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read and decode rows, row i into place ``at[i]`` of a batch.
+
+        Raises
+        ------
+        CodecError
+            A value does not decode; the message says its key, row and shard. Another error about one sample (of a plan of the
+            caller's own) carries them as a note.
+        """
+        local = np.arange(len(picks))
+        if self._fixed:
+            self.pool.read(picks.rows, [f.name for f in self._fixed], out, at)
+        encoded: Columns = {f.name: [b""] * len(picks) for f in self._encoded}
+        if encoded:
+            self.pool.read(picks.rows, list(encoded), encoded, local)
+        for field in self._planned_raw:
+            column = np.empty((len(picks), *field.fixed_shape), np.uint8)
+            self.pool.read(picks.rows, [field.name], {field.name: column}, local)
+            self._decode_column(field, column, picks, out[field.name], at)
+        for field in self._encoded:
+            self._decode_column(field, encoded[field.name], picks, out[field.name], at)
+
+    def _decode_column(self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray) -> None:
+        """Decode one field's values of all rows."""
+        plan = self.plans.get(field.name)
+        codec = self._codecs.get(field.name)
+        stacked = isinstance(out, np.ndarray)
+        i = 0
+        try:
+            if plan is not None:
+                for i, place in enumerate(at.tolist()):
+                    rng = _plan_rng(picks, i) if plan.random else None
+                    image = plan.decode(column[i], field, codec, rng, out[place] if stacked else None)
+                    if not stacked:
+                        out[place] = own(image)
+            elif codec is not None and stacked:
+                decode = codec.decode
+                for i, place in enumerate(at.tolist()):
+                    decode(column[i], out[place])
+            elif codec is not None:
+                for i, place in enumerate(at.tolist()):
+                    out[place] = own(codec.decode(column[i]))
+        except CodecError as error:
+            # In the message itself: logs and much that hands errors on drop notes.
+            raise CodecError(f"{error}; {self.describe(int(picks.rows[i]))}") from error
+        except Exception as error:
+            error.add_note(self.describe(int(picks.rows[i])))
+            raise
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        place = self.pool.describe(row)
+        if "key" not in self.pool.schema:
+            return f"sample: {place}"
+        key: Columns = {"key": [b""]}
+        try:
+            self.pool.read(np.array([row]), ["key"], key, np.zeros(1, np.int64))
+        except Exception as error:  # the note must not hide the error that it is for
+            return f"sample: {place}; its key cannot be read: {error}"
+        return f"sample: key {bytes(key['key'][0]).decode(errors='replace')!r}, {place}"
+
+
+def _plan_rng(picks: Picks, i: int) -> np.random.Generator:
+    keys = picks.rows if picks.keys is None else picks.keys
+    return sample_rng(mix_words(int(picks.seeds[i]), _PLAN_TAG), picks.epoch, int(keys[i]))
+
+
+def own(value: Any) -> Any:
+    """A value that may be changed and outlives the shard: views of a reader's memory are copied."""
+    return value.copy() if isinstance(value, np.ndarray) and not value.flags.owndata else value

@@ -1,0 +1,123 @@
+"""What `readers.lightning` hands to Lightning: iterables that count what the training loop has consumed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from readers.dataset.collate import Batch
+from readers.loader.loader import Loader
+from readers.order.sampler import OrderSampler
+from shardspec.errors import UsageError
+
+Batches = Loader | DataLoader[Any]
+
+
+class TrainBatches:
+    """What Lightning trains on. An epoch begins at its first batch: by then Lightning has said which one it is.
+
+    Parameters
+    ----------
+    batches : Loader or DataLoader
+    source : Loader or OrderSampler
+        What decides the order of `batches`.
+    samples_per_step : int
+        Of all ranks together.
+    processed : callable
+        The number of this epoch's batches that the training loop has been through.
+    """
+
+    def __init__(
+        self, batches: Batches, source: Loader | OrderSampler, samples_per_step: int, processed: Callable[[], int]
+    ) -> None:
+        self._batches: Batches | None = batches
+        self._source = source
+        self._length = len(batches)
+        self._drop_last = batches.drop_last
+        self._processed = processed
+        self.samples_per_step = samples_per_step
+        self._epoch = 0
+        self._consumed = 0  # of all ranks, when this epoch's iteration begins
+        self._begun_at: int | None = None  # batches processed then; None before
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._iterate(_not_closed(self._batches))
+
+    @property
+    def sampler(self) -> "TrainBatches":
+        """What Lightning calls ``set_epoch`` of."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
+        if self._begun_at is not None or epoch != self._epoch:
+            self._consumed = 0
+        self._source.set_epoch(epoch)
+        self._epoch, self._begun_at = epoch, None
+
+    def left(self) -> int:
+        """Batches of this epoch that are left at its (restored) beginning."""
+        samples = self._samples() - self._consumed
+        return samples // self.samples_per_step if self._drop_last else -(-samples // self.samples_per_step)
+
+    def consumed_state(self) -> dict[str, Any]:
+        """The state after the batches that the training loop has been through."""
+        consumed = self._consumed
+        if self._begun_at is not None:
+            processed = self._processed()
+            # A last batch may be smaller, and a few samples are repeated to make the ranks' lengths equal.
+            consumed = min(consumed + (processed - self._begun_at) * self.samples_per_step, self._samples())
+            if processed >= self._length:
+                consumed = self._samples()
+        return {**self._source.state_dict(consumed), "samples_per_step": self.samples_per_step}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the data module saves the state. That this can be called tells Lightning that a resume is exact."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `consumed_state` gave. Nothing happens with Lightning's copy of `state_dict`."""
+        if state:
+            self._source.load_state_dict(state)
+            self._epoch, self._consumed, self._begun_at = state["epoch"], state["consumed"], None
+
+    def close(self) -> None:
+        """Let go of the loader, its threads and its processes. The state stays."""
+        self._batches = None
+
+    def _iterate(self, batches: Batches) -> Iterator[Batch]:
+        self._begun_at = self._processed()
+        yield from batches
+
+    def _samples(self) -> int:
+        """Of an epoch."""
+        return int(self._source.state_dict(0)["length"])
+
+
+class EvalBatches:
+    """Batches for validation and test: the same at every pass."""
+
+    def __init__(self, batches: Batches, source: Loader | OrderSampler) -> None:
+        self._batches: Batches | None = batches
+        self._source = source
+        self._length = len(batches)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._source.set_epoch(0)
+        return iter(_not_closed(self._batches))
+
+    def close(self) -> None:
+        """Let go of the loader, its threads and its processes."""
+        self._batches = None
+
+
+def _not_closed(batches: Batches | None) -> Batches:
+    if batches is None:
+        raise UsageError("these batches were closed at the end of the stage: ask the data module for new ones")
+    return batches

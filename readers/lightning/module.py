@@ -1,0 +1,279 @@
+"""Packed datasets for Lightning: one data module, exact under DDP and after a resume in mid-epoch."""
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Literal, Never
+from weakref import WeakSet
+
+import numpy.typing as npt
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from readers.arguments import as_count
+from readers.dataset.base import SampleDataset
+from readers.decode.plans import DecodePlan
+from readers.formats.pool import Verify
+from readers.lightning.batches import Batches, EvalBatches, TrainBatches
+from readers.lightning.reading import Reading, Source
+from readers.loader.device import BatchTransform
+from readers.loader.loader import Loader, available_processors
+from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
+from readers.order.order import WINDOW_BLOCKS
+from readers.order.sampler import OrderSampler
+from readers.seeding import AnyTransform
+from readers.torch_names import refuse_unknown
+from shardspec.errors import UsageError
+
+LoaderKind = Literal["threads", "processes"]
+
+LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
+
+
+class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
+    """Packed datasets as a data module.
+
+    Right with any setting of ``Trainer(use_distributed_sampler=…)``: Lightning replaces samplers of a ``DataLoader`` only, and
+    this hands it plain iterables that know their rank. Every rank gets as many batches; where the samples do not divide by the
+    ranks the first few are repeated, fewer than there are ranks (with `drop_last`, left out), in validation and test too.
+
+    A checkpoint carries the samples that the training loop has consumed, not those that were read ahead. Resumed with
+    ``fit(ckpt_path=…)``, the epoch goes on with the very next sample, at any number of ranks and workers and any batch size.
+
+    Parameters
+    ----------
+    train : SampleDataset or path
+    val, test, predict : SampleDataset or path, optional
+        Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of rank r of W is
+        row i W + r; those behind the end are repetitions.)
+    batch_size : int
+        Per rank.
+    loader : {"threads", "processes"}
+        ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
+    eval_batch_size : int, optional
+        Of all but training; `batch_size` by default.
+    fields, verify, checksums
+        Of all that is given as a path (`readers.PackedDataset`).
+    transform, decode, sample_transform, batch_transform
+        Of training. `batch_transform` needs ``"threads"``.
+    eval_transform, eval_decode, eval_batch_transform
+        Of all but training.
+    shuffle, seed, drop_last, window, weights, draws
+        Of training (`readers.Loader`). ``shuffle="auto"`` is decided by rank 0 for all. ``Trainer(overfit_batches=…)`` turns shuffling off.
+    workers : int, optional
+        Threads or processes per rank; by default the processors that this process may use, divided by the ranks of the node.
+    prefetch : int, optional
+        Batches ahead of the training loop; with ``"processes"``, per worker.
+    read_ahead : int, optional
+        With ``"threads"`` (`readers.Loader`).
+    pin_memory : bool, optional
+        By default where batches go to a CUDA device.
+    timeout_s : float
+        For one batch.
+
+    Attributes
+    ----------
+    train, val, test, predict : SampleDataset or None
+
+    Raises
+    ------
+    UsageError
+        Options exclude each other, or cannot be meant.
+    """
+
+    def __init__(
+        self,
+        train: Source,
+        val: Source | None = None,
+        test: Source | None = None,
+        predict: Source | None = None,
+        *,
+        batch_size: int,
+        loader: LoaderKind = "threads",
+        eval_batch_size: int | None = None,
+        fields: Sequence[str] | None = None,
+        verify: Verify | bool = "size",
+        checksums: bool = True,
+        transform: AnyTransform | None = None,
+        decode: Mapping[str, DecodePlan] | None = None,
+        sample_transform: AnyTransform | None = None,
+        batch_transform: BatchTransform | None = None,
+        eval_transform: AnyTransform | None = None,
+        eval_decode: Mapping[str, DecodePlan] | None = None,
+        eval_batch_transform: BatchTransform | None = None,
+        shuffle: AnyShuffle = "auto",
+        seed: int = 0,
+        drop_last: bool = False,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        read_ahead: int | None = None,
+        pin_memory: bool | None = None,
+        timeout_s: float = 300.0,
+        **unknown: Never,
+    ) -> None:
+        super().__init__()
+        refuse_unknown(
+            unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
+        )
+        _check_kind(loader, batch_transform, eval_batch_transform)
+        how = Reading(fields, verify, checksums)
+        self.train = how.open(train, transform, decode).with_transform(sample_transform)
+        self.val, self.test, self.predict = (
+            None if source is None else how.open(source, eval_transform, eval_decode) for source in (val, test, predict)
+        )
+        self.batch_size = as_count("batch_size", batch_size)
+        self.eval_batch_size = (
+            self.batch_size if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
+        )
+        self.loader = loader
+        self._drop_last = drop_last
+        self._order = {"shuffle": shuffle, "seed": seed, "window": window, "weights": weights, "draws": draws}
+        self._transforms = (batch_transform, eval_batch_transform)
+        least = 1 if loader == "threads" else 0
+        self._workers = None if workers is None else as_count("workers", workers, least)
+        self._prefetch = None if prefetch is None else as_count("prefetch", prefetch)
+        self._read_ahead, self._pin_memory, self._timeout_s = read_ahead, pin_memory, timeout_s
+        self._batches: TrainBatches | None = None
+        # Lightning asks for more of them with `reload_dataloaders_every_n_epochs`, and drops those that it had.
+        self._eval: WeakSet[EvalBatches] = WeakSet()
+        self._state: dict[str, Any] | None = None
+        self._choice: Choice | None = None
+
+    def train_dataloader(self) -> TrainBatches:
+        """Batches of `train`, this rank's."""
+        order = dict(self._order)
+        if self.trainer is not None and self.trainer.overfit_batches > 0:
+            order["shuffle"] = False
+        choice = self._choose() if order["shuffle"] == "auto" and order["weights"] is None else None
+        batches, source = self._make(self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice)
+        self._batches = TrainBatches(batches, source, self.batch_size * self._ranks()[1], self._processed)
+        if self._state is not None:
+            self._batches.load_state_dict(self._state)
+            self._move_progress(self._state, self._batches)
+            self._state = None
+            if choice is not None:  # Lightning may ask for batches again, which then go on in the state's order
+                self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
+        return self._batches
+
+    def val_dataloader(self) -> EvalBatches | list[Any]:
+        """Batches of `val`, this rank's, in stored order."""
+        return self._eval_batches(self.val)
+
+    def test_dataloader(self) -> EvalBatches | list[Any]:
+        """Batches of `test`, this rank's, in stored order."""
+        return self._eval_batches(self.test)
+
+    def predict_dataloader(self) -> EvalBatches | list[Any]:
+        """Batches of `predict`, this rank's, in stored order."""
+        return self._eval_batches(self.predict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the samples of it that the training loops of all ranks have consumed."""
+        if self._batches is None:
+            return {} if self._state is None else self._state
+        return self._batches.consumed_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Make the next training go on from a state."""
+        self._state = dict(state_dict)
+
+    def teardown(self, stage: str) -> None:
+        """End threads and worker processes."""
+        if self._batches is not None:
+            self._batches.close()
+        for batches in self._eval:
+            batches.close()
+        self._eval.clear()
+
+    def _eval_batches(self, dataset: SampleDataset | None) -> EvalBatches | list[Any]:
+        if dataset is None:
+            return []
+        order = {"shuffle": False}
+        batches = EvalBatches(*self._make(dataset, self.eval_batch_size, False, self._transforms[1], order))
+        self._eval.add(batches)
+        return batches
+
+    def _make(
+        self,
+        dataset: SampleDataset,
+        batch_size: int,
+        drop_last: bool,
+        batch_transform: BatchTransform | None,
+        order: dict[str, Any],
+        choice: Choice | None = None,
+    ) -> tuple[Batches, Loader | OrderSampler]:
+        """The batches of a dataset, and what decides their order."""
+        rank, world_size = self._ranks()
+        device = None if self.trainer is None else self.trainer.strategy.root_device
+        cuda = device is not None and device.type == "cuda"
+        workers = self._workers
+        if workers is None:
+            workers = max(1, available_processors() // (1 if self.trainer is None else self.trainer.num_devices))
+        if self.loader == "threads":
+            made = Loader(
+                dataset, batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
+                world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform, device=device if cuda else None,
+                pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
+            )  # fmt: skip
+            if choice is not None:
+                made.decide_order(choice)
+            return made, made
+        if order["shuffle"] == "auto":
+            order = order | {"shuffle": "full"}  # which the choice overrides
+        sampler = OrderSampler(dataset.order(**order), rank, world_size, drop_last, choice)
+        loader = DataLoader(
+            dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
+            pin_memory=cuda if self._pin_memory is None else self._pin_memory, persistent_workers=workers > 0,
+            prefetch_factor=self._prefetch if workers else None, timeout=self._timeout_s if workers else 0,
+        )  # fmt: skip
+        return loader, sampler
+
+    def _choose(self) -> Choice:
+        """The order that rank 0 chooses, on every rank, once for this module."""
+        if self._choice is None:
+            stores, has_blocks = self.train.stores, self.train.blocks is not None
+            if self.trainer is None:
+                self._choice = agree(stores, has_blocks, self.train.order())
+            else:
+                mine = choose_shuffle(stores, has_blocks)
+                choice: Choice = self.trainer.strategy.broadcast(mine, src=0)
+                self._choice = choice
+        return self._choice
+
+    def _ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among those that share out the samples."""
+        if self.trainer is not None:
+            shares = self.trainer.distributed_sampler_kwargs
+            return (0, 1) if shares is None else (shares["rank"], shares["num_replicas"])
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+
+    def _processed(self) -> int:
+        """Batches of this epoch that this rank's training loop has been through, as Lightning counts them."""
+        if self.trainer is None:
+            return 0
+        return int(self.trainer.fit_loop.epoch_loop.batch_progress.current.processed)
+
+    def _move_progress(self, state: Mapping[str, Any], batches: TrainBatches) -> None:
+        """Resumed with batches of another size altogether, make Lightning's count of them agree with what is left."""
+        if self.trainer is None or state["samples_per_step"] == batches.samples_per_step or state["consumed"] == 0:
+            return
+        current = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        moved = len(batches) - batches.left() - current.processed
+        for name in ("ready", "started", "processed", "completed"):
+            setattr(current, name, getattr(current, name) + moved)
+
+
+def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
+    """See that there is such a kind of loader, and that it runs what it is given."""
+    if loader not in LOADERS:
+        raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
+    if loader == "processes" and any(transform is not None for transform in batch_transforms):
+        raise UsageError(
+            "batch_transform: expected none with loader='processes', which has no threads of ours to run it: "
+            "use loader='threads', or the model's on_after_batch_transfer"
+        )

@@ -1,0 +1,1 @@
+"""Batches by threads, straight into their place in memory."""

@@ -1,0 +1,185 @@
+"""Batches on their way to the device: copies on a side stream, then transforms of whole batches."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from readers.dataset.collate import Batch
+from readers.loader.threads import Stage, not_an_end
+from shardspec.errors import UsageError
+
+BatchTransform = Callable[..., Batch]
+"""Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
+(B,) on the CPU, one per sample: functions of seed, epoch and row. Runs without gradients."""
+
+SeededBatch = tuple[Batch, torch.Tensor | None]
+"""A batch, and the numbers of its samples where the transform takes them."""
+
+
+def wants_seeds(transform: BatchTransform | None) -> bool:
+    """Whether a batch transform is called with a number for each sample."""
+    return getattr(transform, "seeded", False) is True
+
+
+def as_device(device: torch.device | str | int) -> torch.device:
+    """A device that torch can use here.
+
+    A GPU is counted, not tried: a context takes memory of it, and who makes a Loader may fork before the first batch.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        chosen = torch.device(device)
+        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+            torch.empty(0, device=chosen)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"device: expected one that torch can use here, found {device!r} ({_first_line(error)}): "
+            "leave it out to have batches in ordinary memory"
+        ) from error
+    return chosen
+
+
+def can_pin() -> bool:
+    """Whether there is a device to pin memory for. Warns if not, as torch's DataLoader does: a script for a GPU may be tried without one."""
+    try:
+        if torch.cuda.device_count() == 0:
+            torch.empty(1, pin_memory=True)
+    except RuntimeError as error:
+        warnings.warn(
+            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): they come in ordinary memory",
+            stacklevel=3,
+        )
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+class OneAhead:
+    """Keeps the next batch, made before it is asked for. An error in it waits for its turn: the batch before it comes first."""
+
+    def __init__(self) -> None:
+        self._made: SeededBatch | None = None
+        self._error: Exception | None = None
+
+    def begin(self, make: Callable[[], SeededBatch]) -> None:
+        """Make the next batch, and keep it or the error."""
+        try:
+            self._made = make()
+        except Exception as error:
+            self._error = error
+
+    def take(self, make: Callable[[], SeededBatch]) -> SeededBatch:
+        """The batch that is kept; if none is, one that is made now."""
+        made, error = self._made, self._error
+        self._made = self._error = None
+        try:
+            if error is not None:
+                raise error
+            return make() if made is None else made
+        finally:
+            del error  # its traceback refers to this frame, which must not refer to it: an epoch's batches would stay until a collection
+
+
+class DeviceStage:
+    """Moves batches to a device and transforms them there.
+
+    On CUDA, copies run on a stream of their own, so they overlap with the consumer's work, whose stream waits for them. The
+    next batch's copy is begun one batch ahead where that batch is ready; waiting for it would only hold the present one back.
+
+    Parameters
+    ----------
+    batches : Stage
+        Of a batch each, and its seeds.
+    device : torch.device or None
+        None leaves batches where they are.
+    transform : callable, optional
+    """
+
+    def __init__(
+        self,
+        batches: Stage[SeededBatch],
+        device: torch.device | None,
+        transform: BatchTransform | None,
+    ) -> None:
+        self._batches = batches
+        self._device = device
+        self._transform = transform
+        self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
+        self._copies = OneAhead()
+
+    def __next__(self) -> Batch:
+        if self._side is None:
+            batch, seeds = next(self._batches)
+            return self._transformed(self._to_device(batch), seeds)
+        # Elsewhere a copy ahead would happen at once, in the consumer's own time.
+        batch, seeds = self._copies.take(self._copy)
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_stream(self._side)
+        for value in batch.values():
+            _record(value, stream)
+        if self._batches.ready():
+            self._copies.begin(self._copy)
+        return self._transformed(batch, seeds)
+
+    def _copy(self) -> SeededBatch:
+        """Start the next batch's copy."""
+        batch, seeds = next(self._batches)
+        with torch.cuda.stream(self._side):
+            return self._to_device(batch), seeds
+
+    def _to_device(self, batch: Batch) -> Batch:
+        if self._device is None:
+            return batch
+        # Elsewhere a copy that has not ended may read memory that is used again: only CUDA's host allocator waits for it.
+        with self._timed():
+            return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
+
+    def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
+        if self._transform is None:
+            return batch
+        try:
+            with self._timed(), torch.no_grad():
+                result = self._transform(batch) if seeds is None else self._transform(batch, seeds)
+        except StopIteration as error:
+            raise not_an_end(error) from error
+        if result is None:
+            name = getattr(self._transform, "__name__", type(self._transform).__name__)
+            raise UsageError(f"batch_transform: expected {name} to return the batch, found None")
+        return result
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count what the block takes; on a GPU much of it goes on behind the end."""
+        begin = time.monotonic()
+        yield
+        self._batches.times.moving += time.monotonic() - begin
+
+
+def _new_stream(device: torch.device) -> "torch.cuda.Stream":
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call] # torch's
+
+
+def _move(value: Any, device: torch.device, ahead: bool) -> Any:
+    """The tensors of a value on a device; with `ahead` they may get there later."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=ahead)
+    return [_move(item, device, ahead) for item in value] if isinstance(value, list) else value
+
+
+def _record(value: Any, stream: "torch.cuda.Stream") -> None:
+    """Tell the allocator that a tensor made on the side stream is used on another."""
+    if isinstance(value, torch.Tensor):
+        value.record_stream(stream)
+    elif isinstance(value, list):
+        for item in value:
+            _record(item, stream)

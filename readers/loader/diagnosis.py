@@ -1,0 +1,220 @@
+"""What holds a training loop back: measured, and said in one sentence with the setting to change."""
+
+import time
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from readers.arguments import as_count
+from readers.dataset.base import SampleDataset
+from readers.dataset.collate import Batch
+from readers.decode.values import allocate_values
+from readers.loader.loader import Loader, available_processors
+from readers.order.order import Picks
+from shardspec.errors import UsageError
+
+_CACHED_BATCHES = 4
+_WAITING_MATTERS = 0.05  # of the loop's time
+_HELD_BACK = 0.8  # of the step's rate alone, below which a loop that does not wait is slowed by the loader's threads
+_CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
+_PROBE_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The measurements. Printing it gives the verdict.
+
+    Attributes
+    ----------
+    loop_rate : float
+        Samples per second of loader and step together.
+    waiting : float
+        Fraction of the loop's time that it waited for batches.
+    moving : float
+        Fraction of the loop's time that copies to the device and `batch_transform` took, which run in its own thread; part of
+        `waiting`.
+    loader_rate : float
+        Samples per second of the loader alone.
+    step_rate : float
+        Samples per second of the step alone, on cached batches: what a perfect loader would give (headspace).
+    read_s, transform_s : float
+        Seconds per sample in one thread: reading and decoding, and the transforms.
+    read_processor : float
+        Fraction of the reading time that the processor worked; the rest waited for a disk or network, or for a processor.
+    verdict : str
+    order : str
+        The order, why it is that, and how far is read ahead.
+    """
+
+    loop_rate: float
+    waiting: float
+    moving: float
+    loader_rate: float
+    step_rate: float
+    read_s: float
+    transform_s: float
+    read_processor: float
+    verdict: str
+    order: str
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
+    """Measure a loader and a training step, apart and together.
+
+    Takes three times as long as the batches take in training. The step really runs, also on cached batches: give it a copy of
+    the model if it trains. The loader's place in its epochs stays as it is: what is read are epochs after the present one.
+
+    Parameters
+    ----------
+    loader : Loader
+    step : callable
+        Called with a batch, does what the training loop does with it.
+    batches : int
+        To measure over; fewer where the epoch is shorter. The first few of each measurement warm up.
+
+    Raises
+    ------
+    UsageError
+        The epoch has no batches; an argument cannot be meant.
+    """
+    if not isinstance(loader, Loader):
+        raise UsageError(f"loader: expected a readers.Loader, found {type(loader).__name__}")
+    if not callable(step):
+        raise UsageError(f"step: expected a callable that is given a batch, found {step!r}")
+    batches = as_count("batches", batches)
+    loader = copy(loader)
+    loader.set_epoch(loader.state_dict()["epoch"] + 1)
+    if len(loader) == 0:
+        raise UsageError("diagnose: expected an epoch of one batch or more, found none")
+    loop_rate, waiting, moving = _measure(loader, step, batches)
+    loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
+    cached = list(islice(loader, _CACHED_BATCHES))
+    step_rate = _measure_step(cached, step, batches)
+    read_s, transform_s, read_processor = _measure_reading(loader.dataset)
+    batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
+    order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
+    measured = Diagnosis(
+        loop_rate=loop_rate,
+        waiting=waiting,
+        moving=moving,
+        loader_rate=loader_rate,
+        step_rate=step_rate,
+        read_s=read_s,
+        transform_s=transform_s,
+        read_processor=read_processor,
+        verdict="",
+        order=order,
+    )
+    return replace(measured, verdict=_verdict(loader, measured))
+
+
+def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
+    """Samples per second of a loop, and the fractions of its time spent waiting for batches, and of that in moving them."""
+    warm = min(loader.prefetch, min(batches, len(loader)) // 4)
+    samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
+    iterator = iter(loader)
+    for number in range(batches):
+        before = time.perf_counter()
+        batch = next(iterator, None)
+        if batch is None:
+            break
+        after = time.perf_counter()
+        step(batch)
+        if number == warm - 1:
+            _synchronize(loader.device)
+            samples, waited, moved, begin = 0, 0.0, iterator.times.moving, time.perf_counter()
+            continue
+        samples += _length(batch)
+        waited += after - before
+    _synchronize(loader.device)
+    elapsed = max(time.perf_counter() - begin, 1e-9)
+    iterator.close()
+    return samples / elapsed, waited / elapsed, (iterator.times.moving - moved) / elapsed
+
+
+def _measure_step(cached: list[Batch], step: Callable[[Batch], Any], batches: int) -> float:
+    """Samples per second of the step on batches that are there already."""
+    device = next((v.device for b in cached for v in b.values() if isinstance(v, torch.Tensor)), None)
+    samples, begin = 0, time.perf_counter()
+    for number in range(batches):
+        batch = dict(cached[number % len(cached)])
+        step(batch)
+        samples += _length(batch)
+    _synchronize(device)
+    return samples / max(time.perf_counter() - begin, 1e-9)
+
+
+def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
+    """Seconds per sample of reading and of the transforms, and how much of the reading the processor worked."""
+    count = min(_PROBE_SAMPLES, len(dataset))
+    rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
+    picks = Picks(rows, np.zeros(count, np.uint64), 0)
+    raw, whole = allocate_values(dataset.raw_layout, count), allocate_values(dataset.layout, count)
+    at = np.arange(count)
+    begin, processor = time.perf_counter(), time.thread_time()
+    dataset.read_raw(picks, raw, at)
+    read, processor = time.perf_counter() - begin, time.thread_time() - processor
+    begin = time.perf_counter()
+    dataset.read_picks(picks, whole, at)
+    transform = max(0.0, time.perf_counter() - begin - read) if dataset.has_transform else 0.0
+    return read / count, transform / count, min(1.0, processor / max(read, 1e-9))
+
+
+def _verdict(loader: Loader, measured: Diagnosis) -> str:
+    """The sentence."""
+    waits = (
+        f"the loop waits {measured.waiting:.0%} of its time for data ({measured.loop_rate:.0f} samples/s; "
+        f"the step alone {measured.step_rate:.0f}, the loader alone {measured.loader_rate:.0f})."
+    )
+    contention = (
+        "so step and loader take the processors from each other: "
+        f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
+    )
+    if measured.waiting < _WAITING_MATTERS and measured.loop_rate < _HELD_BACK * measured.step_rate:
+        return f"The step is slower beside the loader than alone: {waits} Batches are there in time, {contention}"
+    if measured.waiting < _WAITING_MATTERS:
+        return f"The step is the limit: {waits} Nothing in the loader will make it faster."
+    begin = f"The loader is the limit: {waits}"
+    if measured.moving > measured.waiting / 2:
+        return (
+            f"{begin} {measured.moving / measured.waiting:.0%} of that are copies to the device and batch_transform, which run in the loop's own thread: "
+            "make batch_transform cheaper, run it on a GPU (device='cuda'), or move it to sample_transform, which the threads run."
+        )
+    if measured.loader_rate > measured.step_rate:
+        return f"{begin} Yet alone it is fast enough, {contention}"
+    if measured.transform_s > measured.read_s:
+        return (
+            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, reading and decoding {measured.read_s * 1e3:.2f}: "
+            "move them to batch_transform on the device, "
+            "or use a DataLoader with worker processes if they are Python code."
+        )
+    if measured.read_processor < _CPU_BOUND:
+        shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
+        return (
+            f"{begin} Reading waits {1 - measured.read_processor:.0%} of its time for the disk or network: {shuffle}"
+            f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})."
+        )
+    spare = available_processors() - loader.workers
+    if spare > 0:
+        return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
+    return (
+        f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
+        "or decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
+    )
+
+
+def _length(batch: Batch) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _synchronize(device: torch.device | None) -> None:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)

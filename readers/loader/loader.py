@@ -1,0 +1,271 @@
+"""The Loader: threads that put whole batches together ahead of the training loop."""
+
+import math
+import os
+import weakref
+from collections.abc import Iterator
+from copy import copy
+from inspect import signature
+from typing import Any, Never
+
+import numpy.typing as npt
+import torch
+
+from readers.arguments import as_count, as_number
+from readers.dataset.base import SampleDataset
+from readers.dataset.collate import Batch
+from readers.formats.pool import explain_thread
+from readers.loader.ahead import ReadAhead, default_depth
+from readers.loader.batches import BatchPicks, BatchWork
+from readers.loader.device import BatchTransform, DeviceStage, SeededBatch, as_device, can_pin, wants_seeds
+from readers.loader.ring import Buffers, PinnedBuffers, Ring
+from readers.loader.threads import Stage, StageTimes
+from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle
+from readers.order.order import WINDOW_BLOCKS, Cut
+from readers.order.progress import Iteration, Progress
+from readers.order.resumable import Resumable
+from readers.order.stores import find_residence
+from readers.seeding import SampleTransform, SeededTransform
+from readers.torch_names import refuse_unknown
+from shardspec.errors import UsageError
+
+
+class Loader(Resumable):
+    """Batches of a dataset, read and decoded by threads straight into the batches' memory.
+
+    Iterating gives dicts of torch tensors: pictures as uint8 (B, 3, H, W) in channels_last memory, other fields as (B, ...),
+    fields of varying shape and text as lists. A batch's memory is used again once nothing refers to it or to any view of it, so
+    batches may be kept (``list(loader)`` works).
+
+    Iterating again takes the next epoch; `set_epoch` chooses one. Every rank gets as many batches.
+
+    Parameters
+    ----------
+    dataset : SampleDataset
+        `readers.open_dataset`, a subset, clips, a mixture.
+    batch_size : int
+        Per rank.
+    shuffle : {"auto", "full", "blocks", False}
+        ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory and for
+        network file systems. ``"auto"`` takes it there, where the dataset has blocks, and ``"full"`` anywhere else (`order` and
+        `order_reason` say which and why). It is decided when the first epoch begins; under ``torch.distributed`` by rank 0 for all, which
+        therefore must begin it together. With `world_size` given the ranks cannot ask each other, and each deciding for itself
+        would mix two orders: then it is ``"full"``. A state that is loaded brings its order along.
+    seed : int
+        Of the order and of seeded transforms.
+    drop_last : bool
+        Leave out the samples that fill no batch. Otherwise the last batch is smaller, and where the samples do not divide by
+        the ranks the first few are repeated, fewer than there are ranks.
+    workers : int, optional
+        Threads; as many as this process may use processors by default. More help where reading waits for a disk or network.
+    prefetch : int, optional
+        Batches ahead of the training loop, those in work among them; ``workers + 2`` by default. About ``prefetch + 2`` batches
+        are in memory.
+    read_ahead : int, optional
+        Batches, behind those that the threads have begun, whose bytes the system is asked to read. By default 0 where the data
+        are expected to stay in memory, else four, or fewer where they would take more than an eighth of it.
+    weights, draws
+        Draws with replacement (`readers.order.order.Order`).
+    rank, world_size : int, optional
+        From ``torch.distributed`` where it is initialised, else 0 of 1.
+    sample_transform : callable, optional
+        One more transform of samples behind the dataset's own (`readers.seeding`), run in the threads.
+    batch_transform : callable, optional
+        Transform of whole batches, run on the device (`readers.loader.device`).
+    device : torch.device or str, optional
+        Where batches go.
+    pin_memory : bool, optional
+        Page-locked batches; by default where `device` is a CUDA device. Where there is no device to copy to, a warning says so.
+    timeout_s : float
+        For one batch; a read that hangs is then an error that names the file.
+
+    Raises
+    ------
+    UsageError
+        An argument cannot be meant, is one of torch's DataLoader only, or asks for a device that is not there.
+    """
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        batch_size: int,
+        *,
+        shuffle: AnyShuffle = "auto",
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        read_ahead: int | None = None,
+        window: int = WINDOW_BLOCKS,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        sample_transform: SampleTransform | SeededTransform | None = None,
+        batch_transform: BatchTransform | None = None,
+        device: torch.device | str | None = None,
+        pin_memory: bool | None = None,
+        timeout_s: float = 300.0,
+        **unknown: Never,
+    ) -> None:
+        refuse_unknown(unknown, [name for name in signature(Loader).parameters if name != "unknown"])
+        self.batch_size = as_count("batch_size", batch_size)
+        self.workers = available_processors() if workers is None else as_count("workers", workers)
+        self.prefetch = self.workers + 2 if prefetch is None else as_count("prefetch", prefetch)
+        self._read_ahead = None if read_ahead is None else as_count("read_ahead", read_ahead, 0, "batches")
+        self.timeout_s = as_number("timeout_s", timeout_s)
+        if not 0 < self.timeout_s < math.inf:
+            raise UsageError(f"timeout_s: expected seconds above 0, found {timeout_s}")
+        if batch_transform is not None and not callable(batch_transform):
+            raise UsageError(f"batch_transform: expected a callable from batch to batch, found {batch_transform!r}")
+        if (rank is None) != (world_size is None):
+            raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
+        if not isinstance(dataset, SampleDataset):
+            raise UsageError(
+                f"dataset: expected one of readers, found {type(dataset).__name__}: open_dataset(path), "
+                "its subset(rows) or split(fractions), or torch's own DataLoader"
+            )
+        self.dataset = dataset.with_transform(sample_transform)
+        self.drop_last = drop_last
+        self.device = None if device is None else as_device(device)
+        self.batch_transform = batch_transform
+        wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
+        self.pin_memory = bool(wanted) and can_pin()
+        self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
+        order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
+        self._progress = Progress(order, self._cut(), auto=shuffle == "auto")
+        rows = min(self.batch_size, max(1, len(order)))
+        self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
+        self._iterator: weakref.ref[LoaderIterator] | None = None
+
+    def __len__(self) -> int:
+        return self._batches(self._cut().length(len(self._progress.order)))
+
+    def __repr__(self) -> str:
+        threads = f"{self.workers} thread{'' if self.workers == 1 else 's'}"
+        device = "" if self.device is None else f", to {self.device}"
+        return (
+            f"{type(self).__name__}: {len(self)} batches of {self.batch_size} an epoch, {self._progress}, "
+            f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
+        )
+
+    def __iter__(self) -> "LoaderIterator":
+        self._progress.cut = self._cut()
+        if self._progress.undecided:
+            self.decide_order(self._choose())
+        iteration = self._progress.begin(least=self.batch_size if self.drop_last else 1)
+        iterator = LoaderIterator(self, iteration)
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, or a pickle, has the place in the epochs and goes its own way from there.
+        progress = copy(self._progress)
+        progress.running = copy(progress.running)
+        return {**vars(self), "_progress": progress, "_iterator": None}
+
+    @property
+    def read_ahead(self) -> int:
+        """Batches that are read ahead."""
+        if self._read_ahead is None:
+            batch_bytes = self.dataset.sample_bytes * self.batch_size
+            self._read_ahead = default_depth(find_residence(self.dataset.stores), batch_bytes)
+        return self._read_ahead
+
+    @property
+    def times(self) -> StageTimes | None:
+        """Where the time of the running iteration goes; None if none is running."""
+        iterator = None if self._iterator is None else self._iterator()
+        return None if iterator is None else iterator.times
+
+    def _batches(self, samples: int) -> int:
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def _choose(self) -> Choice:
+        stores, has_blocks = self.dataset.stores, self.dataset.blocks is not None
+        if self._ranks is None:
+            return agree(stores, has_blocks, self._progress.order, self.device)
+        return choose_shuffle(stores, has_blocks) if self._ranks.world_size == 1 else choose_apart()
+
+    def _cut(self) -> Cut:
+        """The ranks as they are now: torch.distributed is often initialised after the Loader is made."""
+        if self._ranks is not None:
+            return self._ranks
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return Cut(torch.distributed.get_rank(), torch.distributed.get_world_size(), self.drop_last)
+        return Cut(drop=self.drop_last)
+
+
+class LoaderIterator(Iterator[Batch]):
+    """One epoch of a `Loader`. Ends its threads when it is exhausted, closed or no longer referred to."""
+
+    def __init__(self, loader: Loader, iteration: Iteration) -> None:
+        dataset, order, cut, size = loader.dataset, loader._progress.order, loader._progress.cut, loader.batch_size
+        self._batch_size = size
+        self._iteration = iteration
+        length = cut.length(len(order), iteration.consumed)
+        if loader.drop_last:
+            length -= length % size
+        jobs = -(-length // size)
+        self._left = length
+        # Tries the transform, which may fail, before there is a thread to end.
+        layout = dataset.layout if jobs else {}
+
+        def batch_picks() -> BatchPicks:
+            return BatchPicks(order.epoch(iteration.epoch), cut, iteration.consumed, length, size)
+
+        ahead = None
+        if loader.read_ahead:
+            ahead = ReadAhead(_Asker(dataset, batch_picks()), jobs, loader.read_ahead)
+        work = BatchWork(dataset, layout, batch_picks(), loader._buffers, wants_seeds(loader.batch_transform), ahead)
+        self._stage: Stage[SeededBatch] = Stage(
+            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
+        )
+        # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
+        self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
+        self._batches = DeviceStage(self._stage, loader.device, loader.batch_transform)
+
+    def __next__(self) -> Batch:
+        try:
+            batch = next(self._batches)
+        except BaseException as error:
+            self._iteration.ended = isinstance(error, StopIteration)
+            self.close()
+            raise
+        samples = min(self._batch_size, self._left)
+        self._iteration.taken += samples
+        self._left -= samples
+        return batch
+
+    @property
+    def times(self) -> StageTimes:
+        """Where the time goes."""
+        return self._stage.times
+
+    def close(self) -> None:
+        """End the threads and let go of the batches that were not taken."""
+        self._finalizer()
+
+
+class _Asker:
+    """Asks the system for the bytes of a batch; knows no iterator, which its thread would keep alive."""
+
+    def __init__(self, dataset: SampleDataset, picks: BatchPicks) -> None:
+        self._dataset = dataset
+        self._picks = picks
+
+    def __call__(self, number: int) -> None:
+        self._dataset.read_ahead(self._picks(number))
+
+
+def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
+    stage.stop()
+    if ahead is not None:
+        ahead.stop()
+
+
+def available_processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

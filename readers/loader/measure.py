@@ -1,0 +1,83 @@
+"""The reading side of `packer bench`, in a process of its own: ``python -m readers.loader.measure``.
+
+The first line of standard input is JSON with ``path``, ``batch_size``, ``workers``, ``seconds`` and ``batches``. One epoch is read
+to warm the page cache, or as much of it as fits into ten times the seconds. The answer is ``{"samples": n}``, and then, for
+every further line, one run: ``samples``, ``seconds``, ``cpu_s``. The process ends when its standard input does.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from typing import Any
+
+import readers
+from shardspec.errors import ShardspecError, UsageError
+
+_WARM_UP_FACTOR = 10
+
+
+def main() -> None:
+    """Serve runs until the end of standard input."""
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    os.dup2(2, 1)
+    request = json.loads(sys.stdin.readline())
+    try:
+        loader = readers.Loader(
+            readers.open_dataset(request["path"]), request["batch_size"], workers=request["workers"]
+        )
+        if not len(loader.dataset):
+            raise UsageError(f"{request['path']}: expected one sample or more, found an empty dataset")
+        _warm_up(loader, request["seconds"] * _WARM_UP_FACTOR)
+        answers.write(json.dumps({"samples": len(loader.dataset)}) + "\n")
+        for _ in sys.stdin:
+            answers.write(json.dumps(measure_run(loader, request["seconds"], request["batches"])) + "\n")
+    except ShardspecError as error:
+        answers.write(json.dumps({"error": str(error)}) + "\n")
+
+
+def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[str, Any]:
+    """Read epoch after epoch until both floors are reached, once the loader has filled up.
+
+    Parameters
+    ----------
+    loader : Loader
+    seconds : float
+    batches : int
+
+    Returns
+    -------
+    dict
+        ``samples``; ``seconds`` and ``cpu_s``, of this process.
+    """
+    stream = _endless(loader)
+    for _ in range(loader.prefetch):
+        next(stream)
+    samples = taken = 0
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
+    elapsed_s = 0.0
+    while taken < batches or elapsed_s < seconds:
+        samples += len(next(iter(next(stream).values())))
+        taken += 1
+        elapsed_s = time.perf_counter() - started_s
+    cpu_s = time.process_time() - started_cpu_s
+    stream.close()
+    return {"samples": samples, "seconds": elapsed_s, "cpu_s": cpu_s}
+
+
+def _endless(loader: "readers.Loader") -> Generator[dict[str, Any], None, None]:
+    """The batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def _warm_up(loader: "readers.Loader", seconds: float) -> None:
+    until_s = time.perf_counter() + seconds
+    for _ in loader:
+        if time.perf_counter() >= until_s:
+            return
+
+
+if __name__ == "__main__":
+    main()

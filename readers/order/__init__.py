@@ -1,0 +1,1 @@
+"""Which samples an epoch visits, and when. No torch but in `sampler`."""

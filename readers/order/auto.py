@@ -1,0 +1,98 @@
+"""The order ``"auto"``: which one is taken, and how all ranks come to the same."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from readers.order.order import Order, Shuffle
+from readers.order.stores import Store, find_residence
+from shardspec.errors import DatasetError
+
+AnyShuffle = Shuffle | Literal["auto"]
+
+_log = logging.getLogger("readers")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An order, and why it is taken."""
+
+    shuffle: Shuffle
+    reason: str
+
+
+def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> Choice:
+    """``"full"`` where the data stay in memory and lie on a local file system, or have no blocks; else ``"blocks"``."""
+    if not has_blocks:
+        return Choice("full", "the dataset has no blocks")
+    residence = find_residence(stores)
+    return Choice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
+
+
+def choose_apart() -> Choice:
+    """For ranks that cannot ask each other, and whose memory and mounts may differ."""
+    return Choice(
+        "full",
+        "the same on all ranks, which were given by number and cannot agree: choose shuffle='blocks' for data larger than memory",
+    )
+
+
+def ranks_together() -> int:
+    """Number of ranks of torch.distributed, 1 where it is not initialised."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return 1
+
+
+def agree(stores: Sequence[Store], has_blocks: bool, order: Order, device: torch.device | None = None) -> Choice:
+    """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
+
+    Where there is nothing to choose, for want of blocks, nobody is asked.
+
+    Parameters
+    ----------
+    order : Order
+        That of the loader: ranks that begin different loaders at this point are told so.
+    device : torch.device, optional
+        The rank's own, which NCCL sends over; by default torch's current one.
+
+    Raises
+    ------
+    DatasetError
+        Rank 0 could not choose, or chose for another loader.
+    """
+    if ranks_together() == 1 or not has_blocks:
+        return choose_shuffle(stores, has_blocks)
+    mine = (len(order), order.seed)
+    sent: list[Any] = [None]
+    failure: Exception | None = None
+    if torch.distributed.get_rank() == 0:
+        try:
+            sent[0] = (mine, choose_shuffle(stores, has_blocks))
+        except Exception as error:  # the other ranks wait for an answer
+            failure = error
+    own_device = device if device is not None and device.type == "cuda" else None
+    torch.distributed.broadcast_object_list(sent, src=0, device=own_device)
+    if failure is not None:
+        raise failure
+    if sent[0] is None:
+        raise DatasetError(
+            "shuffle: expected rank 0 to choose the order, found that it failed: its own message says why"
+        )
+    theirs, choice = sent[0]
+    if theirs != mine:
+        raise DatasetError(
+            f"shuffle: expected all ranks to begin the same loader, found one of (samples, seed) {theirs} on rank 0 and of {mine} "
+            "here: iterate loaders in the same order on every rank, or give shuffle='full' or 'blocks'"
+        )
+    chosen: Choice = choice
+    return chosen
+
+
+def announce(choice: Choice) -> None:
+    """Log it once per loader; blockwise order, which mixes less, as a warning."""
+    level = logging.WARNING if choice.shuffle == "blocks" else logging.INFO
+    _log.log(level, "shuffle='auto' is %r: %s", choice.shuffle, choice.reason)

@@ -1,0 +1,269 @@
+"""The order: which samples an epoch visits, in which sequence, as a pure function of integers.
+
+The sequence of an epoch is one for all ranks: rank r of W takes the positions c + r, c + r + W, … from the first position c
+that nobody has consumed. So c, one integer, is all that a resume needs, at any number of ranks and workers.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_count, as_integer
+from readers.order.blocks import Blocks
+from readers.order.permutation import Permutation, mix_array, mix_words
+from readers.seeding import check_epoch, check_seed
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+
+Shuffle = Literal["full", "blocks", False]
+
+SHUFFLES: tuple[Shuffle, ...] = ("full", "blocks", False)
+WINDOW_BLOCKS = 16
+"""Blocks that are mixed with each other in the order ``"blocks"``."""
+
+_SIZING_CHUNK = 1 << 14
+_DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG = range(4)
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Rows to read, and what the randomness of each is drawn under.
+
+    Attributes
+    ----------
+    rows : int64 array, (n,)
+    seeds : uint64 array, (n,)
+        The order's seed; for draws with replacement a seed of each draw's own, so that copies of a row are augmented apart.
+    epoch : int
+    keys : int64 array, (n,), or None
+        The rows under which randomness is drawn; those in the base dataset where None. Frames of a clip share one.
+    """
+
+    rows: IntArray
+    seeds: npt.NDArray[np.uint64]
+    epoch: int
+    keys: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, start: int, stop: int) -> "Picks":
+        """The picks start … stop-1."""
+        keys = None if self.keys is None else self.keys[start:stop]
+        return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The sequence of every epoch over ``range(samples)``.
+
+    Attributes
+    ----------
+    samples : int
+        Rows of the dataset, subset or mixture that is sampled.
+    shuffle : {"full", "blocks", False}
+        ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them. Neither
+        takes memory that grows with the dataset.
+    seed : int
+    blocks : Blocks or None
+        Needed by ``"blocks"``.
+    window : int
+        Blocks.
+    weights : float64 array, (samples,), or None
+        Relative probabilities: draws with replacement, whatever `shuffle` says. 8 bytes a sample.
+    draws : int or None
+        Length of a weighted epoch; the number of samples where None.
+    """
+
+    samples: int
+    shuffle: Shuffle = "full"
+    seed: int = 0
+    blocks: Blocks | None = None
+    window: int = WINDOW_BLOCKS
+    weights: npt.NDArray[np.float64] | None = None
+    draws: int | None = None
+    _cumulative: npt.NDArray[np.float64] | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        object.__setattr__(self, "window", as_count("window", self.window, unit="block"))
+        if self.shuffle not in SHUFFLES:
+            raise UsageError(
+                f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
+            )
+        if not isinstance(self.shuffle, str):  # numpy's False, say, which a state could not be saved with
+            object.__setattr__(self, "shuffle", False)
+        if self.draws is not None:
+            object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
+            if self.weights is None:
+                raise UsageError(f"draws: expected together with weights, found {self.draws} without")
+        if self.shuffle == "blocks" and self.weights is None:
+            if self.blocks is None:
+                raise UsageError("shuffle: 'blocks' needs a dataset with blocks, and this one has none: use 'full'")
+            if self.blocks.rows != self.samples:
+                raise UsageError(f"blocks: expected to cover {self.samples} rows, found {self.blocks.rows}")
+        if self.weights is not None:
+            object.__setattr__(self, "_cumulative", _cumulate(self.weights, self.samples))
+
+    def __len__(self) -> int:
+        return self.samples if self.draws is None else self.draws
+
+    def with_shuffle(self, shuffle: Shuffle, seed: int) -> "Order":
+        """The same order with another shuffle and seed."""
+        return replace(self, shuffle=shuffle, seed=seed)
+
+    def epoch(self, epoch: int) -> "EpochOrder":
+        """The sequence of one epoch."""
+        return EpochOrder(self, check_epoch(epoch))
+
+    def state(self) -> dict[str, int | str | bool | None]:
+        """What a resume compares: two orders of equal state have the same sequences (but for blocks and weights)."""
+        return {
+            "length": len(self),
+            "seed": self.seed,
+            "shuffle": "weighted" if self.weights is not None else self.shuffle,
+            "window": self.window if self.shuffle == "blocks" and self.weights is None else None,
+        }
+
+
+class EpochOrder:
+    """The sequence of one epoch, read at any positions; ascending ones are cheapest. Not for several threads at once."""
+
+    def __init__(self, order: Order, epoch: int) -> None:
+        self.order = order
+        self.epoch = epoch
+        self._full = Permutation(order.samples, order.seed, epoch, _FULL_TAG)
+        self._windows: _Windows | None = None
+        if order.shuffle == "blocks" and order.weights is None and order.blocks is not None:
+            self._windows = _Windows(order.blocks, order.window, order.seed, epoch)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def at(self, positions: IntArray) -> Picks:
+        """The picks at some positions. Positions at or beyond the length go round: they are the padding of uneven ranks."""
+        order = self.order
+        if len(order) == 0:
+            return Picks(np.empty(0, np.int64), np.empty(0, np.uint64), self.epoch)
+        positions = positions % len(order)
+        seeds = np.full(len(positions), order.seed, np.uint64)
+        if order._cumulative is not None:
+            draws = mix_array(positions, mix_words(order.seed, self.epoch, _DRAW_TAG))
+            total = order._cumulative[-1]
+            unit = (draws >> np.uint64(11)) * 2.0**-53
+            heights = np.minimum(unit * total, np.nextafter(total, 0))  # the product may round up to the total
+            rows = np.searchsorted(order._cumulative, heights, side="right")
+            return Picks(rows.astype(np.int64), draws, self.epoch)
+        if self._windows is not None:
+            return Picks(self._windows.at(positions), seeds, self.epoch)
+        return Picks(self._full(positions) if order.shuffle else positions, seeds, self.epoch)
+
+
+class _Windows:
+    """The order ``"blocks"`` of one epoch. Holds the rows of one window, and walks from window to window."""
+
+    def __init__(self, blocks: Blocks, window: int, seed: int, epoch: int) -> None:
+        self._blocks = blocks
+        self._window = window
+        self._words = (seed, epoch)
+        self._count = -(-len(blocks) // window)
+        self._permuted = Permutation(len(blocks), seed, epoch, _BLOCK_TAG)
+        self._load(0, 0)
+
+    def at(self, positions: IntArray) -> IntArray:
+        """The rows at some positions, each below the number of rows."""
+        out = np.empty(len(positions), np.int64)
+        if not len(positions):
+            return out
+        if positions.min() < self._start:
+            self._load(0, 0)
+        by_position = np.argsort(positions, kind="stable")
+        ascending = positions[by_position]
+        done = 0
+        while done < len(ascending):
+            self._skip_to(int(ascending[done]))
+            stop = int(np.searchsorted(ascending, self._start + len(self._rows)))
+            out[by_position[done:stop]] = self._rows[ascending[done:stop] - self._start]
+            done = stop
+        return out
+
+    def _skip_to(self, position: int) -> None:
+        """Load the window that holds a position at or behind the start of the present one."""
+        if position < self._start + len(self._rows):
+            return
+        if self._number + 1 < self._count:  # the usual case
+            self._load(self._number + 1, self._start + len(self._rows))
+            if position < self._start + len(self._rows):
+                return
+        number, start = self._number + 1, self._start + len(self._rows)
+        per_chunk = max(1, _SIZING_CHUNK // self._window)
+        while True:
+            sizes = self._sizes(number, number + per_chunk)
+            ends = start + np.cumsum(sizes)
+            found = int(np.searchsorted(ends, position, side="right"))
+            if found < len(sizes):
+                self._load(number + found, int(ends[found] - sizes[found]))
+                return
+            number, start = number + len(sizes), int(ends[-1])
+
+    def _sizes(self, first: int, last: int) -> IntArray:
+        """Rows of the windows first … last-1, as far as there are such."""
+        places = np.arange(first * self._window, min(last * self._window, len(self._blocks)), dtype=np.int64)
+        starts, stops = self._blocks.bounds(self._permuted(places))
+        return np.add.reduceat(stops - starts, np.arange(0, len(places), self._window))
+
+    def _load(self, number: int, start: int) -> None:
+        """Make the rows of a window, whose first position is `start`."""
+        self._number, self._start = number, start
+        places = np.arange(number * self._window, min((number + 1) * self._window, len(self._blocks)), dtype=np.int64)
+        starts, stops = self._blocks.bounds(self._permuted(places))
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [places])
+        mixed = Permutation(len(rows), *self._words, _WINDOW_TAG, number)
+        self._rows: IntArray = rows[mixed(np.arange(len(rows)))]
+
+
+def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.float64]:
+    """Running sums of the weights, checked."""
+    if weights.shape != (samples,):
+        raise UsageError(f"weights: expected one for each of {samples} samples, found shape {weights.shape}")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise UsageError("weights: expected finite numbers, none below 0 and not all 0")
+    return np.cumsum(weights, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The part of every epoch that one rank takes.
+
+    Attributes
+    ----------
+    rank, world_size : int
+    drop : bool
+        Where the samples do not divide by the ranks: leave out the last few (fewer than there are ranks), instead of
+        repeating as many from the start of the sequence. Either way all ranks have the same length.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    drop: bool = False
+
+    def __post_init__(self) -> None:
+        rank, world_size = as_integer("rank", self.rank), as_integer("world_size", self.world_size)
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise UsageError(
+                f"rank: expected 0 <= rank < world_size, found rank {self.rank} of world_size {self.world_size}"
+            )
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
+
+    def length(self, total: int, consumed: int = 0) -> int:
+        """Samples that this rank takes of an epoch of `total`, of which all ranks together have consumed some."""
+        left = max(0, total - consumed)
+        return left // self.world_size if self.drop else -(-left // self.world_size)
+
+    def positions(self, start: int, stop: int, consumed: int = 0) -> IntArray:
+        """Positions in the epoch's sequence of this rank's samples start … stop-1, counted from the resume."""
+        return consumed + self.rank + self.world_size * np.arange(start, stop, dtype=np.int64)

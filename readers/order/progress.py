@@ -1,0 +1,186 @@
+"""How far an order has been consumed: what is saved, restored and counted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from readers.arguments import as_integer
+from readers.order.auto import Choice
+from readers.order.order import Cut, Order
+from readers.seeding import check_epoch
+from shardspec.errors import UsageError
+
+
+@dataclass
+class Iteration:
+    """One iteration over an epoch, or over the rest of one.
+
+    Attributes
+    ----------
+    epoch : int
+    consumed : int
+        Samples of the epoch that all ranks together had consumed before.
+    taken : int
+        Samples that this rank has handed out since.
+    ended : bool
+        Whether nothing is left, even where samples that fill no batch, or do not divide by the ranks, were left out.
+    """
+
+    epoch: int
+    consumed: int
+    taken: int = 0
+    ended: bool = False
+
+
+class Progress:
+    """The epoch that runs or comes next, and how many of its samples all ranks together have consumed.
+
+    Every `begin` after the first takes the next epoch, unless `set_epoch` or `load_state_dict` came between.
+
+    Parameters
+    ----------
+    order : Order
+    cut : Cut
+    auto : bool
+        Whether the shuffle of `order` is still to be chosen, by `decide` or by the state that is loaded.
+
+    Attributes
+    ----------
+    undecided : bool
+    reason : str
+        Why the order is what it is.
+    running : Iteration or None
+        The one that was begun last; None where an epoch was set or a state loaded since.
+    """
+
+    def __init__(self, order: Order, cut: Cut, auto: bool = False) -> None:
+        self.order = order
+        self.cut = cut
+        self.undecided = self._auto = auto and order.weights is None
+        self.reason = "as asked for"
+        self.running: Iteration | None = None
+        self._epoch = 0
+        self._consumed = 0  # when the epoch's iteration begins
+        self._chosen = False  # by set_epoch
+        self._used = False  # the epoch, by any of its iterations
+
+    def __str__(self) -> str:
+        return f"order {self.shuffle!r}, seed {self.order.seed}"
+
+    def decide(self, choice: Choice) -> None:
+        """Take the order that was chosen."""
+        self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
+        self.undecided, self.reason = False, choice.reason
+
+    @property
+    def shuffle(self) -> str | bool:
+        """The order's name; ``"auto"`` until it is decided."""
+        name = _order_state(self.order, self.undecided)["shuffle"]
+        return name if isinstance(name, bool) else str(name)
+
+    def begin(self, least: int = 1, unused_again: bool = False) -> Iteration:
+        """Start an iteration, with a count of its own.
+
+        Parameters
+        ----------
+        least : int
+            Samples that this rank must have left of a restored epoch; with fewer it is finished, and the next one begins.
+        unused_again : bool
+            Whether an epoch that was begun, but not `use`d, is begun once more instead of the next one.
+        """
+        if self.running is not None:
+            onward = self._used or not unused_again
+        else:
+            left = self.cut.length(len(self.order), self._consumed)
+            onward = self._consumed > 0 and left < least and not self._chosen
+            self._used = False
+        if onward:
+            self._epoch += 1
+            self._consumed = 0
+            self._used = False
+        self._chosen = False
+        self.running = Iteration(self._epoch, self._consumed)
+        return self.running
+
+    def use(self, iteration: Iteration) -> None:
+        """Say that samples are taken from an iteration, be it the newest or an older one."""
+        self._used = self._used or iteration.epoch == self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
+        if self.running is not None or epoch != self._epoch:
+            self._consumed = 0
+        self._epoch = check_epoch(epoch)
+        self.running, self._chosen = None, True
+
+    def length(self) -> int:
+        """Samples that this rank takes of a whole epoch."""
+        return self.cut.length(len(self.order))
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """The state after all ranks together have consumed so many samples of the present epoch.
+
+        Parameters
+        ----------
+        consumed : int, optional
+            By default what the running iteration has handed out, on all ranks alike.
+
+        Raises
+        ------
+        UsageError
+            There are not so many; a few more than the order has may be repeated ones, that make the ranks' lengths equal.
+        """
+        total, running = len(self.order), self.running
+        if consumed is None:
+            consumed = self._consumed
+            if running is not None:
+                consumed = total if running.ended else running.consumed + running.taken * self.cut.world_size
+        if not 0 <= index(consumed) < total + self.cut.world_size:
+            raise UsageError(
+                f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: count from the epoch's beginning, "
+                "over all ranks, and of a smaller last batch what it holds"
+            )
+        return {
+            **_order_state(self.order, self.undecided),
+            "epoch": self._epoch,
+            "consumed": min(index(consumed), total),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore: the next iteration goes on where the saved one was, at any number of ranks.
+
+        Where the order was left to be chosen, it is from now on the one that was saved, whatever this machine would choose.
+
+        Raises
+        ------
+        UsageError
+            The state is of another order (the message shows both), or says that more was consumed than there is.
+        """
+        if not isinstance(state, Mapping):
+            raise UsageError(f"state: expected what state_dict() gave, found {state!r}")
+        order, undecided, reason = self.order, self.undecided, self.reason
+        if self._auto and state.get("shuffle") in ("full", "blocks"):
+            order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
+            reason = "as in the state that was loaded"
+        elif self._auto and state.get("shuffle") == "auto":
+            undecided = True
+        expected = _order_state(order, undecided)
+        found = {name: state.get(name) for name in expected}
+        if found != expected:
+            differing = [name for name in expected if found[name] != expected[name]]
+            raise UsageError(
+                f"state: expected one of this order, found another; they differ in {', '.join(differing)}: "
+                f"here {expected}, in the state {found}: make the dataset and the loader as they were when it was saved"
+            )
+        epoch, consumed = check_epoch(state.get("epoch")), as_integer("consumed", state.get("consumed"))
+        if not 0 <= consumed <= len(self.order):
+            raise UsageError(f"state: expected 0 to {len(self.order)} samples consumed, found {consumed}")
+        self.order, self.undecided, self.reason = order, undecided, reason
+        self._epoch, self._consumed = epoch, consumed
+        self.running, self._chosen = None, False
+
+
+def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:
+    """What a resume compares; an order that is not decided has no name yet."""
+    return order.state() | ({"shuffle": "auto", "window": None} if undecided else {})

@@ -1,0 +1,95 @@
+"""What each of Lightning's processes runs in `test_lightning.py`: ``python lightning_ddp.py DATASET OUT``.
+
+Trains two epochs on two ranks with a checkpoint inside the second, then resumes it with loaders of the other kind.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from readers import open_dataset
+from readers.lightning import PackedDataModule
+from readers.order.auto import AnyShuffle
+
+SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
+LIGHTNINGS_WARNINGS = (
+    # Its own: of PyTorch's private trees, of a GPU or a checkpoint's reading, of epochs shorter than its logging.
+    "ignore:`isinstance:FutureWarning",
+    "ignore:`isinstance:DeprecationWarning",
+    "ignore:.*does not have many workers",
+    "ignore:.*configuration validation",
+)
+
+
+def expected_keys(path: Path, epoch: int, order: AnyShuffle = "auto") -> list[str]:
+    """The sequence of an epoch, whoever trains on it."""
+    dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
+    sampler = dataset.sampler(seed=5, shuffle=order)
+    sampler.set_epoch(epoch)
+    return [dataset[i]["key"] for i in sampler]
+
+
+class Recorder(LightningModule):
+    """Writes down which samples it trains and validates on, by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.seen: dict[str, list[str]] = {}
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+        self.seen.setdefault(f"train {self.current_epoch}", []).append(batch["key"])
+        logits = self.layer(batch["image"].float().mean((2, 3)))
+        return torch.nn.functional.cross_entropy(logits, batch["label"])
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.seen.setdefault(f"val {self.current_epoch}", []).append(batch["key"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 1e-3)
+
+
+class SaveInside(Callback):
+    """Saves a checkpoint inside an epoch."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        self.path, self.epoch = path, epoch
+
+    def on_train_batch_end(self, trainer: Trainer, module: Recorder, *_: Any) -> None:
+        if trainer.current_epoch == self.epoch and trainer.fit_loop.epoch_loop.batch_idx + 1 == SAVED_AFTER:
+            trainer.save_checkpoint(self.path)
+
+
+def make_data(path: Path, kind: str = "threads", **options: Any) -> PackedDataModule:
+    """Some of a dataset, of a size that no number of ranks and no batch divides."""
+    dataset = open_dataset(path, fields=["key", "image", "label"])
+    options = {"batch_size": BATCH_SIZE, "seed": 5, "workers": 1, **options}
+    return PackedDataModule(dataset.subset(range(SAMPLES)), dataset.subset(range(7)), loader=kind, **options)
+
+
+def make_trainer(folder: Path, **options: Any) -> Trainer:
+    """A trainer that is silent and leaves nothing behind."""
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "num_sanity_val_steps": 0, "accelerator": "cpu", "max_epochs": 2}
+    return Trainer(default_root_dir=folder, **{**quiet, **options})
+
+
+def main(path: Path, out: Path) -> None:
+    """Both trainings on this rank."""
+    torch.set_num_threads(1)
+    checkpoint = out / "inside.ckpt"
+    for name, kind, resumed in (("first", "threads", None), ("second", "processes", checkpoint)):
+        model = Recorder()
+        trainer = make_trainer(out, strategy="ddp", devices=2, callbacks=[] if resumed else [SaveInside(checkpoint, 1)])
+        trainer.fit(model, datamodule=make_data(path, kind), ckpt_path=resumed)
+        result = {"seen": model.seen, "steps": trainer.global_step, "ranks": trainer.world_size}
+        (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps(result))
+        trainer.strategy.barrier()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,234 @@
+"""The reading benchmarks run on a few samples, and their JSON is what the schema says."""
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from benchmarks import peers
+from benchmarks.check import check_epoch
+from benchmarks.data import Source, make_source
+from benchmarks.measure import artefact, check_document, summarise
+from benchmarks.memory_group import NoMemoryGroupError, memory_group
+from benchmarks.residency import resident_share, resident_shares
+from benchmarks.tables import reading_table
+from readers.order.stores import usable_memory
+
+ROOT = Path(__file__).parents[1]
+
+SMALL = ["--rows", "96", "--photos", "64", "--batch", "16", "--rounds", "2"]
+
+
+def run(script: str, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The document of a run, and what it printed."""
+    out = folder / f"{script}.json"
+    command = [sys.executable, "-m", f"benchmarks.{script}", "--folder", str(folder), "--json", str(out)]
+    done = subprocess.run([*command, *SMALL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found, done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def readers_document(folder: Path) -> dict[str, Any]:
+    only = ("Loader, npy, fresh", "Loader, parquet, blocks, unchecked", "DataLoader over npy")
+    return run("readers", folder, "--kinds", "raw", "--formats", "npy", "parquet", "--only", *only)[0]
+
+
+def test_readers_measure_all_rows_beside_the_limits(readers_document: dict[str, Any]) -> None:
+    check_document(readers_document)
+    (group,) = readers_document["groups"]
+    assert group["limit"] == "gather, reused buffers"
+    assert {row["name"] for row in group["rows"] if row["ours"]} == {
+        "Loader, npy, fresh",
+        "DataLoader over npy",
+        "Loader, parquet, blocks, unchecked",
+    }
+    assert [row["error"] for row in group["rows"]] == [""] * len(group["rows"])
+    assert all(len(row["rates"]) == 2 and row["of_limit"] > 0 for row in group["rows"])
+
+
+def test_limits_alone(folder: Path) -> None:
+    found, _ = run("limits", folder, "--kinds", "jpeg")
+    check_document(found)
+    assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == ["decode", "decode, fast"]
+
+
+def test_cold(folder: Path) -> None:
+    found, _ = run("cold", folder, "--formats", "npy", "--kinds", "raw")
+    check_document(found)
+    assert [row["name"] for row in found["groups"][0]["rows"] if row["rates"]] == [
+        "read through, npy",
+        "Loader, npy, full",
+        "Loader, npy, blocks",
+    ]
+
+
+def test_larger_than_memory(folder: Path) -> None:
+    found, _ = run("larger", folder, "--formats", "npy", "--cache-mb", "8")
+    check_document(found)
+    limit, *ours = found["groups"][0]["rows"]
+    assert limit["rates"]
+    assert [row["name"].removeprefix("Loader, npy, ") for row in ours] == [
+        *("full", "full, nothing ahead", "blocks", "blocks, nothing ahead"),
+    ]
+    try:
+        with memory_group(1 << 30):
+            pass
+    except NoMemoryGroupError:
+        assert all("not measured: no memory group" in row["error"] for row in ours)
+    else:
+        assert all(len(row["rates"]) == 2 for row in ours), [row["error"] for row in ours]
+
+
+def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
+    before, groups = usable_memory(), Path("/proc/self/cgroup").read_text()
+    try:
+        with memory_group(100 << 20) as group:
+            assert usable_memory() == 100 << 20
+    except NoMemoryGroupError as error:
+        pytest.skip(str(error))
+    assert (usable_memory(), Path("/proc/self/cgroup").read_text()) == (before, groups)
+    assert not group.exists()
+
+
+def test_what_was_just_read_is_resident(tmp_path: Path) -> None:
+    assert resident_share(tmp_path) is None
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "file").write_bytes(bytes(1 << 20))
+    assert resident_shares(tmp_path) == {"set": 1.0}
+
+
+def test_peers_without_the_peers(folder: Path) -> None:
+    words = ("--kinds", "photo", "--formats", "npy", "--only", "DataLoader over LMDB", "FFCV")
+    found, printed = run("peers", folder, *words)
+    check_document(found)
+    (group,) = found["groups"]
+    rows = {row["name"]: row for row in group["rows"]}
+    assert [name for name, row in rows.items() if not row["rates"]] in ([], ["FFCV"])
+    assert {"Loader, npy", "Loader, npy, fast", "DataLoader over LMDB"} < set(rows)
+    if not rows["FFCV"]["rates"]:
+        assert "ffcv" in rows["FFCV"]["error"]
+        said = printed[printed.index("Not measured:") :]
+        assert said.splitlines()[1:] == [
+            "- photo (1): FFCV: not installed (ffcv): benchmarks/README.md says how",
+        ]
+
+
+def test_every_peer_says_how_it_is_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = {"name": "LitData", "error": "Traceback\nValueError: no chunk"}
+    missing = [{"name": name, "error": "No module"} for name in ("WebDataset", "MosaicML Streaming")]
+    measured = {"name": "FFCV", "error": ""}
+    monkeypatch.setattr(peers, "installed", lambda library: library == "litdata")
+    assert peers.not_measured([{"name": "raw (1)", "rows": [measured, failed, *missing]}]) == [
+        "- raw (1): LitData: ValueError: no chunk",
+        "- raw (1): WebDataset: not installed (webdataset): pip install '.[peers]'",
+        "- raw (1): MosaicML Streaming: not installed (streaming): benchmarks/README.md says how",
+    ]
+
+
+def test_peers_come_in_groups_that_fit_into_memory() -> None:
+    everyone = peers.groups_of("raw", None)
+    assert [peer for group in everyone for peer in group] == list(peers.PEERS)
+    assert max(map(len, everyone)) == peers.PER_GROUP
+    assert [[peer.name for peer in group] for group in peers.groups_of("photo", ["SPDL", "FF", "Lit"])] == [
+        ["FFCV", "LitData"]
+    ]
+    assert peers.groups_of("photo", ["SPDL"]) == [[]]
+
+
+def test_a_document_that_lacks_something_is_refused(readers_document: dict[str, Any]) -> None:
+    row = ("groups", 0, "rows", 1)
+    for path, value in (
+        (("machine",), None),
+        ((*row, "median"), "fast"),
+        ((*row, "rates"), [0.0]),
+        ((*row, "rates"), []),
+        ((*row, "surplus"), 1),
+        (("schema",), 0),
+    ):
+        changed: Any = copy.deepcopy(readers_document)
+        at = changed
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+        with pytest.raises(ValueError, match="expected"):
+            check_document(changed)
+
+
+def test_a_folder_gets_a_new_file_for_every_run(tmp_path: Path) -> None:
+    made = artefact(tmp_path, "cold")
+    assert made is not None
+    assert re.fullmatch(r"cold-\w{1,12}-\d{8}T\d{6}\.json", made.name)
+    assert artefact(tmp_path / "mine.json", "cold") == tmp_path / "mine.json"
+    assert artefact(None, "cold") is None
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    limit: dict[str, Any] = {"rates": [100.0, 10.0, 50.0]}
+    row: dict[str, Any] = {"rates": [50.0, 5.0, 40.0]}
+    summarise(row, limit)
+    assert row["median"] == 40.0
+    assert (row["low"], row["high"]) == (5.0, 50.0)
+    assert row["of_limit"] == 0.5
+
+
+def test_tables_name_what_failed(readers_document: dict[str, Any]) -> None:
+    group = copy.deepcopy(readers_document["groups"][0])
+    group["rows"][2] |= {"rates": [], "error": "no such thing"}
+    text = reading_table(group)
+    assert "no such thing" in text
+    assert text.count("\n") == len(group["rows"]) + 1
+
+
+@pytest.mark.parametrize("shift", [0, 20])
+def test_jpeg_pixels_are_compared_as_far_as_jpeg_allows(tmp_path: Path, shift: int) -> None:
+    make_source(tmp_path, ("jpeg",), {"raw": 4, "jpeg": 4})
+    source = Source(tmp_path, "jpeg")
+    images = np.stack([simplejpeg.decode_jpeg(source.encoded(row)) for row in range(4)])
+    batch = {"image": np.roll(images, shift, 1), "landmarks": source.landmarks, "label": np.arange(4)}
+    options = {"source": str(tmp_path), "kind": "jpeg", "batch": 4}
+    if shift:
+        with pytest.raises(ValueError, match="levels from the source"):
+            check_epoch([batch], options)
+    else:
+        assert check_epoch([batch], options)["samples"] == 4
+
+
+@pytest.mark.parametrize("wrong", ["twice", "missing", "points", "pixels", ""])
+def test_wrong_samples_are_found(tmp_path: Path, wrong: str) -> None:
+    make_source(tmp_path, ("raw",), {"raw": 32, "jpeg": 32})
+    source = Source(tmp_path, "raw")
+    assert source.images is not None
+    labels = np.random.default_rng(0).permutation(32)
+    if wrong == "twice":
+        labels[0] = labels[1]
+    if wrong == "missing":
+        labels = labels[:20]
+    images, points = np.array(source.images[labels]), source.landmarks[labels].copy()
+    if wrong == "points":
+        points[[3, 4]] = points[[4, 3]]
+    if wrong == "pixels":
+        images[5, 0, 0, 0] ^= 1
+    batches = [
+        {"image": images[a : a + 4], "landmarks": points[a : a + 4], "label": labels[a : a + 4]}
+        for a in range(0, len(labels), 4)
+    ]
+    options = {"source": str(tmp_path), "kind": "raw", "batch": 4}
+    if wrong:
+        with pytest.raises(ValueError, match=r"twice|expected|label|pixels"):
+            check_epoch(batches, options)
+    else:
+        assert check_epoch(batches, options)["samples"] == 32

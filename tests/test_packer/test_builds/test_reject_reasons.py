@@ -1,0 +1,159 @@
+"""Whom a reject blames, and what it says of files that are no longer what they were."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.builds import TESTS, write_pictures
+from support.command import environment, read_jsonl, run_packer
+from support.media import FAST_START, cut_file, scene, write_picture, write_video
+
+import packer
+from packer.steps.chain import ITEM
+from shardspec.errors import TooManyRejectsError
+
+Sample = dict[str, Any]
+
+
+def reasons(out: Path) -> dict[str, tuple[str, str]]:
+    """Step and reason by item."""
+    return {line["item"]: (line["step"], line["reason"]) for line in read_jsonl(out / "rejects.jsonl")}
+
+
+def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "source", ["a.png", "b-bad.png"])
+    steps = "decode,support.steps:give_nothing,support.steps:add_measures,resize"
+    options = ("--steps", steps, "--size", 16, "--max-rejects", "100%", "--quiet")
+    run_packer("build", tmp_path / "source", tmp_path / "out", *options, env=environment(python_path=TESTS))
+    told = ("support.steps:give_nothing", "gave no sample (1 sample came to it)")
+    assert reasons(tmp_path / "out") == {"b-bad.png": told}
+
+
+def skip_first(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out the first frame, and say so."""
+    for sample in samples:
+        if sample["frame"]:
+            yield sample
+        else:
+            sample["_report"].skip(0, "the first")
+
+
+def drop_all(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out every frame, and say nothing."""
+    yield from (sample for sample in samples if sample["frame"] < 0)
+
+
+def skip_all(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Leave out every frame, and say so."""
+    for sample in samples:
+        sample["_report"].skip(sample["frame"], "not wanted")
+        yield from ()
+
+
+def ask_for_none(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give nothing, and leave the steps before unread."""
+    yield from ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([drop_all, ask_for_none], r"test_reject_reasons\.ask_for_none: gave no sample \(0 samples came to it\)"),
+        ([skip_first, drop_all], r"test_reject_reasons\.drop_all: gave no sample \(3 samples came to it\), the first \(1 frame\)"),
+        ([skip_all, drop_all], r"test_reject_reasons\.skip_all: not wanted \(4 frames\) \(all reasons"),
+    ],
+)  # fmt: skip
+def test_what_was_skipped_before_is_not_taken_for_the_whole_reason(tmp_path: Path, steps: list[Any], told: str) -> None:
+    write_video(tmp_path / "source" / "a.mp4", frames=4)
+    with pytest.raises(TooManyRejectsError, match=told):
+        packer.build(tmp_path / "source", tmp_path / "out", steps=["decode", *steps], progress=False)
+
+
+def cut_off(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Something else writes into a picture, or takes it away, before it is read."""
+    for sample in samples:
+        if "cut" in sample["source"]:
+            sample[ITEM].location().write_bytes(b"")
+        if "gone" in sample["source"]:
+            sample[ITEM].location().unlink()
+        if "bad" in sample["source"]:
+            raise ValueError("no")
+        yield sample
+
+
+def test_a_file_that_has_changed_since_the_plan_is_named(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "bad.png", "cut.png", "gone.png"])
+    packer.build(source, tmp_path / "out", steps=[cut_off, "decode"], progress=False, max_rejects=1)
+    found = reasons(tmp_path / "out")
+    assert "planned" not in found["bad.png"][1]
+    assert found["cut.png"] == (
+        "decode", "expected a picture, found an empty file; 'cut.png' has changed since the build was planned"
+    )  # fmt: skip
+    assert found["gone.png"][1].endswith("; 'gone.png' was there when the build was planned")
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--size", 16)])
+@pytest.mark.parametrize("table", [False, True])
+def test_steps_that_leave_the_files_unread_are_a_wrong_call(tmp_path: Path, table: bool, more: tuple[Any, ...]) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    (source / "table.csv").write_text("path\na.png\nb.png\n")
+    chosen = source / "table.csv" if table else source
+    done = run_packer("build", chosen, tmp_path / "out", "--steps", "resize", *more, expect=2)
+    assert "steps: expected decode first, or a step of your own, to read the files, found 'resize'" in done.stderr
+    assert "--steps decode,resize" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_pictures_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's rows and packed datasets have them; a file among the rows is told what it lacks."""
+    write_pictures(tmp_path, ["a.png"])
+    monkeypatch.chdir(tmp_path)
+    image = np.full((24, 30, 3), 90, np.uint8)
+    rows: list[dict[str, Any]] = [{"image": image}, {"path": "a.png"}]
+    how: dict[str, Any] = {"progress": False, "engine": "inline", "max_rejects": 1.0}
+    packer.build(rows, "rows", steps=["resize"], size=16, **how)
+    told = "expected an image, found none: begin the steps with decode, which reads it"
+    assert reasons(tmp_path / "rows") == {"a.png": ("resize", told)}
+    made = packer.build("rows", "again", steps=["resize"], size=8, **how)
+    assert (made.counts.samples, made.manifest.schema["image"].shape[0]) == (1, 8)
+    (tmp_path / "boxes.json").write_text(json.dumps({"row-00000000": {"0": [[0, 0, 24, 24]]}}))
+    faces: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "size": 16, "steps": ["faces"]}
+    assert packer.build(rows, "faces", **faces, **how).counts.samples == 1
+    assert reasons(tmp_path / "faces") == {"a.png": ("faces", told)}
+
+
+def replace_next(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Something else writes another good picture over the next one, and, once it is read, over this one."""
+    for sample in samples:
+        path = sample[ITEM].location()
+        if path.name in ("b.png", "c.png"):
+            write_picture(path.with_name("c.png"), scene(9, (24, 18)))
+        yield sample
+
+
+def test_a_file_that_was_replaced_by_a_good_one_is_not_packed(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+    packer.build(source, tmp_path / "out", steps=["decode", replace_next], progress=False, max_rejects=1)
+    assert reasons(tmp_path / "out") == {"c.png": ("source", "'c.png' has changed since the build was planned")}
+
+
+def test_damage_is_told_of_a_video_without_any_sample(tmp_path: Path) -> None:
+    path = tmp_path / "source" / "grey.mp4"
+    write_video(path, frames=30, container=FAST_START)
+    cut_file(path, 0.6)
+    write_pictures(tmp_path / "source", ["a.png"])
+    steps = ["decode", videos_have_none]
+    packer.build(tmp_path / "source", tmp_path / "out", steps=steps, progress=False, max_rejects=1)
+    step, reason = reasons(tmp_path / "out")["grey.mp4"]
+    assert step.endswith("videos_have_none")
+    assert "gave no sample" in reason
+    assert "cut off or damaged" in reason
+
+
+def videos_have_none(samples: Iterator[Sample]) -> Iterator[Sample]:
+    for sample in samples:
+        if not sample["source"].endswith(".mp4"):
+            yield sample

@@ -1,0 +1,359 @@
+"""The `packer` command: what it prints, its exit statuses, and what it never shows."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import OPTIONS, TESTS, write_pictures
+from support.command import environment, run_packer
+from support.hooks import before_each
+from support.media import scene, write_picture, write_video
+from support.packed import check_whole, fingerprints, read_samples
+
+from packer.cli import main
+from packer.cli.line import COMMANDS
+from packer.recipe import Recipe
+from shardspec.layout import Layout
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A few pictures."""
+    return write_pictures(tmp_path / "source", ["a.png", "b.png", "c.png"])
+
+
+def test_help_names_every_command_and_option() -> None:
+    text = run_packer("--help").stdout
+    assert all(re.search(rf"^ +{name} ", text, re.MULTILINE) for name in COMMANDS)
+    text = run_packer("build", "--help").stdout
+    for name in (
+        "size",
+        "every",
+        "shard-size",
+        "max-rejects",
+        "item-timeout",
+        "overwrite",
+        "label-from",
+        "workers",
+        "encode",
+        "quality",
+        "dry-run",
+        "config",
+        "json",
+        "on-error",
+        "limit",
+        "shuffle",
+        "margin",
+        "preset",
+        "format",
+    ):
+        assert f"--{name}" in text, name
+    assert "usage: packer build" in text
+
+
+def test_without_a_command_it_is_a_wrong_call() -> None:
+    assert "packer: there is no option --debug" in run_packer("--debug", expect=2).stderr
+    assert "there is no command 'pack'" in run_packer("pack", expect=2).stderr
+    assert run_packer("--version").stdout.startswith("packer ")
+
+
+def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out")
+    assert re.fullmatch(
+        rf"{tmp_path}/out: 3 samples in 1 lmdb shard \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
+    )
+    assert re.match(r"packing: 3 items into lmdb shards by 1 worker process\n", done.stderr)
+    assert re.search(r"^packing: 3/3 items, .* samples/s, 0 rejects$", done.stderr, re.MULTILINE)
+    assert re.search(r"^writing: 1/1 shards$", done.stderr, re.MULTILINE)
+    assert "\x1b" not in done.stderr
+    again = run_packer("build", source, tmp_path / "out")
+    assert again.stdout == done.stdout.replace("out: ", "out: finished already, nothing was done: ")
+    assert again.stderr == ""
+    again = run_packer("build", source, tmp_path / "out", "--quiet", "--json")
+    assert again.stderr == ""
+    document = json.loads(again.stdout)
+    assert document["digest"] == Layout(tmp_path / "out").load().digest
+    assert document["found_finished"]
+    assert {name: document[name] for name in ("samples", "items", "packed_items", "rejected_items", "shards")} == {
+        "samples": 3, "items": 3, "packed_items": 3, "rejected_items": 0, "shards": 1,
+    }  # fmt: skip
+
+
+def test_inspect_tells_what_is_there(mixed: Path, reference: Path) -> None:
+    document = json.loads(run_packer("inspect", reference, "--json").stdout)
+    manifest = Layout(reference).load()
+    assert document["format"] == "lmdb"
+    assert document["digest"] == manifest.digest
+    assert document["items"] == document["packed_items"] == 99
+    assert document["rejected_items"] == 0
+    assert document["samples"] == manifest.samples == sum(shard["samples"] for shard in document["shards"])
+    assert {field["name"] for field in document["fields"]} == set(manifest.schema.names)
+    text = run_packer("inspect", reference).stdout
+    for part in (str(reference), manifest.digest, "99 packed + 0 rejected", "image: bytes", "2 classes: fake, real"):
+        assert part in text
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "here").mkdir()
+    done = run_packer("build", mixed, "out", *OPTIONS, "--dry-run", *arguments, cwd=tmp_path / "here")
+    assert not list((tmp_path / "here").iterdir())
+    if arguments:
+        document = json.loads(done.stdout)
+        assert (document["items"], document["fits"]) == (99, True)
+        assert 0 < document["tried_items"] < 20
+        assert document["recipe"]["size"] == 32
+        assert document["bytes"] > 0
+        assert document["samples"] > 4
+        assert document["seconds"] > 0
+    else:
+        assert "99 items in 4 tasks, 0 files ignored" in done.stdout
+        assert "fits" in done.stdout
+
+
+def test_a_dry_run_of_nothing_is_a_wrong_call(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    done = run_packer("build", tmp_path / "source", tmp_path / "out", "--dry-run", expect=2)
+    assert "expected items to pack, found none" in done.stderr
+
+
+def write_config(folder: Path, text: str) -> Path:
+    """A recipe file."""
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: Path, tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path,
+        'size = 8\nformat = "npy"\nshard-size = "1kB"\nencode = "png"\nworkers = 1\nmax_rejects = "50%"\n'
+        'steps = ["decode", "resize", {use = "support.steps:slow", seconds = 0.001}]\n',
+    )
+    env = environment(python_path=TESTS)
+    run_packer("build", source, tmp_path / "out", "--config", config, "--size", 12, env=env)
+    manifest = check_whole(tmp_path / "out")
+    recipe = manifest.generations[0].recipe
+    assert (recipe["size"], recipe["encode"], recipe["shard_size"], manifest.format) == (12, "png", 1000, "npy")
+    assert recipe["steps"][2] == {"use": "support.steps:slow", "seconds": 0.001}
+    assert Recipe.from_options(recipe).to_json() == recipe
+    assert read_samples(tmp_path / "out")[0]["image"].shape == (12, 16, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sise = 3", "recipe.toml: unknown option 'sise': expected one of preset, format"),
+        ("worker = 3", "recipe.toml: unknown option 'worker': "),
+        ("worker = 3", "; did you mean 'workers'?"),
+        ("sise = 3", "; did you mean 'size'?"),
+        ("encode = 'jpg'", "encode: expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'?"),
+        ("size = 'big'", "size: expected int, found 'big'"),
+        ("[section]\nsize = 3", "unknown option 'section'"),
+        ("size = ", "expected TOML"),
+        ("overwrite = 'no'", "overwrite: expected true or false, found 'no'"),
+        ("workers = 0", "workers: expected 'auto' or a number of 1 or more, found 0"),
+        ("steps = 3", "steps: expected a list of names, found 3"),
+        ("json = true", "unknown option 'json'"),
+    ],
+)
+def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str, told: str) -> None:
+    done = run_packer("build", source, tmp_path / "out", "--config", write_config(tmp_path, text), expect=2)
+    assert told in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+OPENVINO_ON_GPU = (
+    "packer build: recipe: detector: openvino runs on the CPU only, found device cuda: take --detector torch\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--config", "missing.toml"], "missing.toml: expected a recipe file, found: No such file"),
+        (["--size", "0"], "size: expected 1 or more, found 0"),
+        (["--size", "x"], "invalid int value: 'x'"),
+        (["--siz", "3"], "packer build: there is no option --siz; did you mean --size?\n"),
+        (["--sise=3"], "packer build: there is no option --sise; did you mean --size?\n"),
+        (["--wholly-unlike"], "packer build: there is no option --wholly-unlike (packer build --help)\n"),
+        (["more", "--quiet"], "packer build: expected no further arguments, found 'more' (packer build --help)\n"),
+        (["--shard-size", "many"], "shard_size: expected a size such as 256MB"),
+        (["--max-rejects", "lots"], "max_rejects: expected a share"),
+        (["--max-rejects", "1"], "write 1% or 100%"),
+        (["--workers", "0"], "workers: expected 'auto' or a number"),
+        (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
+        (["--fps", "inf"], "fps: expected a finite number"),
+        (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
+        (["--format", "zip"], "argument --format: expected one of hdf5, lmdb, npy, parquet, tfrecord, found 'zip'"),
+        (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
+        (["--steps", "decode,resise"], "; did you mean 'resize'?"),
+        (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
+        (["--path-column", "file"], "path_column: read only of a table, found a folder"),
+        (["--resize", "exact"], "resize: read only with size, found no size"),
+        (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
+        (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
+        *(
+            (["--preset", "faces", "--device", "cuda", "--detector", "openvino", *more], OPENVINO_ON_GPU)
+            for more in ([], ["--dry-run"])
+        ),
+    ],
+)
+def test_a_wrong_call_is_told_and_leaves_nothing(source: Path, tmp_path: Path, arguments: list[str], told: str) -> None:
+    done = run_packer("build", source, tmp_path / "out", *arguments, expect=2, cwd=tmp_path)
+    assert told in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["verify", "--depe"], "packer verify: there is no option --depe; did you mean --deep?\n"),
+        (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
+        (["biuld", "a", "b"], "split, export, bench; did you mean 'build'? (packer --help)\n"),
+        (["merge", "a", "--fomat", "npy"], "packer merge: there is no option --fomat; did you mean --format?\n"),
+        (
+            ["convert", "a"],
+            "packer convert: the following arguments are required: OUT, --format (packer convert --help)\n",
+        ),
+        (["--versoin"], "packer: there is no option --versoin; did you mean --version?\n"),
+    ],
+)
+def test_a_misspelt_word_is_told_in_one_line(words: list[str], told: str) -> None:
+    done = run_packer(words[0], *words[1:], expect=2)
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
+    done = run_packer("build", tmp_path / "nowhere", tmp_path / "out", expect=2)
+    assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("inspect", []),
+        ("verify", []),
+        ("preview", ["-o", "sheet.png"]),
+        ("convert", ["out", "--format", "npy"]),
+        ("merge", ["other", "out"]),
+        ("split", ["out", "--by", "source"]),
+        ("export", ["out"]),
+        ("bench", ["packed"]),
+    ],
+)
+def test_a_dataset_that_is_not_there_is_a_wrong_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, more: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([name, "nowhere", *more]) == 2
+    dataset = "packed" if name == "bench" else "nowhere"
+    assert capsys.readouterr().err == (
+        f"packer {name}: {dataset}: expected a packed dataset with a manifest.json, found no such folder\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, reference: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    told = f"{tmp_path}/out: expected a new or empty folder, found a file: choose another folder"
+    for more in ((), ("--dry-run",)):
+        assert told in run_packer("build", source, tmp_path / "out", *more, expect=2).stderr
+    assert told in run_packer("export", reference, tmp_path / "out", expect=2).stderr
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "packer", "build", "--debug", tmp_path / "nowhere", tmp_path / "out"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" in done.stderr
+    assert "UsageError" in done.stderr
+
+
+def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tmp_path: Path) -> None:
+    (source / "bad.png").write_bytes(b"x")
+    done = run_packer("build", source, tmp_path / "out", "--json", expect=3)
+    assert json.loads(done.stdout)["rejected_items"] == 1
+    assert "packed, but 1 of 4 items (25.0%) were rejected, more than 5.0%" in done.stderr
+    check_whole(tmp_path / "out")
+    again = run_packer("build", source, tmp_path / "out", expect=3)
+    assert "finished already, nothing was done: 3 samples" in again.stdout
+    run_packer("build", source, tmp_path / "out", "--max-rejects", "25%")
+
+
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["argparse", "packer.cli.command_parser", "numpy", "packer.builds.build"])
+def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str, sign: str) -> None:
+    condition, deed = f"arguments[0] == {module!r}", f"os.kill(os.getpid(), signal.{sign})"
+    env = environment(python_path=before_each(tmp_path / "hooks", "packer", "import", condition, deed))
+    done = run_packer("build", source, tmp_path / "out", env=env, expect=130)
+    assert (done.stdout, done.stderr) == ("", "packer: interrupted\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_is_packed_with_its_columns(source: Path, tmp_path: Path) -> None:
+    (source / "table.csv").write_text("path,Kind,Age in years\na.png,cat,3\nb.png,dog,\nmissing.png,cat,4\nc.png,,5\n")
+    arguments = ("--label-from", "Kind", "--max-rejects", "50%", "--limit", 4)
+    run_packer("build", source / "table.csv", tmp_path / "out", *arguments)
+    manifest = check_whole(tmp_path / "out")
+    assert manifest.schema["label"].classes == ("cat", "dog")
+    found = [
+        (s["source"], int(s["label"]), int(s["age_in_years"]), bool(s["age_in_years_valid"]))
+        for s in read_samples(tmp_path / "out")
+    ]
+    assert found == [("a.png", 0, 3, True), ("b.png", 1, 0, False)]
+    assert manifest.generations[0].counts.rejected_items == 2
+
+
+def test_folders_with_odd_names(source: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "söurce 'with'\nall"
+    shutil.copytree(source, odd, copy_function=shutil.copy2)
+    raw = tmp_path / os.fsdecode(b"out \xff")
+    for out in (tmp_path / "öut 'x' \"y\"", raw):
+        done = run_packer("build", odd, out)
+        assert f"{out}: 3 samples" in done.stdout
+        check_whole(out)
+        assert json.loads(run_packer("inspect", out, "--json").stdout)["samples"] == 3
+    assert fingerprints(raw) == fingerprints(tmp_path / "öut 'x' \"y\"")
+
+
+def test_the_same_suffix_in_any_case(tmp_path: Path) -> None:
+    write_picture(tmp_path / "source" / "A.JpG", scene(0, (20, 16)), format="JPEG")
+    write_video(tmp_path / "source" / "b.mp4", frames=3)
+    (tmp_path / "source" / "b.mp4").rename(tmp_path / "source" / "B.MP4")
+    document: dict[str, Any] = json.loads(run_packer("build", tmp_path / "source", tmp_path / "out", "--json").stdout)
+    assert (document["items"], document["samples"]) == (2, 4)
+
+
+def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("x")
+    done = run_packer("build", source, tmp_path / "out", "--overwrite", expect=2)
+    assert "found 'mine', which no build made: choose another folder" in done.stderr
+    assert (tmp_path / "out" / "mine").read_text() == "x"
+    done = run_packer("inspect", tmp_path / "out", expect=2)
+    assert "expected a packed dataset with a manifest.json, found a folder without one" in done.stderr
+
+
+def test_rows_that_name_one_file_are_told(tmp_path: Path) -> None:
+    write_pictures(tmp_path, ["a.png", "b.png", "c.png"])
+    table = tmp_path / "rows.csv"
+    table.write_text("path,label\na.png,x\nb.png,x\na.png,y\na.png,x\n")
+    done = run_packer("build", table, tmp_path / "out")
+    told = "1 file named by several rows, such as 'a.png' by 3: each row is packed"
+    assert told in done.stderr
+    assert told in run_packer("build", table, tmp_path / "dry", "--dry-run").stdout
+    done = run_packer("build", table, tmp_path / "two", "--limit", 2)
+    assert "several rows" not in done.stderr
+    table.write_text("path,label\na.png,x\nb.png,x\n")
+    done = run_packer("build", table, tmp_path / "single")
+    assert "several rows" not in done.stderr

@@ -1,0 +1,29 @@
+"""Names that are no UTF-8, hold a line break, or are as long as names may be: of items and of the dataset's folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.media import scene, write_picture, write_video
+from support.packed import check_whole, read_samples
+
+import packer
+from packer.packed.verify.verify import verify
+from shardspec.formats import FORMATS
+
+RAW = os.fsdecode(b"\xff\xfe\n")
+LONG = "x" * (255 - len(".png"))
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_every_format_takes_them(tmp_path: Path, format: str) -> None:
+    source, out = tmp_path / f"in {RAW}", tmp_path / f"out {RAW}"
+    for number, name in enumerate((f"{RAW}.png", f"{LONG}.png")):
+        write_picture(source / "plain.png", scene(number, (24, 18))).rename(source / name)
+    write_video(tmp_path / "clip.mp4", frames=3).rename(source / f"{RAW}.mp4")
+    packer.build(source, out, format=format, engine="inline", progress=False)
+    check_whole(out)
+    names = [sample["source"] for sample in read_samples(out)]
+    assert sorted(names, key=os.fsencode) == names
+    assert sorted(set(names)) == sorted([f"{RAW}.png", f"{LONG}.png", f"{RAW}.mp4"])
+    assert verify(out, deep=True).problems == ()

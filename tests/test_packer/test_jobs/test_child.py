@@ -1,0 +1,62 @@
+"""Processes that a build starts: their end, and their last words."""
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.command import COMMAND_LIMIT_S, environment
+from support.processes import PATIENCE_S
+
+from packer.jobs.engines import child as child_module
+from packer.jobs.engines.child import Answers, Child
+
+
+def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that a step has started in a session of its own holds the pipe open."""
+    (tmp_path / "leaver.py").write_text(
+        "import subprocess\n"
+        "left = subprocess.Popen(['sleep', '10000'], start_new_session=True)\n"
+        'print(f\'{{"event": "ready", "left": {left.pid}}}\', flush=True)\n'
+        "left.wait()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(child_module, "_READER_JOIN_S", 0.05)
+    answers: Answers = queue.SimpleQueue()
+    child = Child(["leaver"], tmp_path / "log", answers)
+    _, message = answers.get(timeout=PATIENCE_S)
+    try:
+        ending = threading.Thread(target=child.end)
+        ending.start()
+        ending.join(PATIENCE_S)
+        ended = not ending.is_alive()
+    finally:
+        os.kill(message["left"], signal.SIGKILL)
+        ending.join()
+        child._reader.join()
+    assert ended
+
+
+def test_what_breaks_the_detecting_process_from_outside_is_in_its_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")  # the process waits here while its other thread listens
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.send(b"a number without a descriptor"[:20])
+        done = subprocess.run(
+            [sys.executable, "-m", "packer.jobs.detector", tmp_path, "5"],
+            stdin=theirs,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
+    assert done.returncode == -signal.SIGKILL
+    assert "Traceback" in done.stderr
+    assert "IndexError" in done.stderr

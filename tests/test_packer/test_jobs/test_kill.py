@@ -1,0 +1,359 @@
+"""Builds that are killed with SIGKILL at any moment, and go on when the same command is given again."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import OPTIONS, PICTURES, TESTS, write_pictures
+from support.command import environment, read_jsonl, run_packer, start_packer
+from support.crash_points import NEW_SIZE, OLD_SIZE
+from support.hooks import before_each
+from support.packed import check_whole, fingerprints, read_samples
+from support.processes import wait_for, workers_in, workers_of
+from support.steps import LOG, read_log
+
+from packer.builds.part import Part
+from packer.builds.plan import TASK_ITEMS
+from shardspec.errors import NotADatasetError
+from shardspec.layout import Layout
+
+STEPS = ("--steps", "decode,resize,support.steps:log_items")
+
+
+NAMES = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)]
+
+
+def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
+    """Kill one-process builds at every `step`-th operation on files, and finish each (`support.crash_points`)."""
+    write_pictures(folder / "source", NAMES)
+    (folder / "out").mkdir()
+    program = [sys.executable, "-m", "support.crash_points", folder / "source", folder / "out", str(step), *more]
+    done = subprocess.run(
+        program, env=environment(python_path=TESTS), capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_crashes(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash, and after every resume."""
+    *crashed, whole = rounds
+    assert whole["status"] == 0
+    for found in crashed:
+        where = found["killed_before"]
+        state = found["crash"]
+        assert found["status"] == 0, where
+        assert found["fingerprints"] == whole["whole"], where
+        # Nothing half-written is readable: the only crash with a readable dataset is one behind the manifest's rename.
+        assert not state["readable"] or where.startswith(
+            ("shutil.rmtree .build", "os.remove .build", "os.rmdir .build")
+        ), where
+        check_nothing_is_done_twice(found)
+
+
+def check_nothing_is_done_twice(found: dict[str, Any]) -> None:
+    """Neither the items of finished tasks, nor shards that stand."""
+    where, state = found["killed_before"], found["crash"]
+    assert not set(state["parts"]) & set(found["after"]), where
+    if state["assembling"]:
+        assert not found["after"], where
+    for name, identity in state["shards"].items():
+        assert found["shards"][name] == identity, where
+    assert max(Counter(found["after"]).values(), default=1) == 1, where
+    assert set(found["before"]) | set(found["after"]) == set(NAMES)
+
+
+def check_replacements(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash of a build that replaces a dataset, and after every resume."""
+    *crashed, whole = rounds
+    assert whole["status"] == 0
+    for found in crashed:
+        where, state = found["killed_before"], found["crash"]
+        assert found["status"] == 0, where
+        assert found["fingerprints"] == whole["whole"], where
+        assert state["readable"], where
+        assert all("is taking the place of another here" in text for text in state["problems"]), where
+        assert state["sizes"] in ([OLD_SIZE], [NEW_SIZE]), where
+        assert state["samples"] == len(NAMES), where
+        # A replacement that is over is no unfinished one: the command that asks for another gets it.
+        if state["sizes"] == [OLD_SIZE] or not state["swapped"]:
+            check_nothing_is_done_twice(found)
+
+
+def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, step=5)
+    check_crashes(rounds)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("parts/part-", "staging/shard-", "index"):
+        assert phase in places
+
+
+def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 9, "overwrite")
+    check_replacements(rounds)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("parts/part-", "staging/shard-", "os.remove index/", "os.remove shard-", "os.link "):
+        assert phase in places
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_operation_of_an_overwrite(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 1, "overwrite")
+    check_replacements(rounds)
+    sizes = [found["crash"]["sizes"] for found in rounds[:-1]]
+    assert sizes == sorted(sizes)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("os.link next-shard-", "os.remove index/", "os.rename manifest.json", "os.remove next-shard-"):
+        assert phase in places
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_operation_costs_nothing_that_was_finished(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, step=1)
+    check_crashes(rounds)
+    assert any(found["crash"]["readable"] for found in rounds[:-1])
+
+
+Moment = Callable[[Path], object]
+
+
+def parts_of(out: Path) -> list[Path]:
+    """Finished parts; none while there is no folder of parts, which a build may remove at any time."""
+    folder = out / ".build" / "parts"
+    try:
+        paths = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [
+        path
+        for path in paths
+        if path.name.startswith("part-") and path.suffix != ".partial" and ".item-" not in path.name
+    ]
+
+
+def at_work(out: Path) -> object:
+    """The first part is finished, and not the last."""
+    return parts_of(out)
+
+
+def at_assembly(out: Path) -> object:
+    """The first shard stands, and not the last."""
+    return list(out.glob("shard-*"))
+
+
+def at_commit(out: Path) -> object:
+    """The finished files are being moved into place; the manifest is not written."""
+    return (out / "index").exists() or (out / "rejects.jsonl").exists()
+
+
+class Progress:
+    """What was done by whom, over all sessions of a build."""
+
+    def __init__(self, out: Path, log: Path) -> None:
+        self.out = out
+        self.log = log
+        self.finished_items: set[str] = set()
+        self.shards: dict[str, tuple[int, int]] = {}
+        self.logged = 0
+
+    def after_kill(self) -> None:
+        """Check what this session did, and remember what was finished."""
+        with pytest.raises(NotADatasetError):
+            Layout(self.out).load()
+        self._check_session()
+        for part in parts_of(self.out):
+            self.finished_items |= {report.name for report in Part(part).reports()}
+        if (self.out / ".build" / "assembly.json").exists():
+            lines = (self.out / ".build" / "items.jsonl").read_text().splitlines()
+            self.finished_items = {json.loads(line)[1] for line in lines}
+        for record in (self.out / ".build" / "staging").glob("*.json"):
+            shard = self.out / f"{record.stem}.lmdb"
+            if shard.exists():
+                self.shards[shard.name] = (shard.stat().st_ino, shard.stat().st_mtime_ns)
+
+    def at_end(self) -> None:
+        """Check the last session: finished shards are the very files that stood before."""
+        self._check_session()
+        for name, identity in self.shards.items():
+            stat = (self.out / name).stat()
+            assert (stat.st_ino, stat.st_mtime_ns) == identity
+
+    def _check_session(self) -> None:
+        lines = read_log(self.log)
+        again = set(lines[self.logged :]) & self.finished_items
+        assert not again, "decoded again though their task was finished"
+        self.logged = len(lines)
+
+
+def kill_at(build: Any, out: Path, moment: Moment) -> bool:
+    """Kill the build's process once a moment has come; False if it ended before."""
+    wait_for("the moment", lambda: moment(out) or build.poll() is not None, pause_s=0)
+    if build.poll() is not None:
+        return False
+    os.kill(build.pid, signal.SIGKILL)
+    build.communicate()
+    wait_for("the workers' end", lambda: not workers_in(out))
+    return True
+
+
+def kill_in_turn(command: tuple[Any, ...], progress: Progress, env: dict[str, str], builds: list[Any]) -> bool:
+    """Kill a build twice at work, then at assembly and at commit; False if it ended before its commit was seen."""
+    for moment in (at_work, at_work, at_assembly, at_commit):
+        builds.append(start_packer(*command, env=env))
+        # A moment that came in an earlier session has come already.
+        if not kill_at(builds[-1], progress.out, moment):
+            assert builds[-1].returncode == 0, builds[-1].communicate()[1]
+            return moment is at_commit
+        progress.after_kill()
+    return True
+
+
+def test_kills_in_work_assembly_and_commit(mixed: Path, tmp_path: Path, builds: list[Any]) -> None:
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    run_packer("build", mixed, tmp_path / "whole", *OPTIONS, *STEPS, "--engine", "inline", env=env)
+    (tmp_path / "log").unlink()
+    for attempt in range(5):  # a machine that halts for a moment can let a whole phase pass unseen
+        out = tmp_path / f"out-{attempt}"
+        progress = Progress(out, tmp_path / "log")
+        if kill_in_turn(("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2), progress, env, builds):
+            break
+        (tmp_path / "log").unlink()
+    else:
+        pytest.fail("builds ended before they could be killed")
+    run_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=env)
+    progress.at_end()
+    check_whole(out)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+    wall_clock = Layout(out).load().wall_clock
+    assert wall_clock["shards_written"] <= len(list(out.glob("shard-*")))
+    assert wall_clock["tasks_run"] <= 4
+
+
+def test_a_whole_group_killed_at_once(mixed: Path, reference: Path, tmp_path: Path, builds: list[Any]) -> None:
+    out = tmp_path / "out"
+    builds.append(start_packer("build", mixed, out, *OPTIONS, "--workers", 2))
+    wait_for("a part", lambda: parts_of(out), pause_s=0)
+    everyone = [builds[0].pid, *workers_of(builds[0].pid)]
+    for process in everyone:
+        os.kill(process, signal.SIGKILL)
+    builds[0].communicate()
+    run_packer("build", mixed, out, *OPTIONS)
+    assert fingerprints(out) == fingerprints(reference)
+
+
+def dying_before(folder: Path, event: str, name: str) -> dict[str, str]:
+    """An environment in which a build dies before an operation on a file or folder whose name begins so."""
+    return environment(python_path=before_each(folder, "packer", event, f"'/{name}' in os.fsdecode(arguments[0])"))
+
+
+@pytest.mark.parametrize("format", ["npy", "tfrecord"])
+def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) -> None:
+    """In formats whose shards are folders or several files too; the second call finishes what the first has begun to swap."""
+    out = tmp_path / "out"
+    run_packer("build", mixed, out, "--size", 16, "--limit", 60, "--shard-size", "20kB", "--format", format)
+    assert len(list(out.glob("shard-*"))) > 2
+    env = dying_before(tmp_path / "hooks", "os.link", "next-shard-00001")
+    again = ("build", mixed, out, *OPTIONS, "--format", format, "--overwrite")
+    run_packer(*again, env=env, expect=-signal.SIGKILL)
+    told = run_packer("verify", out, "--deep", expect=1).stderr
+    assert "1 problem:" in told
+    assert "run the same command again to finish it" in told
+    manifest = Layout(out).load()
+    assert manifest.generations[-1].recipe["size"] == 32
+    identity = sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("next-*/*.npy"))
+    run_packer(*again)
+    assert identity == sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("shard-*/*.npy"))
+    run_packer("build", mixed, tmp_path / "whole", *OPTIONS, "--format", format)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_a_dataset_that_stopped_under_the_other_names_is_replaced_like_any(tmp_path: Path) -> None:
+    """Its working folder was deleted by hand, or not copied, so nothing finishes it."""
+    source, out = write_pictures(tmp_path / "source", NAMES), tmp_path / "out"
+    options = ("--shard-size", "4kB", "--engine", "inline", "--quiet")
+
+    def check_readable(size: int) -> None:
+        assert [sample["image"].shape[0] for sample in read_samples(out)] == [size] * len(NAMES)
+
+    run_packer("build", source, out, "--size", 8, *options)
+    for number, size in enumerate((10, 12), start=1):
+        env = dying_before(tmp_path / f"hooks-{number}", "os.link", "next-" * number + "shard-00000")
+        run_packer("build", source, out, "--size", size, *options, "--overwrite", env=env, expect=-signal.SIGKILL)
+        check_readable(size)
+        shutil.rmtree(out / ".build")
+    last = ("build", source, out, "--size", 16, *options, "--overwrite")
+    env = dying_before(tmp_path / "hooks", "os.rename", "manifest.json")
+    run_packer(*last, env=env, expect=-signal.SIGKILL)
+    check_readable(12)
+    run_packer(*last)
+    run_packer("build", source, tmp_path / "whole", "--size", 16, *options)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["lmdb", "npy"])
+def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: list[Any], format: str) -> None:
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    slow = ("--steps", "decode,resize,support.steps:log_items,support.steps:slow", "--shuffle", "3", "--format", format)
+    run_packer("build", mixed, tmp_path / "whole", *OPTIONS, *slow, "--engine", "inline", env=env)
+    (tmp_path / "log").unlink()
+    rng = random.Random(0)
+    out = tmp_path / "out"
+    progress = Progress(out, tmp_path / "log")
+    kills = 0
+    while kills < 20:
+        builds.append(start_packer("build", mixed, out, *OPTIONS, *slow, "--workers", rng.choice([1, 2, 5]), env=env))
+        lines = len(read_log(tmp_path / "log"))
+        target = rng.choice(["lines", "parts", "shards", "commit", "at once"])
+        goal = rng.randrange(1, 20)
+
+        def come(target: str = target, goal: int = goal, lines: int = lines) -> object:
+            if target == "lines":
+                return len(read_log(tmp_path / "log")) >= lines + goal
+            if target == "parts":
+                return len(parts_of(out)) > goal % 4
+            if target == "shards":
+                return len(list(out.glob("shard-*"))) > goal % 6
+            return at_commit(out) if target == "commit" else out.exists()
+
+        wait_for(target, lambda b=builds[-1], come=come: come() or b.poll() is not None, pause_s=0)
+        if builds[-1].poll() is not None:
+            status, told = builds[-1].returncode, builds[-1].communicate()[1]
+            assert status == 0, told
+            progress.at_end()
+            assert fingerprints(out) == fingerprints(tmp_path / "whole")
+            out.rename(tmp_path / f"done-{kills}-{len(builds)}")
+            (tmp_path / "log").unlink()
+            progress = Progress(out, tmp_path / "log")
+            continue
+        victims = [builds[-1].pid, *rng.choice([[], workers_of(builds[-1].pid)])]
+        for victim in victims:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        builds[-1].communicate()
+        wait_for("the workers' end", lambda: not workers_in(out))
+        kills += 1
+        if (out / "manifest.json").exists():  # it was killed behind its commit
+            check = run_packer("build", mixed, out, *OPTIONS, *slow, env=env)
+            assert check.returncode == 0
+            assert fingerprints(out) == fingerprints(tmp_path / "whole")
+            out.rename(tmp_path / f"done-{kills}-{len(builds)}")
+            (tmp_path / "log").unlink()
+            progress = Progress(out, tmp_path / "log")
+        elif (out / ".build" / "plan.json").exists() and format == "lmdb":
+            progress.after_kill()
+    run_packer("build", mixed, out, *OPTIONS, *slow, env=env)
+    check_whole(out)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+    assert len(read_jsonl(out / "items.jsonl")) == PICTURES + 3

@@ -1,0 +1,465 @@
+"""What a second call finds in the folder: nothing, an unfinished build, a finished one, or something else."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+from support.builds import OPTIONS, TESTS, write_pictures
+from support.command import environment, read_jsonl, run_packer, start_packer
+from support.media import scene, write_picture
+from support.packed import check_whole, fingerprints
+from support.processes import wait_for
+from support.steps import LOG, read_log
+
+import packer
+from packer.builds.plan import TASK_ITEMS
+from packer.packed.convert import convert
+from readers import open_dataset
+from shardspec.errors import (
+    BuildError,
+    BuildLockedError,
+    NotADatasetError,
+    ResumeMismatchError,
+    TooManyRejectsError,
+    UsageError,
+)
+from shardspec.layout import Layout
+
+Build = Any
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two tasks of small pictures."""
+    return write_pictures(tmp_path / "source", [f"{n:02d}.png" for n in range(TASK_ITEMS + 4)])
+
+
+class Stop(KeyboardInterrupt):
+    """Ends a build in the middle, as Ctrl-C does."""
+
+
+def stop_at(name: str) -> Any:
+    """A step that ends the build at an item."""
+
+    def step(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            if sample["source"] == name:
+                raise Stop
+            yield sample
+
+    return step
+
+
+def build(source: Any, out: Path, **options: Any) -> Any:
+    """Build in this process."""
+    return packer.build(source, out, **{"size": 16, "engine": "inline", "progress": False, **options})
+
+
+def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Leave a build unfinished, its first task done."""
+    with monkeypatch.context() as patch:
+        import packer.steps.resize as module
+
+        whole = module.resize_shorter
+        seen: list[int] = []
+
+        def interrupted(image: Any, size: int) -> Any:
+            seen.append(1)
+            if len(seen) > TASK_ITEMS + 1:
+                raise Stop
+            return whole(image, size)
+
+        patch.setattr(module, "resize_shorter", interrupted)
+        with pytest.raises(Stop):
+            build(source, out, **options)
+    assert [path.name for path in (out / ".build" / "parts").glob("part-*")] == ["part-000000"]
+
+
+def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    result = build(source, out, engine="processes", workers=2)
+    assert result.resumed
+    assert result.manifest.wall_clock["sessions"] == 2
+    assert result.manifest.wall_clock["tasks_run"] == 2
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"size": 17}, "option size: was 16, now 17"),
+        ({"quality": 80}, "option quality: was 95, now 80"),
+        ({"format": "npy"}, "option format: was 'lmdb', now 'npy'"),
+        ({"limit": 5}, "option limit: was None, now 5"),
+        ({"steps": ["decode", "resize"]}, "option steps: was [], now ['decode', 'resize']"),
+        ({"shuffle": 3}, "option shuffle: was None, now 3"),
+    ],
+)
+def test_another_recipe_is_an_error_that_names_the_difference(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], told: str
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    before = sorted(path.name for path in out.rglob("*"))
+    with pytest.raises(ResumeMismatchError) as caught:
+        build(source, out, **change)
+    assert told in str(caught.value)
+    assert "run it as it was planned to resume it, or discard it with --overwrite" in str(caught.value)
+    assert sorted(path.name for path in out.rglob("*")) == before
+    build(source, out, overwrite=True, **change)
+    build(source, tmp_path / "whole", **change)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_another_source_is_an_error_that_names_the_difference(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    write_picture(source / "99.png", scene(99, (24, 18)))
+    (source / "00.png").unlink()
+    write_picture(source / "01.png", scene(98, (24, 18)))
+    with pytest.raises(ResumeMismatchError) as caught:
+        build(source, out)
+    for part in ("'00.png' gone", "'99.png' new", "'01.png' changed"):
+        assert part in str(caught.value)
+
+
+def test_another_time_of_a_file_is_a_difference(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    os.utime(source / "05.png", ns=(0, 0))
+    with pytest.raises(ResumeMismatchError, match=r"source: '05\.png' changed"):
+        build(source, out)
+
+
+def test_another_library_is_an_error_that_names_the_difference(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    import packer.builds.provenance as runtime
+
+    installed = runtime._version
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "_version", lambda name: "0.0.1" if name == "pillow" else installed(name))
+        with pytest.raises(ResumeMismatchError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
+            build(source, out)
+    build(source, out)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_changed_step_is_a_difference(source: Path, tmp_path: Path, finished: bool) -> None:
+    """Its file is looked at, not its time; what the module imports is not."""
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    (steps / "helper.py").write_text("LIMIT = 1\n")
+    (steps / "mine.py").write_text("import helper\n\ndef keep(samples):\n    yield from samples\n")
+    env = environment(python_path=steps)
+    call = ("build", source, tmp_path / "out", "--steps", "decode,mine:keep", "--quiet", "--engine", "inline")
+    if finished:
+        run_packer(*call, env=env)
+    else:
+        (source / "33.png").write_bytes(b"no picture")
+        run_packer(*call, "--on-error", "fail", env=env, expect=1)
+        assert (tmp_path / "out" / ".build" / "plan.json").exists()
+    os.utime(steps / "mine.py", ns=(0, 0))
+    (steps / "helper.py").write_text("LIMIT = 2\n")
+    if finished:
+        run_packer(*call, env=env)
+    (steps / "mine.py").write_text("def keep(samples):\n    yield from list(samples)\n")
+    told = run_packer(*call, env=env, expect=None)
+    assert told.returncode in (1, 2)
+    assert "runtime file of step mine:keep: was '" in told.stderr
+    assert "source: " not in told.stderr
+
+
+def test_what_does_not_decide_the_bytes_may_change(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    (source / "notes.txt").write_text("no item")
+    build(source, out, engine="processes", workers=3, item_timeout=77, max_rejects=1)
+    check_whole(out)
+
+
+def test_a_finished_build_is_found_in_a_read_only_folder(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what was converted. Nothing may be made there; that whoever runs this may be root is why no mode is set."""
+    made = packer.build(source, tmp_path / "out", size=16, progress=False, engine="inline")
+    convert(tmp_path / "out", tmp_path / "npy", format="npy", progress=False, engine="inline")
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    found = packer.build(source, tmp_path / "out", size=16, progress=False, engine="inline")
+    assert (found.found_finished, found.manifest) == (True, made.manifest)
+    assert convert(tmp_path / "out", tmp_path / "npy", format="npy", progress=False, engine="inline").found_finished
+    with pytest.raises(BuildError, match="cannot be written: Permission denied"):
+        packer.build(source, tmp_path / "out", size=17, progress=False, engine="inline")
+
+
+def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert build(source, out, engine="processes", workers=4).resumed
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    with pytest.raises(UsageError, match=r"packed dataset \(made by another plan: option size: was 16, now 17\)"):
+        build(source, out, size=17)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"quality": 80, "shuffle": 3}, "option quality: was 95, now 80; option shuffle: was None, now 3"),
+        ({"steps": ["decode", "resize"]}, "option steps: was [], now ['decode', 'resize']"),
+        ({"limit": 5}, "option limit: was None, now 5; source: '05.png' and 30 more gone"),
+    ],
+)
+def test_a_finished_build_of_another_recipe_names_the_difference(
+    source: Path, tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    before = fingerprints(out)
+    with pytest.raises(UsageError) as caught:
+        build(source, out, **change)
+    assert f"found a packed dataset (made by another plan: {told}): choose another folder" in str(caught.value)
+    assert fingerprints(out) == before
+
+
+def test_a_finished_build_of_another_source_names_the_difference(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    os.utime(source / "05.png", ns=(0, 0))
+    with pytest.raises(UsageError, match="items of the source have changed in size, time or columns"):
+        build(source, out)
+    write_picture(source / "99.png", scene(99, (24, 18)))
+    (source / "00.png").unlink()
+    with pytest.raises(UsageError, match=r"another plan: source: '00\.png' gone; source: '99\.png' new\)"):
+        build(source, out)
+    import packer.builds.provenance as runtime
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "_version", lambda _: "0.0.1")
+        with pytest.raises(UsageError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
+            build(source, out)
+
+
+def test_a_finished_build_with_too_many_rejects_says_so_each_time(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "source", ["a.png"])
+    (tmp_path / "source" / "b.png").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(TooManyRejectsError, match=r"1 of 2 items \(50.0%\) were rejected, more than 5.0%"):
+            build(tmp_path / "source", tmp_path / "out")
+        check_whole(tmp_path / "out")
+    assert build(tmp_path / "source", tmp_path / "out", max_rejects="50%").resumed
+
+
+def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "b.png").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(
+            TooManyRejectsError,
+            match=r"no item gave a sample \(1 in all\), so nothing was packed: 'b\.png', decode: expected a picture",
+        ):
+            build(tmp_path / "source", tmp_path / "out", max_rejects=1)
+        (why,) = read_jsonl(tmp_path / "out" / ".build" / "rejects.jsonl")
+        assert (why["item"], why["step"]) == ("b.png", "decode")
+        assert {path.name for path in (tmp_path / "out").rglob("*")} == {".build", "lock", "rejects.jsonl"}
+    write_pictures(tmp_path / "source", ["a.png"])
+    build(tmp_path / "source", tmp_path / "out", max_rejects=1)
+    check_whole(tmp_path / "out")
+    assert not (tmp_path / "out" / ".build").exists()
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_who_reads_what_a_build_of_nothing_left_is_told_where_the_reasons_lie(tmp_path: Path, command: str) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    (source / "b.png").write_bytes(b"")
+    run_packer("build", source, out, expect=3)
+    told = (
+        f"found a build that packed nothing, since no item gave a sample: the reasons lie in {out}/.build/rejects.jsonl"
+    )
+    assert told in run_packer(command, out, expect=2).stderr
+    with pytest.raises(NotADatasetError, match=re.escape(told)):
+        open_dataset(out)
+
+
+def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    before = fingerprints(out)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for number in range(5):
+        (bad / f"{number}.png").write_bytes(b"")
+    done = run_packer("build", bad, out, "--overwrite", expect=3)
+    assert done.stdout == ""
+    assert "no item gave a sample (5 in all), so nothing was packed: '0.png', decode: " in done.stderr
+    assert f"(all reasons: {out}/.build/rejects.jsonl)" in done.stderr
+    assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
+    told = run_packer("verify", out).stdout
+    assert (
+        f".build holds a build that packed nothing, since no item gave a sample: the reasons lie in {out}/.build/"
+        in told
+    )
+    assert "resume" not in told
+    assert build(source, out).found_finished
+    assert fingerprints(out) == before
+
+
+def test_leftovers_of_a_kill_behind_the_commit_are_cleared(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    (out / ".build" / "parts").mkdir(parents=True)
+    (out / ".build" / "plan.json").write_text("{}")
+    build(source, out)
+    check_whole(out)
+    assert not (out / ".build").exists()
+
+
+@pytest.mark.parametrize("format", ["lmdb", "npy"])
+def test_overwrite_replaces_the_dataset_and_nothing_else(source: Path, tmp_path: Path, format: str) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8, shard_size=4000, format=format)
+    assert len(Layout(out).load().shards) > 1
+    build(source, out, overwrite=True, format=format)
+    build(source, tmp_path / "whole", format=format)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+    place = out / ("shard-00000" if format == "npy" else "index") / "mine.npy"
+    place.write_bytes(b"mine")
+    (out / "preview.png").write_bytes(b"mine")
+    before = sorted(out.rglob("*"))
+    with pytest.raises(UsageError, match="which no build made"):
+        build(source, out, overwrite=True, size=9, format=format)
+    assert sorted(out.rglob("*")) == before
+    place.unlink()
+    (out / "preview.png").unlink()
+    check_whole(out)
+
+
+def test_an_unfinished_replacement_waits_beside_the_old_dataset(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8)
+    old = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    begin(source, out, monkeypatch, overwrite=True)
+    check_old = {path: path.stat().st_mtime_ns for path in out.rglob("*") if ".build" not in path.parts}
+    assert check_old == old
+    with pytest.raises(UsageError, match=r"is to replace it is unfinished, and goes on with --overwrite"):
+        build(source, out)
+    assert build(source, out, size=8).manifest.samples == TASK_ITEMS + 4
+    begun = out / ".build" / "parts" / "part-000000"
+    assert begun.exists(), "the finished dataset was asked for, and what is to replace it was thrown away"
+    result = build(source, out, overwrite=True)
+    assert result.manifest.wall_clock["tasks_run"] == 2
+    assert result.manifest.wall_clock["sessions"] == 2
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_an_unfinished_replacement_gives_way_to_another(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8)
+    begin(source, out, monkeypatch, overwrite=True)
+    build(source, out, size=9, overwrite=True)
+    build(source, tmp_path / "whole", size=9)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_overwrite_takes_a_damaged_manifest_for_nothing_of_ours(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    (out / "manifest.json").write_text("{")
+    with pytest.raises(BuildError, match=r"expected a JSON document.*to build here, move the folder away"):
+        build(source, out, overwrite=True)
+    assert (out / "shard-00000.lmdb").exists()
+
+
+def test_two_builds_at_once(mixed: Path, reference: Path, tmp_path: Path) -> None:
+    """The second is refused, the first goes on undisturbed, whichever that is."""
+    out = tmp_path / "out"
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    builds = [start_packer("build", mixed, out, *OPTIONS, "--workers", 1, env=env) for _ in range(3)]
+    told = [build.communicate(timeout=300)[1] for build in builds]
+    statuses = sorted(build.returncode for build in builds)
+    # One that comes late enough finds the finished dataset.
+    assert statuses[0] == 0
+    for build, message in zip(builds, told, strict=True):
+        if build.returncode:
+            assert build.returncode == 1
+            assert "another build is at work in this folder: wait for it, or end it" in message
+    assert fingerprints(out) == fingerprints(reference)
+
+
+def test_a_lock_that_is_held_is_an_error_and_nothing_is_touched(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".build").mkdir(parents=True)
+    with filelock.FileLock(out / ".build" / "lock"), pytest.raises(BuildLockedError):
+        build(source, out)
+    build(source, out)
+    check_whole(out)
+
+
+def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
+    """An item that was found to bring down workers is not tried again by the next session."""
+    names = [*(f"{n:02d}.png" for n in range(TASK_ITEMS + 2)), "00-bad.png"]
+    write_pictures(tmp_path / "source", names)
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    steps = ("--steps", "decode,support.steps:kill_itself,support.steps:slow", "--workers", 1, "--quiet")
+    first = start_packer("build", tmp_path / "source", tmp_path / "out", *steps, env=env)
+    verdicts = tmp_path / "out" / ".build" / "verdicts.jsonl"
+    wait_for("the verdict", lambda: verdicts.exists() and verdicts.read_text().endswith("\n"))
+    first.kill()
+    first.communicate()
+    assert len(read_log(tmp_path / "log")) == 5
+    run_packer("build", tmp_path / "source", tmp_path / "out", *steps, env=env)
+    assert len(read_log(tmp_path / "log")) == 5
+    (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert reject["item"] == "00-bad.png"
+
+
+def test_parts_that_are_damaged_are_told(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    part = out / ".build" / "parts" / "part-000000"
+    part.write_bytes(part.read_bytes()[:-4])
+    with pytest.raises(BuildError, match="expected a finished part of this build"):
+        build(source, out)
+    shutil.rmtree(out / ".build")
+    build(source, out)
+
+
+def test_a_cut_line_of_the_journal_costs_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    with (out / ".build" / "journal.jsonl").open("a") as file:
+        file.write('{"did":"ta')
+    with (out / ".build" / "verdicts.jsonl").open("a") as file:
+        file.write(json.dumps({"item": 3, "step": "worker", "reason": "was slow"}) + "\n" + '{"item": 4, "st')
+    result = build(source, out, max_rejects=1)
+    assert result.counts.packed_items == TASK_ITEMS + 4
+    check_whole(out)

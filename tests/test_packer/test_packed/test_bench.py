@@ -1,0 +1,229 @@
+"""`packer bench`: what is counted on each side, and what it comes to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import write_pictures
+from support.command import run_packer
+from support.ranks import run_script
+
+from benchmarks.pack_vs_raw import problems
+from packer.builds.build import build, open_source
+from packer.packed.bench.bench import bench
+from packer.packed.bench.process import MeasuredProcess, gather
+from packer.packed.bench.report import BenchReport, Packing, Side
+from packer.packed.convert import convert
+from shardspec.errors import BuildError, UsageError
+from shardspec.layout import Layout
+
+QUICK = ("--seconds", 0.05, "--runs", 2, "--workers", 1, "--batch-size", 16)
+
+SIDE_KEYS = {
+    "samples_per_s": float,
+    "rates": list,
+    "cpu_s_per_sample": float,
+    "peak_bytes": int,
+    "file_bytes_per_sample": float,
+    "disk_bytes_per_sample": (float, type(None)),
+    "epoch_s": float,
+    "epoch_cpu_s": float,
+}
+
+
+def ask(process: MeasuredProcess) -> dict[str, Any]:
+    return gather([process])[0]
+
+
+def test_raw_passes_count_every_sample_of_every_item(mixed: Path, reference: Path) -> None:
+    manifest = Layout(reference).load()
+    listing = open_source(mixed, reference).list_items("folder", "path")
+    items = [item.to_line() for item in listing.items]
+    request = {"recipe": dict(manifest.generations[-1].recipe), "items": items, "seconds": 1000.0}
+    with MeasuredProcess("packer.packed.bench.raw", request) as process:
+        assert ask(process) == {"items": len(items)}
+        for _ in range(2):
+            process.send({"do": "run"})
+            found = ask(process)
+            assert found["samples"] == manifest.samples
+            assert found["bytes"] == sum(item.bytes for item in listing.items)
+            assert found["seconds"] > 0
+            assert found["cpu_s"] > 0
+        assert process.peak_bytes > 10**6
+
+
+def test_raw_passes_take_the_items_that_fit_into_the_time(mixed: Path, reference: Path) -> None:
+    recipe = dict(Layout(reference).load().generations[-1].recipe)
+    items = [item.to_line() for item in open_source(mixed, reference).list_items("folder", "path").items]
+    with MeasuredProcess("packer.packed.bench.raw", {"recipe": recipe, "items": items, "seconds": 1e-9}) as process:
+        assert ask(process) == {"items": 1}
+        process.send({"do": "run"})
+        assert ask(process)["samples"] >= 1
+
+
+def test_packed_runs_reach_both_floors(reference: Path) -> None:
+    request = {"path": str(reference), "batch_size": 16, "workers": 1, "seconds": 0.01, "batches": 30}
+    samples = Layout(reference).load().samples
+    with MeasuredProcess("readers.loader.measure", request) as process:
+        assert ask(process) == {"samples": samples}
+        process.send({"do": "run"})
+        found = ask(process)
+    assert found["seconds"] >= 0.01
+    per_epoch = -(-samples // 16)
+    assert found["samples"] >= 30 // per_epoch * samples, "30 batches of epochs that end with a smaller one"
+
+
+def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them the raw side would have less to do, and the source would not be that of the build."""
+    write_pictures(tmp_path / "in", ["face.png", "mask.png"])
+    (tmp_path / "in" / "table.csv").write_text("path,mask\nface.png,mask.png\n")
+    (tmp_path / "boxes.json").write_text(json.dumps({"face.png": {"0": [[0, 0, 24, 24]]}}))
+    monkeypatch.chdir(tmp_path)  # the dataset knows the file with the boxes by its name
+    how: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "also": "mask", "size": 16}
+    build("in/table.csv", "out", progress=False, workers=1, **how)
+    found = bench(Path("in/table.csv"), Path("out"), workers=1, batch_size=1, runs=1, seconds=0.01, batches=1)
+    assert (found.same_source, found.measured_items) == (True, 1)
+
+
+def test_the_command_prints_json_and_draws(mixed: Path, reference: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "bench.png"
+    done = run_packer("bench", mixed, reference, *QUICK, "--json", "--plot", picture)
+    document = json.loads(done.stdout)
+    samples = Layout(reference).load().samples
+    assert (document["samples"], document["runs"], document["workers"]) == (samples, 2, 1)
+    assert document["same_source"] is True
+    assert 1 <= document["measured_items"] <= document["items"]
+    for side in (document["raw"], document["read"]):
+        assert set(side) == set(SIDE_KEYS)
+        assert all(isinstance(side[name], kinds) for name, kinds in SIDE_KEYS.items())
+        assert len(side["rates"]) == 2
+        assert side["epoch_s"] == pytest.approx(samples / side["samples_per_s"])
+        assert side["epoch_cpu_s"] == pytest.approx(samples * side["cpu_s_per_sample"])
+    stored = sum(shard.bytes for shard in Layout(reference).load().shards)
+    assert document["read"]["file_bytes_per_sample"] == pytest.approx(stored / samples)
+    assert document["pack_s_recorded"] is True
+    assert document["pack_s"] == Layout(reference).load().wall_clock["seconds"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.jpg", "b.png"])
+    run_packer("build", source, tmp_path / "out", "--quiet", "--workers", 1)
+    write_pictures(source, ["c.jpg"])
+    table = run_packer("bench", source, tmp_path / "out", *QUICK).stdout
+    assert "raw" in table.splitlines()[0]
+    assert "packed (lmdb)" in table.splitlines()[0]
+    for row in ("samples/s", "CPU ms per sample", "peak memory, MB", "file bytes per sample", "epoch of 2, s"):
+        assert row in table
+    assert "Packing took" in table
+    assert "not, file by file, what the dataset was built from" in table
+
+
+def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: Path) -> None:
+    """Through several conversions, of format, shard size and order; only the time of packing is not handed on."""
+    source = write_pictures(tmp_path / "source", ["a.jpg", "b.png", "c.jpg"])
+    build(source, tmp_path / "out", progress=False, workers=1, shard_size=1000)
+    convert(tmp_path / "out", tmp_path / "npy", format="npy", shard_size=2000, progress=False, engine="inline")
+    convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
+    for name in ("npy", "hdf5"):
+        found = bench(source, tmp_path / name, workers=1, batch_size=1, runs=1, seconds=0.01)
+        assert (found.same_source, found.pack.recorded) == (True, False)
+        assert "reckoned as one raw epoch" in found.describe()
+        assert "not, file by file" not in found.describe()
+    write_pictures(source, ["d.jpg"])
+    assert not bench(source, tmp_path / "hdf5", workers=1, batch_size=1, runs=1, seconds=0.01).same_source
+
+
+def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="runs: expected 1 or more, found 0"):
+        bench(mixed, reference, runs=0)
+    with pytest.raises(UsageError, match="seconds: expected more than 0, found nan"):
+        bench(mixed, reference, seconds=float("nan"))
+    run_packer("split", reference, tmp_path / "parts", "--by", "source", "--quiet", "--engine", "inline")
+    with pytest.raises(UsageError, match="found one of 'split', which has no recipe to run"):
+        bench(mixed, tmp_path / "parts" / "train")
+    told = r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected a picture"
+    with pytest.raises(UsageError, match=told):
+        bench(write_hollow(tmp_path / "hollow"), reference, workers=1, seconds=0.01, runs=1)
+    assert "packer bench: " in run_packer("bench", mixed, tmp_path, *QUICK, expect=2).stderr
+
+
+def write_hollow(root: Path) -> Path:
+    """A source of files that are no pictures but for their names."""
+    (root / "real").mkdir(parents=True)
+    (root / "real" / "a.jpg").write_bytes(b"no picture")
+    return root
+
+
+def test_a_process_that_fails_says_why(mixed: Path, reference: Path) -> None:
+    recipe = {**Layout(reference).load().generations[-1].recipe, "steps": ["decode", "resize", "nothing_here:step"]}
+    with (
+        MeasuredProcess("packer.packed.bench.raw", {"recipe": recipe, "items": [], "seconds": 1}) as process,
+        pytest.raises(BuildError, match="no module 'nothing_here'"),
+    ):
+        ask(process)
+    with (
+        MeasuredProcess("packer.packed.bench.raw", {}) as process,
+        pytest.raises(BuildError, match=r"expected an answer, found it ended with status 1:(.|\n)*KeyError"),
+    ):
+        ask(process)
+
+
+def side_of(rates: list[float], cpu_s: list[float], **more: Any) -> Side:
+    found = {
+        "rates": rates,
+        "cpu_s": cpu_s,
+        "samples": 10,
+        "file_bytes": 1000,
+        "disk_bytes": 20,
+        "peak_bytes": 5,
+        **more,
+    }
+    return Side.of_runs(found, 600)
+
+
+def report_of(raw: Side, reading: Side, packing: Packing | None) -> BenchReport:
+    facts = {"workers": 2, "batch_size": 8, "seconds": 1.0, "items": 7, "measured_items": 3, "samples": 600}
+    return BenchReport("raw", "packed", "npy", True, {}, raw=raw, reading=reading, packing=packing, **facts)
+
+
+def test_the_figures_that_are_reckoned() -> None:
+    raw, reading = side_of([10, 20, 60], [0.1, 0.3, 0.2]), side_of([300, 100, 200], [0.001] * 3, disk_bytes=None)
+    assert (raw.samples_per_s, raw.cpu_s_per_sample, raw.epoch_s, raw.epoch_cpu_s) == (20, 0.2, 30, 120)
+    assert (raw.file_bytes_per_sample, raw.disk_bytes_per_sample) == (100, 2)
+    assert reading.disk_bytes_per_sample is None
+    report = report_of(raw, reading, Packing(54, recorded=True))
+    assert report.paid_after_epochs == pytest.approx(54 / (30 - 3))
+    assert report.to_json()["times_faster"] == 10
+    assert "20 (10 to 60)" in report.describe()
+    assert "paid for after 2 epochs" in report.describe()
+    reckoned = report_of(raw, reading, None)
+    assert (reckoned.pack.seconds, reckoned.pack.recorded) == (30, False)
+    assert "reckoned as one raw epoch" in reckoned.describe()
+    slower = report_of(reading, raw, None)
+    assert slower.paid_after_epochs is None
+    assert "no number of epochs pays for" in slower.describe()
+
+
+def test_the_benchmark_writes_what_its_schema_says(tmp_path: Path) -> None:
+    tiny = ("--photos", 4, "--seconds", 0.05, "--runs", 1, "--batches", 1, "--workers", 1, "--batch-size", 4)
+    words = ["--recipes", "images", "--ways", "npy raw", "--folder", tmp_path, "--out", tmp_path / "results"]
+    done = run_script("-m", "benchmarks.pack_vs_raw", *tiny, *words)
+    (path,) = (tmp_path / "results").glob("pack_vs_raw-*.json")
+    document = json.loads(path.read_text())
+    assert problems(document) == []
+    (found,) = document["results"]
+    assert (found["recipe"], found["way"], found["samples"], found["items"]) == ("images", "npy raw", 4, 4)
+    assert "| images | npy raw |" in done.stdout
+    assert str(tmp_path) not in path.read_text()
+    del document["machine"]["cores"]
+    document["results"][0]["raw"]["rates"] = []
+    document["results"][0]["runs"] = True
+    document["more"] = 1
+    assert sorted(problem.split(":")[0] for problem in problems(document)) == [
+        ".machine.cores",
+        ".more",
+        ".results[0].raw.rates",
+        ".results[0].runs",
+    ]

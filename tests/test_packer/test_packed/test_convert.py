@@ -1,0 +1,249 @@
+"""``packer convert``: the same samples in another format, resumable and atomic."""
+
+import itertools
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.command import run_packer, start_packer
+from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
+from support.packed_files import read_all, write_faces
+
+from packer.cli import main
+from packer.packed.convert import convert
+from packer.packed.merge import merge
+from packer.packed.verify.verify import verify
+from shardspec.entries import Counts, Generation
+from shardspec.errors import BuildError, ResumeMismatchError, UsageError
+from shardspec.formats import FORMATS
+from shardspec.layout import Layout, describe_file
+from shardspec.manifest import Manifest
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+
+
+def facts(root: Path) -> dict[str, Any]:
+    """The manifest without the wall clock."""
+    document: dict[str, Any] = json.loads((root / "manifest.json").read_bytes())
+    del document["wall_clock"]
+    return document
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Every file but the manifest."""
+    paths = [path for path in root.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def describe(root: Path, format: str, *, shard_size: int = 9000, **recipe: Any) -> None:
+    """Give a dataset the provenance and the reports that a build would."""
+    layout = Layout(root)
+    manifest = layout.load()
+    layout.items.write_bytes(b'{"item": "person0/a.mp4", "state": "packed"}\n' * manifest.samples)
+    layout.rejects.write_bytes(b"")
+    options = {"format": format, "shard_size": shard_size, "shuffle": None, "quality": 95, **recipe}
+    generation = replace(manifest.generations[0], recipe=options, runtime={"numpy": "2.0"}, fingerprint="ab" * 32)
+    more = tuple(describe_file(root, path) for path in (layout.items, layout.rejects))
+    layout.manifest.write_bytes(replace(manifest, generations=(generation,), files=more + manifest.files).dumps())
+
+
+def begin(tmp_path: Path, rows: int = 14, **more: Any) -> Path:
+    """A dataset whose shards are cut as a conversion cuts them."""
+    write_faces(tmp_path / "raw", rows, **more)
+    describe(tmp_path / "raw", "lmdb")
+    convert(tmp_path / "raw", tmp_path / "start", format="lmdb", **QUIET)
+    return tmp_path / "start"
+
+
+def test_a_chain_through_all_formats_ends_in_the_bytes_that_it_began_with(tmp_path: Path) -> None:
+    start = begin(tmp_path, codec="jpeg")
+    assert len(Layout(start).load().shards) > 2
+    expected = read_all(start)
+    previous = start
+    for format in ("parquet", "tfrecord", "hdf5", "npy", "lmdb"):
+        out = tmp_path / format
+        manifest = convert(previous, out, format=format, **QUIET).manifest
+        assert manifest.generations[0].recipe["format"] == format
+        assert_same(manifest.schema, read_all(out), expected)
+        assert verify(out, deep=True).problems == ()
+        previous = out
+    assert facts(previous) == facts(start)
+    assert files(previous) == files(start)
+
+
+@pytest.mark.parametrize(("here", "there"), list(itertools.permutations(sorted(FORMATS), 2)))
+def test_every_kind_of_field_moves_bit_for_bit(tmp_path: Path, here: str, there: str) -> None:
+    schema = every_kind_schema()
+    values = values_for(schema, 9)
+    write_dataset(tmp_path / "in", here, schema, values, shard_rows=4)
+    convert(tmp_path / "in", tmp_path / "out", format=there, shard_size=3000, **QUIET)
+    assert_same(schema, read_all(tmp_path / "out"), encode(schema, values))
+
+
+def test_an_empty_dataset_stays_one(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", 0, shard_rows=None)
+    manifest = convert(tmp_path / "in", tmp_path / "out", format="npy", **QUIET).manifest
+    assert (manifest.samples, manifest.shards) == (0, ())
+    assert verify(tmp_path / "out", deep=True).problems == ()
+
+
+def test_shards_are_cut_by_their_encoded_bytes_and_shuffled_by_the_seed(tmp_path: Path) -> None:
+    start = begin(tmp_path)
+    row_bytes = 32 * 32 * 3 + 1000
+    small = convert(start, tmp_path / "small", format="npy", shard_size=2 * row_bytes, shuffle=5, **QUIET).manifest
+    assert [shard.samples for shard in small.shards] == [2] * 7
+    assert small.generations[0].recipe == {
+        **Layout(start).load().generations[0].recipe,
+        "format": "npy",
+        "shard_size": 2 * row_bytes,
+        "shuffle": 5,
+    }
+    order = np.random.Generator(np.random.PCG64(5)).permutation(14)
+    assert_same(small.schema, read_all(tmp_path / "small"), read_all(start), order.tolist())
+    assert np.array_equal(np.load(Layout(tmp_path / "small").index("frame")), order * 10)
+    again = convert(start, tmp_path / "again", format="npy", shard_size=2 * row_bytes, shuffle=5, **QUIET).manifest
+    assert again.digest == small.digest
+
+
+def test_generations_stay_apart(tmp_path: Path) -> None:
+    """Two generations in one dataset, as appending will make them: no shard holds rows of both."""
+    manifest = write_faces(tmp_path / "in", 12, "npy", shard_rows=4)
+    counts = Counts(4, 4, 0, 0, 4, 0, 0), Counts(8, 8, 0, 0, 8, 0, 0)
+    generations = tuple(
+        Generation("build", name * 64, {"shard_size": size}, {}, count, shards)
+        for name, size, count, shards in zip(
+            "ab", (10**6, 1), counts, (manifest.shards[:1], manifest.shards[1:]), strict=True
+        )
+    )
+    Layout(tmp_path / "in").manifest.write_bytes(Manifest("npy", manifest.schema, generations, manifest.files).dumps())
+    made = convert(tmp_path / "in", tmp_path / "out", format="lmdb", **QUIET).manifest
+    assert [[shard.samples for shard in g.shards] for g in made.generations] == [[4], [1] * 8]
+    assert [g.fingerprint[0] for g in made.generations] == ["a", "b"]
+    mixed = convert(tmp_path / "in", tmp_path / "mixed", format="lmdb", shuffle=1, **QUIET).manifest
+    (joined,) = mixed.generations
+    assert (joined.kind, joined.counts) == ("convert", Counts(12, 12, 0, 0, 12, 0, 0))
+    (told,) = joined.recipe["inputs"]
+    assert [g["fingerprint"][0] for g in told["generations"]] == ["a", "b"]
+
+
+def test_damage_is_found_and_never_copied(tmp_path: Path) -> None:
+    start = begin(tmp_path)
+    path = start / Layout(start).load().shards[1].files[0].name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(BuildError, match=rf"{path.name}: expected SHA-256"):
+            convert(start, tmp_path / "out", format="npy", **QUIET)
+    assert not Layout(tmp_path / "out").manifest.exists()
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    assert convert(start, tmp_path / "out", format="npy", **QUIET).resumed
+    assert verify(tmp_path / "out", deep=True).problems == ()
+
+
+def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path) -> None:
+    start = begin(tmp_path)
+    out = tmp_path / "out"
+    first = convert(start, out, format="npy", **QUIET)
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert convert(start, out, format="npy", **QUIET).manifest == first.manifest
+    assert stamps == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    more = begin(tmp_path / "more", rows=6)
+    with pytest.raises(UsageError, match=r"another plan: option format: was 'npy', now 'lmdb'.*--overwrite"):
+        convert(start, out, format="lmdb", **QUIET)
+    with pytest.raises(UsageError, match=r"it is a convert, and this a merge"):
+        merge([start, more], out, **QUIET)
+    with pytest.raises(UsageError, match=r"the packed datasets that are read"):
+        convert(more, out, format="npy", **QUIET)
+    assert str(tmp_path) not in (out / "manifest.json").read_text()
+    assert convert(start, out, format="lmdb", overwrite=True, **QUIET).manifest.digest == Layout(start).load().digest
+    assert not list(out.glob("shard-*.npy"))
+    assert verify(out).unlisted == ()
+
+
+@pytest.mark.parametrize(
+    ("wall_clock", "told"),
+    [
+        ({"tasks_run": 3}, "made by another plan: it is a build, and this a convert"),
+        ({}, "it does not say what made it, and this is a convert"),
+        ({"job": "convert"}, "it does not say what made it, and this is a convert"),
+        ({"job": {"kind": "convert"}}, "option format: was None, now 'npy'"),
+    ],
+)
+def test_what_is_in_the_way_is_told_as_far_as_its_manifest_goes(
+    tmp_path: Path, wall_clock: dict[str, Any], told: str
+) -> None:
+    write_faces(tmp_path / "in", 3)
+    manifest, layout = write_faces(tmp_path / "out", 4), Layout(tmp_path / "out")
+    layout.manifest.write_bytes(replace(manifest, wall_clock=wall_clock).dumps())
+    with pytest.raises(UsageError) as caught:
+        convert(tmp_path / "in", tmp_path / "out", format="npy", **QUIET)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("inside", ["", "sub", ".."])
+def test_source_and_output_are_kept_apart(tmp_path: Path, inside: str) -> None:
+    write_faces(tmp_path / "a" / "in", 3)
+    with pytest.raises(UsageError, match="inside the other"):
+        convert(tmp_path / "a" / "in", tmp_path / "a" / "in" / inside, format="npy", **QUIET)
+
+
+def test_after_kills_at_any_moment_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
+    start = begin(tmp_path, 60)
+    whole = convert(start, tmp_path / "whole", format="npy", shard_size=4000, **QUIET).manifest
+    out, options = tmp_path / "out", ("--format", "npy", "--shard-size", "4000", "--quiet")
+    for wait_for in ("scans/scan-00003.npy", "staging/shard-00005.json", "staging/shard-00030.json"):
+        process = start_packer("convert", start, out, *options, "--workers", "1")
+        while process.poll() is None and not (out / ".build" / wait_for).exists():
+            time.sleep(0.001)
+        process.kill()
+        process.communicate()
+        assert not Layout(out).manifest.exists()
+    with pytest.raises(ResumeMismatchError, match=r"option shuffle: was None, now 3"):
+        convert(start, out, format="npy", shard_size=4000, shuffle=3, **QUIET)
+    done = run_packer("convert", start, out, *options)
+    assert "60 samples in" in done.stdout
+    manifest = Layout(out).load()
+    assert manifest.digest == whole.digest
+    assert facts(out) == facts(tmp_path / "whole")
+    assert manifest.wall_clock["sessions"] == 4
+    # The journal's line follows the shard's record, so that a kill between the two leaves one line too few, never one too many.
+    assert len(manifest.shards) - 3 <= manifest.wall_clock["shards_written"] <= len(manifest.shards)
+    assert verify(out, deep=True).problems == ()
+
+
+def test_a_source_that_was_moved_is_taken_up_where_it_is_now(tmp_path: Path) -> None:
+    start = begin(tmp_path)
+    broken = start / Layout(start).load().shards[-1].files[0].name
+    kept = broken.read_bytes()
+    broken.unlink()
+    with pytest.raises(BuildError, match="expected a file"):
+        convert(start, tmp_path / "out", format="npy", **QUIET)
+    broken.write_bytes(kept)
+    moved = start.rename(tmp_path / "moved")
+    result = convert(moved, tmp_path / "out", format="npy", **QUIET)
+    assert result.resumed
+    assert_same(result.manifest.schema, read_all(tmp_path / "out"), read_all(moved))
+
+
+def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_faces(tmp_path / "in", 6)
+    arguments = ["convert", str(tmp_path / "in"), str(tmp_path / "out"), "--format", "npy", "--engine", "inline"]
+    assert main([*arguments, "--quiet", "--json", "--shard-size", "1MB"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "out": str(tmp_path / "out"),
+        "digest": Layout(tmp_path / "out").load().digest,
+        "samples": 6,
+        "shards": 1,
+        "found_finished": False,
+    }
+    assert main([*arguments, "--quiet", "--shard-size", "1MB"]) == 0
+    assert f"{tmp_path}/out: finished already, nothing was done: 6 samples in 1 npy" in capsys.readouterr().out
+    assert main(["convert", str(tmp_path / "nowhere"), str(tmp_path / "x"), "--format", "npy"]) == 2
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,193 @@
+"""``packer export``: plain files that other programs open, and that a build takes in again."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from support.command import environment, run_packer
+from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
+from support.hooks import before_each
+from support.packed_files import face_columns, read_all, write_faces
+
+from packer import build
+from packer.cli import main
+from packer.packed.export.export import export, safe_name
+from shardspec.errors import ShardCorruptError, UsageError
+from shardspec.schema import Schema
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+CLASSES = ("real", "fake")
+
+
+def rows_of(root: Path) -> list[dict[str, str]]:
+    with (root / "table.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png", "webp", None])
+def test_pictures_are_the_stored_bytes_in_class_folders(tmp_path: Path, codec: str | None) -> None:
+    write_faces(tmp_path / "in", codec=codec)
+    result = export(tmp_path / "in", tmp_path / "out", progress=False)
+    assert (result.samples, result.pictures) == (12, 12)
+    columns, stored = face_columns(12, codec=codec), read_all(tmp_path / "in")
+    suffix = {"jpeg": "jpg", None: "png"}.get(codec, codec)
+    for row, line in enumerate(rows_of(tmp_path / "out")):
+        name = CLASSES[columns["label"][row]]
+        assert line["path"] == f"{name}/{columns['key'][row]}.{suffix}"
+        assert line["label"] == name
+        data = (tmp_path / "out" / line["path"]).read_bytes()
+        if codec is not None:
+            assert data == stored["image"][row]
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.size == (32, 32)
+            if codec in (None, "png"):
+                assert np.array_equal(np.asarray(image), columns["image"][row])
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_every_other_field_is_in_the_table_exactly(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in")
+    export(tmp_path / "in", tmp_path / "out", progress=False)
+    columns = face_columns(12)
+    for row, line in enumerate(rows_of(tmp_path / "out")):
+        assert line["packed_source"] == columns["source"][row]
+        assert int(line["packed_frame"]) == columns["frame"][row]
+        assert int(line["packed_landmarks_valid"]) == columns["landmarks_valid"][row]
+        assert np.float32(line["packed_score"]) == columns["score"][row]
+        for name in ("landmarks", "hull", "regions", "box", "matrix"):
+            assert np.array_equal(np.array(json.loads(line[f"packed_{name}"]), np.float32), columns[name][row])
+
+
+@pytest.mark.parametrize("table", ["csv", "jsonl", "parquet"])
+def test_a_build_takes_it_in_again(tmp_path: Path, table: str) -> None:
+    write_faces(tmp_path / "in", codec="jpeg")
+    path = export(tmp_path / "in", tmp_path / "out", table=table, progress=False).table
+    made = build(path, tmp_path / "again", **QUIET).manifest
+    here, there = read_all(tmp_path / "in"), read_all(tmp_path / "again")
+    assert there["image"] == here["image"]
+    assert made.schema["label"].classes == ("fake", "real")
+    assert [made.schema["label"].classes[label] for label in there["label"]] == [CLASSES[n] for n in here["label"]]
+    assert there["packed_key"] == here["key"]
+    assert there["packed_time"].tolist() == here["time"].tolist()
+    assert [json.loads(value) for value in there["packed_hull"]] == here["hull"].tolist()
+    export(tmp_path / "again", tmp_path / "twice", table=table, progress=False)
+    assert build(tmp_path / "twice" / f"table.{table}", tmp_path / "third", **QUIET).manifest.samples == 12
+
+
+def test_all_kinds_of_fields_can_be_exported(tmp_path: Path) -> None:
+    schema = every_kind_schema()
+    columns = values_for(schema, 9)
+    write_dataset(tmp_path / "in", "npy", schema, columns)
+    for table in ("csv", "jsonl", "parquet"):
+        result = export(tmp_path / "in", tmp_path / table, table=table, progress=False)
+        assert result.pictures == 27
+    lines = [json.loads(line) for line in (tmp_path / "jsonl" / "table.jsonl").read_text().splitlines()]
+    for row, line in enumerate(lines):
+        assert line["note"] == columns["note"][row]
+        assert json.loads(line["document"]) == columns["document"][row]
+        assert line["scalar_b1"] is bool(columns["scalar_b1"][row])
+        assert line["scalar_i8"] == columns["scalar_i8"][row]
+        for name in ("photo_path", "photo_raw_path", "path"):
+            assert (tmp_path / "jsonl" / line[name]).is_file()
+        with Image.open(tmp_path / "jsonl" / line["photo_raw_path"]) as image:
+            assert np.array_equal(np.asarray(image), columns["photo_raw"][row])
+    table = pq.read_table(tmp_path / "parquet" / "table.parquet")
+    for letter in ("i1", "u8", "f2", "f4"):
+        assert table[f"scalar_{letter}"].to_numpy().tobytes() == columns[f"scalar_{letter}"].tobytes()
+
+
+def test_names_that_no_file_may_have_are_changed_and_stay_apart(tmp_path: Path) -> None:
+    label = fixed("label", "<i8", classes=("a/b", "a_b", "A_B", ".hidden", ""))
+    schema = Schema((text("key"), picture("image", "png"), label))
+    keys = ["../../evil", "..\\..\\evil", "plain", "x" * 300, "nul\0"]
+    images = [face_columns(1)["image"][0]] * 5
+    write_dataset(tmp_path / "in", "npy", schema, {"key": keys, "image": images, "label": np.arange(5)})
+    export(tmp_path / "in", tmp_path / "out" / "deep", progress=False)
+    paths = [line["path"] for line in rows_of(tmp_path / "out" / "deep")]
+    assert len({path.lower() for path in paths}) == 5
+    assert paths[2] == "A_B.class-2/plain.png"
+    assert len({path.split("/")[0].lower() for path in paths}) == 5
+    for path in paths:
+        assert (tmp_path / "out" / "deep" / path).resolve().is_relative_to(tmp_path / "out" / "deep")
+        assert len(path.split("/")) == 2
+        assert not any(part.startswith(".") for part in path.split("/"))
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["deep"]
+    assert safe_name("ünï 人") == "ünï 人"
+    result = build(tmp_path / "out" / "deep" / "table.csv", tmp_path / "again", label_from="none", **QUIET)
+    assert result.counts.packed_items == 5
+
+
+def test_nothing_of_the_users_is_overwritten_and_nothing_is_left_half_done(tmp_path: Path) -> None:
+    manifest = write_faces(tmp_path / "in")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    for out in (tmp_path / "full", tmp_path / "full" / "mine.txt"):
+        with pytest.raises(UsageError, match="new or empty folder"):
+            export(tmp_path / "in", out, progress=False)
+    with pytest.raises(UsageError, match="found one inside"):
+        export(tmp_path / "in", tmp_path / "in" / "out", progress=False)
+    path = tmp_path / "in" / manifest.shards[-1].files[0].name
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ShardCorruptError):
+        export(tmp_path / "in", tmp_path / "out", progress=False)
+    assert {p.name for p in tmp_path.iterdir()} == {"in", "full"}
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (tmp_path / ".out.exporting").mkdir()
+    (tmp_path / ".out.exporting" / "table.csv").write_text("cut off")
+    (tmp_path / "out").mkdir()
+    export(tmp_path / "in", tmp_path / "out", progress=False)
+    assert len(rows_of(tmp_path / "out")) == 12
+    assert not (tmp_path / ".out.exporting").exists()
+
+
+def test_an_interrupted_export_leaves_nothing_and_says_how_to_go_on(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", codec="jpeg")
+    deed = "os.kill(os.getpid(), signal.SIGINT)"
+    condition = "str(arguments[0]).endswith('/00000001-000000.jpg')"
+    env = environment(python_path=before_each(tmp_path / "hooks", "packer", "open", condition, deed))
+    call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")
+    told = run_packer(*call, env=env, expect=130).stderr
+    assert told.startswith(
+        "packer: interrupted: run the same command again to start over, since nothing of it is left ("
+    )
+    assert f"(packer export {tmp_path}/in {tmp_path}/out --quiet)" in told
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "hooks"}
+    run_packer(*call)
+    assert len(rows_of(tmp_path / "out")) == 12
+
+
+def test_a_finished_export_is_found_and_another_is_refused(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in")
+    write_faces(tmp_path / "other", seed=1)
+    call = ("export", tmp_path / "in", tmp_path / "out")
+    made = run_packer(*call).stdout
+    assert made == f"{tmp_path}/out: 12 samples, 12 pictures, table.csv\n"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert run_packer(*call).stdout == made.replace("out: ", "out: finished already, nothing was done: ")
+    for arguments, found in (
+        (("export", tmp_path / "other", tmp_path / "out"), "an export of another dataset"),
+        ((*call, "--table", "jsonl"), "one with --table csv"),
+    ):
+        told = run_packer(*arguments, expect=2).stderr
+        assert f"{tmp_path}/out: expected a new or empty folder, found {found}: choose another folder" in told
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_the_command_exports_a_dataset_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = Schema(tuple(field for field in face_schema() if field.name in ("key", "image")))
+    columns = face_columns(3)
+    write_dataset(tmp_path / "in", "npy", schema, {name: columns[name] for name in schema.names})
+    assert main(["export", str(tmp_path / "in"), str(tmp_path / "out"), "--quiet"]) == 0
+    assert "3 samples, 3 pictures, table.csv" in capsys.readouterr().out
+    assert sorted(p.name for p in (tmp_path / "out" / "pictures").iterdir()) == [
+        f"0000000{n}-000000.png" for n in range(3)
+    ]

@@ -1,0 +1,237 @@
+"""``packer split`` never parts a group, accounts for every sample, and ``packer inspect --by`` names leaks."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.datasets import assert_same, encode, face_schema, write_dataset
+from support.packed_files import face_columns, read_all, write_faces
+
+import packer
+from packer.cli import main
+from packer.packed.assignment import assign_groups, check_ratios, parse_ratios
+from packer.packed.leaks import find_leaks
+from packer.packed.merge import merge
+from packer.packed.split import split
+from packer.packed.verify.verify import verify
+from shardspec.errors import DatasetError, UsageError
+from shardspec.layout import Layout, describe_file
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}
+
+
+@given(
+    sizes=st.lists(st.integers(1, 300), min_size=3, max_size=60),
+    seed=st.integers(0, 5),
+    shares=st.lists(st.integers(1, 50), min_size=2, max_size=3),
+)
+def test_assignment_is_whole_repeatable_and_about_as_wanted(sizes: list[int], seed: int, shares: list[int]) -> None:
+    names = [f"person {number}" for number in range(len(sizes))]
+    ratios = {f"s{i}": share / sum(shares) for i, share in enumerate(shares)}
+    chosen = assign_groups(names, sizes, ratios, seed)
+    assert set(chosen) == set(ratios)
+    backwards = assign_groups(names[::-1], sizes[::-1], ratios, seed)
+    assert backwards[::-1] == chosen
+    for name, ratio in ratios.items():
+        got = sum(size for size, split in zip(sizes, chosen, strict=True) if split == name)
+        # A split is filled while it lacks samples, so it exceeds its share by one group at most.
+        assert got <= ratio * sum(sizes) + max(sizes)
+
+
+def test_many_even_groups_meet_the_ratios_to_the_sample() -> None:
+    names = [str(number) for number in range(1000)]
+    chosen = assign_groups(names, [7] * 1000, RATIOS, 0)
+    assert {name: chosen.count(name) for name in RATIOS} == {"train": 800, "val": 100, "test": 100}
+    assert assign_groups(names, [7] * 1000, RATIOS, 1) != chosen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train=0.8",
+        "train=0.8,val=0.1",
+        "a=0.5,a=0.5",
+        "a=x,b=1",
+        "A=0.5,b=0.5",
+        "../a=0.5,b=0.5",
+        "a=1.5,b=-0.5",
+        "a=nan,b=1",
+    ],
+)
+def test_wrong_ratios_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="ratios: expected"):
+        parse_ratios(text)
+
+
+def test_ratios_may_be_percents() -> None:
+    assert parse_ratios("train=80, val=20") == check_ratios({"train": 0.8, "val": 0.2})
+
+
+def _write(root: Path, rows: int = 40, groups: int = 8, format: str = "npy") -> dict[str, Any]:
+    columns = face_columns(rows, groups=groups)
+    write_dataset(root, format, face_schema(), columns, shard_rows=9)
+    return encode(face_schema(), columns)
+
+
+def test_every_sample_is_in_one_split_and_no_group_in_two(tmp_path: Path) -> None:
+    expected = _write(tmp_path / "in")
+    parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios=RATIOS, shard_size=12000, **QUIET)
+    assert [part.name for part in parts] == list(RATIOS)
+    assert sum(part.samples for part in parts) == 40
+    assert sum(part.groups for part in parts) == 8
+    seen: dict[bytes, str] = {}
+    by_key = {key: row for row, key in enumerate(expected["key"])}
+    rows = []
+    for part in parts:
+        assert verify(part.result.path, deep=True).problems == ()
+        columns = read_all(part.result.path)
+        mine = [by_key[key] for key in columns["key"]]
+        assert mine == sorted(mine)
+        assert_same(face_schema(), columns, expected, mine)
+        rows += mine
+        for source in columns["source"]:
+            assert seen.setdefault(source, part.name) == part.name
+        assert part.result.manifest.generations[0].counts.items == part.groups
+    assert sorted(rows) == list(range(40))
+    paths = [part.result.path for part in parts]
+    assert all(find_leaks(pair, "source").found == [] for pair in itertools.combinations(paths, 2))
+    merged = merge(paths, tmp_path / "merged", **QUIET)
+    assert sorted(read_all(merged.path)["key"]) == sorted(expected["key"])
+
+
+def test_a_split_can_be_taken_again_by_number_and_class(tmp_path: Path) -> None:
+    expected = _write(tmp_path / "in")
+    for field in ("label", "frame", "landmarks_valid"):
+        ratios = {"a": 0.5, "b": 0.5}
+        parts = split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, shuffle=3, **QUIET)
+        values = [set(read_all(part.result.path)[field].tolist()) for part in parts]
+        assert values[0].isdisjoint(values[1])
+        assert values[0] | values[1] == set(expected[field].tolist())
+        again = split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, shuffle=3, **QUIET)
+        assert [part.result.manifest for part in again] == [part.result.manifest for part in parts]
+        with pytest.raises(UsageError, match="--overwrite"):
+            split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, seed=1, shuffle=4, **QUIET)
+
+
+def test_reports_follow_their_items(tmp_path: Path) -> None:
+    _write(tmp_path / "in", rows=12, groups=3)
+    layout = Layout(tmp_path / "in")
+    manifest = layout.load()
+    names = [f"person{n}/vidéo {n}.mp4" for n in range(3)]
+    items = [{"item": name, "state": "packed", "samples": 4} for name in names] + [{"item": "bad", "state": "rejected"}]
+    rejects = [{"kind": "frames", "item": name, "reason": "dark", "frames": [n, 9]} for n, name in enumerate(names)]
+    rejects += [{"kind": "damage", "item": names[1]}, {"kind": "item", "item": "bad"}]
+    for path, lines in ((layout.items, items), (layout.rejects, rejects)):
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    generation = manifest.generations[0]
+    counts = replace(generation.counts, items=4, packed_items=3, rejected_items=1, damaged_items=1)
+    files = (*manifest.files, *(describe_file(layout.root, path) for path in (layout.items, layout.rejects)))
+    made = replace(manifest, generations=(replace(generation, counts=counts),), files=files)
+    layout.manifest.write_bytes(made.dumps())
+    parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios={"a": 0.7, "b": 0.3}, **QUIET)
+    found = [part.result.manifest.generations[0].counts for part in parts]
+    assert [(c.items, c.packed_items, c.rejected_items, c.frames_without_sample) for c in found] == [
+        (2, 2, 0, 4),
+        (1, 1, 0, 2),
+    ]
+    assert sum(c.damaged_items for c in found) == 1
+    for part in parts:
+        assert verify(part.result.path, deep=True).problems == ()
+        told = {json.loads(line)["item"] for line in Layout(part.result.path).items.read_text().splitlines()}
+        assert told == {source.decode() for source in read_all(part.result.path)["source"]}
+
+
+def test_wrong_calls(tmp_path: Path) -> None:
+    _write(tmp_path / "in")
+    for by, message in (
+        ("image", "another kind"),
+        ("person", "found none: choose one of key, source"),
+        ("label", "2 groups for 3 splits"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            split(tmp_path / "in", tmp_path / "out", by=by, ratios=RATIOS, **QUIET)
+    _write(tmp_path / "packed")
+    with pytest.raises(UsageError, match="found a packed dataset"):
+        split(tmp_path / "in", tmp_path / "packed", by="source", ratios=RATIOS, **QUIET)
+    with pytest.raises(UsageError, match="inside the other"):
+        split(tmp_path / "in", tmp_path / "in" / "out", by="source", ratios=RATIOS, **QUIET)
+
+
+def test_the_command_accounts_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _write(tmp_path / "in")
+    arguments = [
+        "split",
+        str(tmp_path / "in"),
+        str(tmp_path / "out"),
+        "--by",
+        "source",
+        "--engine",
+        "inline",
+        "--quiet",
+    ]
+    assert main([*arguments, "--ratios", "train=0.75,test=0.25"]) == 0
+    out = capsys.readouterr().out
+    assert "30 samples in" in out
+    assert "75.00% (wanted 75.00%), 6 values of source" in out
+    assert "samples: 30 + 10 = 40" in out
+    assert "values of source: 6 + 2 = 8" in out
+
+
+def test_inspect_names_leaks_between_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_faces(tmp_path / "a", 6, groups=2)
+    write_faces(tmp_path / "b", 9, "tfrecord", groups=3)
+    columns = face_columns(4)
+    columns["source"] = ["elsewhere"] * 4
+    write_dataset(tmp_path / "c", "npy", face_schema(), columns)
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    assert main(["inspect", a, b, c, "--by", "source"]) == 1
+    out = capsys.readouterr().out
+    assert "LEAK: 2 values of source" in out
+    assert f"'person1/vidéo 1.mp4': 3 samples in {a}, 3 samples in {b}" in out
+    assert main(["inspect", a, b, c, "--by", "source", "--json"]) == 1
+    leaks = json.loads(capsys.readouterr().out)["leaks"]
+    assert [leak["group"] for leak in leaks] == ["person0/vidéo 0.mp4", "person1/vidéo 1.mp4"]
+    assert main(["inspect", a, c, "--by", "source"]) == 0
+    assert "no source occurs in more than one" in capsys.readouterr().out
+    assert main(["inspect", a, "--by", "source"]) == 2
+    assert main(["inspect", a, c, "--json"]) == 0
+    assert [facts["samples"] for facts in json.loads(capsys.readouterr().out)] == [6, 4]
+    with pytest.raises(DatasetError):
+        find_leaks([tmp_path / "a", tmp_path / "nowhere"], "source")
+    for again in (a, f"{a}/../a"):
+        assert main(["inspect", a, again, "--by", "source"]) == 2
+        assert f"expected different datasets to compare, found one twice: {a}, {again}" in capsys.readouterr().err
+    assert np.array_equal(read_all(tmp_path / "c")["frame"], np.arange(4) * 10)
+
+
+def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"image": np.full((8, 8, 3), number, np.uint8), "original": original}
+        for number, original in enumerate(["a.mp4", "a.mp4", "b.mp4", "", None])
+    ]
+    packer.build(rows, tmp_path / "forged", **QUIET)
+    packer.build(rows[2:], tmp_path / "other", **QUIET)
+    with pytest.raises(UsageError, match=r"expected a value of 'original' in every sample, found none in 2 of 5"):
+        split(tmp_path / "forged", tmp_path / "out", by="original", ratios={"train": 0.5, "test": 0.5}, **QUIET)
+    assert main(["inspect", str(tmp_path / "forged"), str(tmp_path / "other"), "--by", "original"]) == 1
+    told = capsys.readouterr().out
+    assert "LEAK: 1 value of original in more than one (4 samples without a value not compared)" in told
+    assert "'b.mp4': 1 sample in" in told
+
+
+@pytest.mark.parametrize("own", [["no", "yes", "no"], [0, 1, 0]])
+def test_a_column_of_ones_own_called_valid_is_left_alone(tmp_path: Path, own: list[Any]) -> None:
+    rows = [
+        {"image": np.full((8, 8, 3), number, np.uint8), "person": name, "person_valid": own[number]}
+        for number, name in enumerate("abc")
+    ]
+    packer.build(rows, tmp_path / "people", **QUIET)
+    parts = split(tmp_path / "people", tmp_path / "out", by="person", ratios={"train": 0.7, "test": 0.3}, **QUIET)
+    assert sorted(part.samples for part in parts) == [1, 2]

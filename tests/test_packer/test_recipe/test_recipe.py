@@ -1,0 +1,284 @@
+"""The recipe and the options: checked when made, everything wrong told at once."""
+
+import dataclasses
+import datetime
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.recipe import PRESETS, Recipe, StepSpec
+from packer.recipe.byte_sizes import parse_bytes
+from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions, parse_share
+from shardspec.errors import UsageError
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    """Recipes whose options are all read by some step or encoder."""
+    encode = draw(st.sampled_from(["jpeg", "png", "webp", "raw"]))
+    preset = draw(st.sampled_from(sorted(PRESETS)))
+    steps = draw(
+        st.lists(
+            st.sampled_from(["decode", "resize", "module:function"])
+            | st.builds(StepSpec, st.just("m:f"), st.dictionaries(st.sampled_from(["a", "b"]), st.integers())),
+            max_size=3,
+        ).map(tuple)
+    )
+    used = [step if isinstance(step, str) else step.use for step in steps] or PRESETS[preset]
+    options: dict[str, Any] = {"preset": preset, "steps": steps, "encode": encode}
+    if encode in ("jpeg", "webp"):
+        options["quality"] = draw(st.integers(1, 100))
+    if "faces" in used:
+        options["margin"] = draw(st.floats(0, 2))
+    if "faces" in used or "resize" in used:
+        options["size"] = draw(st.none() | st.integers(1, 1000))
+    if "decode" in used:
+        options["every"] = draw(st.none() | st.integers(1, 100))
+    return Recipe(
+        format=draw(st.sampled_from(["lmdb", "npy"])),
+        shard_size=draw(st.integers(1, 2**40)),
+        shuffle=draw(st.none() | st.integers(0, 2**64)),
+        **options,
+    )
+
+
+@given(recipes())
+def test_a_recipe_comes_back_from_its_json(recipe: Recipe) -> None:
+    document = json.loads(json.dumps(recipe.to_json(), allow_nan=False))
+    assert Recipe.from_options(document) == recipe
+
+
+def test_a_recipe_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"margin": 0.5},
+            "margin: read only by the step 'faces', found the steps decode, resize: choose --preset faces",
+        ),
+        ({"landmarks": "68"}, "landmarks: read only by the step 'faces'"),
+        ({"steps": "decode", "size": 64}, "size: read only by the step 'faces' or 'resize', found the steps decode"),
+        ({"encode": "png", "quality": 30}, "quality: read only with encode jpeg or webp, found encode png"),
+        ({"encode": "webp", "subsampling": "444"}, "subsampling: read only with encode jpeg, found encode webp"),
+        ({"encode": "raw", "progressive": "baseline"}, "progressive: read only with encode jpeg, found encode raw"),
+        ({"resize": "exact"}, "resize: read only with size, found no size"),
+        ({"resize": "none", "size": 64}, "size: read only with resize shorter or exact, found resize none"),
+        ({"steps": "m:f", "every": 3}, "every: read only by the step 'decode', found the steps m:f"),
+        ({"steps": "resize", "keyframes": True}, "keyframes: read only by the step 'decode', found the steps resize"),
+        (
+            {"preset": "faces", "choose": "masked"},
+            "choose: expected also, the column of the masks, with choose masked, found none",
+        ),
+        (
+            {"preset": "faces", "landmark_model": "a.tflite"},
+            "landmark_model: read only with landmarks mesh, found landmarks 5",
+        ),
+        ({"preset": "faces", "boxes_scale": 2.0}, "boxes_scale: read only with boxes, found no boxes"),
+        ({"preset": "faces", "also_resample": "nearest"}, "also_resample: read only with also, or where"),
+        ({"also_resample": "nearest"}, "or where the step 'resize' has a size, found no also"),
+        *(
+            (
+                {"preset": "faces", "boxes": "b.json", name: value},
+                f"{name}: read only without boxes, found boxes b.json",
+            )
+            for name, value in (("detector", "torch"), ("device", "cuda"), ("parity", True))
+        ),
+    ],
+)
+def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        Recipe.from_options(options)
+
+
+def test_an_option_that_something_reads_is_taken() -> None:
+    assert Recipe(resize="none").size is None
+    assert Recipe(size=9, also_resample="nearest").also_resample == "nearest"
+    assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="exact").size == 224  # type: ignore[arg-type]
+    assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="none", size=64).size == 64  # type: ignore[arg-type]
+    assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        Recipe.from_options(
+            {"preset": "cats", "every": 0, "fps": 2.0, "size": "big", "quality": 101, "margin": -1.0, "min_face": 5}
+        )
+    for part in (
+        "preset: expected one of faces, images, found 'cats'",
+        "every: expected 1 or more, found 0",
+        "size: expected int, found 'big'",
+        "quality: expected 100 or less, found 101",
+        "margin: expected 0 or more, found -1.0",
+        "min_face: expected 20 or more",
+        "expected at most one of every, fps, frames, keyframes, found every and fps",
+    ):
+        assert part in str(caught.value), part
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": True},
+        {"size": 2.5},
+        {"size": None, "quality": None},
+        {"margin": float("nan")},
+        {"margin": float("inf")},
+        {"fps": float("inf")},
+        {"fps": 0},
+        {"format": ["lmdb"]},
+        {"format": "zip"},
+        {"keep_faceless": "yes"},
+        {"shard_size": 0},
+        {"shard_size": "many"},
+        {"shard_size": -5},
+        {"shuffle": -1},
+        {"limit": 0},
+        {"landmarks": "mesh"},
+        {"steps": 5},
+        {"steps": [5]},
+        {"steps": [{"name": "decode"}]},
+        {"steps": [{"use": "m:f", "when": datetime.date(2020, 1, 1)}]},
+        {"steps": [{"use": "m:f", "x": float("nan")}]},
+        {"no_such_key": 1},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        Recipe.from_options(options)
+    assert any(name in str(caught.value) for name in (*options, "landmark_model"))
+
+
+def test_an_unknown_key_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(UsageError, match="unknown option 'sise': expected one of preset, format"):
+        Recipe.from_options({"sise": 3})
+
+
+def test_integers_stand_for_floats() -> None:
+    assert Recipe(preset="faces", margin=1, fps=5).margin == 1
+
+
+def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
+    """The recipe is the same, and so are its JSON and every fingerprint that covers it."""
+    numbers = {"size": np.int64(64), "every": np.int32(5), "limit": np.uint8(2), "shuffle": np.uint64(2**63)}
+    shares = {"margin": np.float32(0.25), "min_score": np.longdouble(0.5), "boxes_scale": np.float64(1)}
+    found = Recipe.from_options({"preset": np.str_("faces"), "align": np.bool_(True), **numbers, **shares})
+    plain = Recipe(
+        preset="faces",
+        align=True,
+        size=64,
+        every=5,
+        limit=2,
+        shuffle=2**63,
+        margin=0.25,
+        min_score=0.5,
+        boxes_scale=1.0,
+    )
+    assert found == plain
+    assert json.dumps(found.to_json()) == json.dumps(plain.to_json())
+    assert all(type(getattr(found, name)) is type(value) for name, value in vars(plain).items())
+    how = BuildOptions(workers=np.int64(2), item_timeout=np.float32(2.5), overwrite=np.bool_(False))  # type: ignore[arg-type]
+    assert [type(value) for value in (how.workers, how.item_timeout, how.overwrite)] == [int, float, bool]
+
+
+@pytest.mark.parametrize("number", [5, np.int64(5)])
+def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
+    assert Recipe(preset="faces", landmarks=number).landmarks == "5"
+    assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
+    with pytest.raises(UsageError, match="landmarks: expected str, found 6"):
+        Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"size": np.float64(2.5)}, {"size": np.bool_(True)}, {"margin": np.float32("nan")}]
+)
+def test_a_number_of_numpy_of_another_kind_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        Recipe.from_options({"preset": "faces", **options})
+
+
+def test_steps_may_be_names_in_one_text() -> None:
+    assert Recipe.from_options({"steps": "decode, m:f"}).chain == (StepSpec("decode"), StepSpec("m:f"))
+
+
+def test_without_steps_the_presets_run() -> None:
+    assert [step.use for step in Recipe(preset="images").chain] == ["decode", "resize"]
+    assert [step.use for step in Recipe(preset="faces").chain] == ["decode", "faces"]
+    assert Recipe(steps=("decode",)).chain == (StepSpec("decode"),)  # type: ignore[arg-type]  # names become specs
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1000", 1000),
+        (7, 7),
+        ("256MB", 256 * 10**6),
+        ("1.5 GiB", 3 * 2**29),
+        ("2kib", 2048),
+        (" 3 b ", 3),
+        ("0.5kB", 500),
+    ],
+)
+def test_sizes_are_read_with_their_unit(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "1 MBit", "1,5MB", "١", True])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected a size such as 256MB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), ("0.05", 0.05), (0, 0.0), (1, 1.0), ("100%", 1.0), ("0%", 0.0)]
+)
+def test_shares_are_read(text: str | float, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "five", "-1%", "101%", 1.5, "nan", True])
+def test_what_is_no_share_is_refused(text: str | float) -> None:
+    with pytest.raises(UsageError, match=r"expected a share such as 5% or 0\.05"):
+        parse_share(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 0},
+        {"workers": -2},
+        {"workers": "many"},
+        {"workers": 1.5},
+        {"workers": True},
+        {"engine": "threads"},
+        {"item_timeout": 0},
+        {"item_timeout": float("nan")},
+        {"item_timeout": True},
+        {"on_error": "ignore"},
+        {"overwrite": "no"},
+        {"workers": 2, "engine": "inline"},
+        {"item_timeout": 5, "engine": "inline"},
+        {"max_rejects": "lots"},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        BuildOptions(**options)
+
+
+@pytest.mark.parametrize("workers", [1, "1", "auto"])
+def test_one_worker_is_what_the_inline_engine_is(workers: int | str) -> None:
+    assert BuildOptions(workers=workers, engine="inline").workers == workers
+
+
+def test_recipe_and_options_share_no_name() -> None:
+    assert not BUILD_OPTION_NAMES & {field.name for field in dataclasses.fields(Recipe)}
+    assert BuildOptions(workers="3").workers == "3"

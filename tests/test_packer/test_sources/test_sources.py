@@ -1,0 +1,472 @@
+"""Sources: folders, tables and rows become items, and what is no item is told."""
+
+import csv
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.media import scene, write_picture
+
+from packer.builds.build import build, open_source
+from packer.builds.plan import make_plan
+from packer.recipe import Recipe
+from packer.sources.base import Listing
+from packer.sources.folder import FolderSource
+from packer.sources.item import Item
+from packer.sources.rows import RowsSource
+from packer.sources.table import TableSource, read_csv
+from shardspec.errors import UsageError
+
+PICTURE = scene(0, (24, 16))
+
+
+def listing(source: Any, label_from: str = "auto", path_column: str = "path") -> Listing:
+    """A source's items, which every plan must be able to hold."""
+    found: Listing = source.list_items(label_from, path_column)
+    assert [item.index for item in found.items] == list(range(len(found.items)))
+    _, lines = make_plan(Recipe(), {}, found)
+    names = [Item.from_line(line).name for line in lines]
+    assert names == [item.name for item in found.items]
+    return found
+
+
+def states(found: Listing) -> dict[str, str | None]:
+    """Why each item was refused, None where it was not."""
+    return {item.name: item.reject for item in found.items}
+
+
+class TestFolder:
+    def test_items_are_sorted_by_their_bytes_whatever_the_file_system_says(self, tmp_path: Path) -> None:
+        for name in ("b/1.jpg", "a/2.PNG", "a.jpg", "B.JPEG", "é.jpg", "z/y/x.png", "a b.jpg", "a/10.png"):
+            write_picture(tmp_path / name, PICTURE)
+        names = [item.name for item in listing(FolderSource(tmp_path)).items]
+        assert names == sorted(names, key=os.fsencode)
+        assert len(names) == 8
+
+    def test_sizes_and_times_are_noted(self, tmp_path: Path) -> None:
+        path = write_picture(tmp_path / "a.jpg", PICTURE)
+        (item,) = listing(FolderSource(tmp_path)).items
+        assert (item.bytes, item.mtime_ns, item.path) == (path.stat().st_size, path.stat().st_mtime_ns, str(path))
+
+    def test_other_files_and_hidden_ones_are_counted_apart(self, tmp_path: Path) -> None:
+        write_picture(tmp_path / "a.jpg", PICTURE)
+        for name in ("notes.txt", "jpg", ".hidden.jpg", "thumbs.db"):
+            (tmp_path / name).write_bytes(b"x")
+        (tmp_path / ".cache").mkdir()
+        (tmp_path / ".cache" / "b.jpg").write_bytes(b"x")
+        found = listing(FolderSource(tmp_path))
+        assert list(states(found)) == ["a.jpg"]
+        assert found.ignored == 5
+
+    def test_labels_come_from_the_first_folder_level(self, tmp_path: Path) -> None:
+        for name in ("real/a/1.jpg", "fake/2.jpg", "real/3.jpg", "top.jpg"):
+            write_picture(tmp_path / name, PICTURE)
+        found = listing(FolderSource(tmp_path), "folder")
+        assert found.classes == {"label": ["fake", "real"]}
+        labels = {item.name: item.columns.get("label") for item in found.items}
+        assert labels == {"fake/2.jpg": 0, "real/3.jpg": 1, "real/a/1.jpg": 1, "top.jpg": None}
+        assert "expected a folder to name the label" in str(states(found)["top.jpg"])
+        assert listing(FolderSource(tmp_path)).classes == {}
+
+    def test_labels_from_folders_that_are_no_utf8_have_names_that_a_manifest_can_hold(self, tmp_path: Path) -> None:
+        write_picture(tmp_path / "caf\udce9" / "a.png", PICTURE)
+        write_picture(tmp_path / "plain" / "a.png", PICTURE)
+        found = listing(FolderSource(tmp_path), "folder")
+        assert len(found.classes["label"]) == 2
+        for name in found.classes["label"]:
+            name.encode()
+
+    def test_links_that_leave_lead_nowhere_or_in_circles_are_rejects(self, tmp_path: Path) -> None:
+        root, outside = tmp_path / "root", tmp_path / "outside"
+        write_picture(root / "a.jpg", PICTURE)
+        write_picture(outside / "secret.jpg", PICTURE)
+        (root / "leaves.jpg").symlink_to(outside / "secret.jpg")
+        (root / "relative.jpg").symlink_to("../outside/secret.jpg")
+        (root / "nowhere.jpg").symlink_to("missing.jpg")
+        (root / "circle.jpg").symlink_to("circle.jpg")
+        (root / "folder").symlink_to(outside, target_is_directory=True)
+        (root / "up").symlink_to(root, target_is_directory=True)
+        (root / "twin.jpg").symlink_to("a.jpg")
+        found = listing(FolderSource(root))
+        why = states(found)
+        assert set(why) == {"a.jpg", "twin.jpg", "leaves.jpg", "relative.jpg", "nowhere.jpg", "circle.jpg", "folder"}
+        assert why["a.jpg"] is why["twin.jpg"] is None
+        for name in ("leaves.jpg", "relative.jpg", "folder"):
+            assert "found a symbolic link that leaves it" in str(why[name])
+        for name in ("nowhere.jpg", "circle.jpg"):
+            assert "found a symbolic link to nothing" in str(why[name])
+        assert found.ignored == 1
+
+    def test_what_is_no_regular_file_is_a_reject(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.jpg")
+        assert "expected a regular file" in str(states(listing(FolderSource(tmp_path)))["pipe.jpg"])
+
+    def test_names_that_are_no_text_are_listed(self, tmp_path: Path) -> None:
+        raw = os.fsencode(tmp_path) + b"/\xff\xfe.jpg"
+        with open(raw, "wb") as file:  # noqa: PTH123 -- a name in bytes
+            file.write(b"x")
+        (item,) = listing(FolderSource(tmp_path)).items
+        assert os.fsencode(item.name) == b"\xff\xfe.jpg"
+        assert item.bytes == 1
+
+    def test_a_label_column_needs_a_table(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="label_from: expected 'folder' or 'none' for a folder, found 'class'"):
+            FolderSource(tmp_path).list_items("class", "path")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder with three pictures, for tables beside them."""
+    for number in range(3):
+        write_picture(tmp_path / f"{number}.png", PICTURE)
+    return tmp_path
+
+
+def write_table(folder: Path, suffix: str, rows: list[dict[str, Any]]) -> Path:
+    """The same rows as a file of each kind."""
+    path = folder / f"table{suffix}"
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if suffix == ".csv":
+        lines = [names, *([row.get(name) for name in names] for row in rows)]
+        path.write_text("".join(",".join("" if cell is None else str(cell) for cell in line) + "\n" for line in lines))
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows]), path)
+    return path
+
+
+SECOND_ROW = {".csv": "line 3", ".jsonl": "line 2", ".parquet": "row 1 (counted from 0)"}
+"""What messages call it in a file by `write_table`."""
+
+TABLES = pytest.mark.parametrize("suffix", sorted(SECOND_ROW))
+
+
+class TestTable:
+    @TABLES
+    def test_columns_become_fields_and_missing_values_sentinels(self, pictures: Path, suffix: str) -> None:
+        rows = [
+            {"path": "0.png", "age": 31, "grade": 0.5, "name": "Ada", "label": "real"},
+            {"path": "1.png", "age": None, "grade": 1.25, "name": "Bob", "label": "fake"},
+            {"path": "2.png", "age": 7, "grade": None, "name": None, "label": "real"},
+        ]
+        found = listing(TableSource(write_table(pictures, suffix, rows)))
+        assert [dict(item.columns) for item in found.items] == [
+            {"age": 31, "age_valid": True, "grade": 0.5, "grade_valid": True, "name": "Ada", "name_valid": True, "label": 1},
+            {"age": 0, "age_valid": False, "grade": 1.25, "grade_valid": True, "name": "Bob", "name_valid": True, "label": 0},
+            {"age": 7, "age_valid": True, "grade": 0.0, "grade_valid": False, "name": "", "name_valid": False, "label": 1},
+        ]  # fmt: skip
+        assert found.classes == {"label": ["fake", "real"]}
+        assert set(states(found).values()) == {None}
+
+    @TABLES
+    def test_paths_are_relative_to_the_table_and_stay_in_its_folder(self, pictures: Path, suffix: str) -> None:
+        sub = pictures / "sub"
+        sub.mkdir()
+        write_picture(sub / "in.png", PICTURE)
+        long = "x" * 300 + ".png"
+        rows = [
+            {"path": p}
+            for p in ("in.png", "../0.png", str(pictures / "0.png"), "missing.png", str(sub / "in.png"), long)
+        ]
+        why = [item.reject for item in listing(TableSource(write_table(sub, suffix, rows))).items]
+        assert why[0] is None
+        assert "a path outside" in str(why[1])
+        assert "a path outside" in str(why[2])
+        assert "No such file" in str(why[3])
+        assert why[4] is None
+        assert "name too long" in str(why[5])
+
+    @TABLES
+    def test_a_row_without_a_path_is_a_reject(self, pictures: Path, suffix: str) -> None:
+        rows = [{"path": "0.png", "x": 1}, {"path": None, "x": 2}]
+        why = states(listing(TableSource(write_table(pictures, suffix, rows))))
+        assert why["0.png"] is None
+        assert why["row-00000001"] == f"{SECOND_ROW[suffix]}: expected a path in column 'path', found none"
+
+    @TABLES
+    def test_a_table_without_the_path_column_names_those_it_has(self, pictures: Path, suffix: str) -> None:
+        path = write_table(pictures, suffix, [{"file": "0.png", "x": 1}])
+        with pytest.raises(
+            UsageError, match="expected a column 'path' of paths, found file, x: name it with --path-column"
+        ):
+            TableSource(path).list_items("auto", "path")
+        assert states(listing(TableSource(path), path_column="file")) == {"0.png": None}
+
+    @TABLES
+    def test_labels_come_from_any_column(self, pictures: Path, suffix: str) -> None:
+        rows = [{"path": f"{n}.png", "Kind": kind, "grade": n} for n, kind in enumerate(["b", "a", None])]
+        path = write_table(pictures, suffix, rows)
+        found = listing(TableSource(path), "Kind")
+        assert [item.columns["label"] for item in found.items][:2] == [1, 0]
+        assert "expected a label in column 'kind', found none" in str(found.items[2].reject)
+        assert "kind" not in found.items[0].columns
+        grades = listing(TableSource(path), "grade")
+        assert [item.columns["label"] for item in grades.items] == [0, 1, 2]
+        assert grades.classes == {}
+        with pytest.raises(UsageError, match="label_from: expected a column, one of Kind, grade, found 'no'"):
+            TableSource(path).list_items("no", "path")
+
+    def test_odd_column_names_become_field_names(self, pictures: Path) -> None:
+        path = write_table(
+            pictures, ".jsonl", [{"path": "0.png", "Eye Colour (left)": "b", "2nd": 1, "größe": 3, "": 4}]
+        )
+        (item,) = listing(TableSource(path)).items
+        assert set(item.columns) == {"eye_colour_left", "column_2nd", "gr_e", "column"}
+
+    @pytest.mark.parametrize("names", [("a b", "a_b"), ("A", "a")])
+    def test_columns_that_would_be_one_field_are_told(self, pictures: Path, names: tuple[str, str]) -> None:
+        path = write_table(pictures, ".jsonl", [{"path": "0.png", names[0]: 1, names[1]: 2}])
+        with pytest.raises(UsageError, match="would both be field"):
+            TableSource(path).list_items("auto", "path")
+
+    @pytest.mark.parametrize("name", ["key", "Source", "landmarks", "frame"])
+    def test_columns_that_the_pack_stage_writes_itself_are_told(self, pictures: Path, name: str) -> None:
+        path = write_table(pictures, ".csv", [{"path": "0.png", name: 1}])
+        with pytest.raises(UsageError, match="which the pack stage writes itself: rename it"):
+            TableSource(path).list_items("auto", "path")
+
+    @TABLES
+    def test_paths_in_a_column_image_are_told_how_to_be_taken(self, pictures: Path, suffix: str) -> None:
+        path = write_table(pictures, suffix, [{"path": "0.png", "image": None}, {"path": "0.png", "image": "1.png"}])
+        told = rf"column 'image', {re.escape(SECOND_ROW[suffix])}: .*, found '1\.png': .*--path-column image\); else rename it"
+        with pytest.raises(UsageError, match=told):
+            TableSource(path).list_items("auto", "path")
+
+    @pytest.mark.parametrize(("value", "stand_in"), [([1, 2], []), ({"a": 1}, {})])
+    def test_a_null_among_lists_or_objects_is_a_missing_value(self, pictures: Path, value: Any, stand_in: Any) -> None:
+        rows = [{"path": "0.png", "x": value}, {"path": "1.png", "x": None}, {"path": "2.png"}]
+        found = listing(TableSource(write_table(pictures, ".jsonl", rows)))
+        assert [item.columns["x"] for item in found.items] == [value, stand_in, stand_in]
+        assert [item.columns["x_valid"] for item in found.items] == [True, False, False]
+
+    def test_a_label_column_beside_another_label_is_told(self, pictures: Path) -> None:
+        path = write_table(pictures, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
+        with pytest.raises(UsageError, match="label"):
+            TableSource(path).list_items("kind", "path")
+
+    def test_a_label_column_of_nothing_rejects_every_row(self, pictures: Path) -> None:
+        path = write_table(pictures, ".csv", [{"path": "0.png", "label": None}])
+        found = listing(TableSource(path))
+        assert "expected a label" in str(found.items[0].reject)
+
+    @TABLES
+    def test_values_of_several_types_are_told(self, pictures: Path, suffix: str) -> None:
+        if suffix == ".jsonl":
+            path = write_table(pictures, suffix, [{"path": "0.png", "x": 1}, {"path": "1.png", "x": "one"}])
+            with pytest.raises(
+                UsageError, match=r"column 'x': expected values of one type, found int in line 1, str in line 2$"
+            ):
+                TableSource(path).list_items("auto", "path")
+        rows = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": 2.5}]
+        if suffix != ".parquet":
+            found = listing(TableSource(write_table(pictures, suffix, rows)))
+            assert [item.columns["x"] for item in found.items] == [1.0, 2.5]
+            assert type(found.items[0].columns["x"]) is float
+
+    @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "[1, Infinity]", "[NaN]"])
+    def test_infinite_numbers_are_told(self, pictures: Path, value: str) -> None:
+        (pictures / "table.jsonl").write_text('\n{"path": "0.png", "x": ' + value + "}\n")
+        with pytest.raises(UsageError, match="column 'x', line 2: expected finite numbers"):
+            TableSource(pictures / "table.jsonl").list_items("auto", "path")
+
+    @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70])
+    def test_integers_of_more_than_64_bits_are_told(self, pictures: Path, value: int) -> None:
+        """One dtype for the whole column: that of the first values would reject the others, task by task."""
+        rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
+        for suffix in (".csv", ".jsonl"):
+            with pytest.raises(
+                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected integers of 64 bits .*, found {value}"
+            ):
+                TableSource(write_table(pictures, suffix, rows)).list_items("auto", "path")
+        floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
+        assert [item.columns["x"] for item in floats.list_items("auto", "path").items] == [0.5, float(value)]
+
+    def test_an_integer_beyond_any_float_is_told(self, pictures: Path) -> None:
+        rows = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": 10**400}], pictures)
+        with pytest.raises(UsageError, match="column 'x': expected finite numbers"):
+            rows.list_items("auto", "path")
+
+    def test_what_json_cannot_say_is_told(self, pictures: Path) -> None:
+        table = pa.table({"path": ["0.png"], "when": pa.array([0], pa.timestamp("s"))})
+        pq.write_table(table, pictures / "table.parquet")
+        with pytest.raises(UsageError, match=r"column 'when', row 0 \(counted from 0\): expected .*, found datetime"):
+            TableSource(pictures / "table.parquet").list_items("auto", "path")
+
+
+class TestFiles:
+    def test_numbers_are_read_as_numbers_and_names_as_names(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.csv"
+        columns = {
+            "integer": ["1", "-2", ""],
+            "decimal": ["1.5", "2", "-1e-3"],
+            "leading_zeros": ["007", "12", "003"],
+            "underscores": ["1_0", "2_0", "3_0"],
+            "spaces": [" 1", "2", "3"],
+            "words": ["nan", "inf", "x"],
+            "large": ["9007199254740993", "1", "2"],
+        }
+        lines = [",".join(columns), *(",".join(cells) for cells in zip(*columns.values(), strict=True))]
+        path.write_text("\n".join(lines) + "\n")
+        rows = read_csv(path).rows
+        found = {name: [row[name] for row in rows] for name in columns}
+        assert found == {
+            "integer": [1, -2, None],
+            "decimal": [1.5, 2.0, -0.001],
+            "leading_zeros": ["007", "12", "003"],
+            "underscores": ["1_0", "2_0", "3_0"],
+            "spaces": [" 1", "2", "3"],
+            "words": ["nan", "inf", "x"],
+            "large": [9007199254740993, 1, 2],
+        }
+
+    @given(
+        st.lists(
+            st.lists(
+                st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")), min_size=2, max_size=2
+            ),
+            max_size=5,
+        )
+    )
+    def test_any_texts_of_a_csv_come_back(self, rows: list[list[str]]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "t.csv")
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, quoting=csv.QUOTE_ALL).writerows(
+                    [["path", "text"], *(["p", f"x{text}"] for _, text in rows)]
+                )
+            assert [row["text"] for row in read_csv(path).rows] == [f"x{text}" for _, text in rows]
+
+    @pytest.mark.parametrize(
+        ("rows", "found"),
+        [
+            (["photos/a.jpg"], "a list of str"),
+            ((b"a", b"b"), "a tuple of bytes"),
+            ([{"path": "a.png"}, "b.png"], "str in row 1 (counted from 0)"),
+        ],
+    )
+    def test_what_are_no_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
+        told = (
+            f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
+        )
+        with pytest.raises(UsageError) as caught:
+            build(rows, tmp_path / "out", progress=False)
+        assert str(caught.value) == told
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("name", "content", "told"),
+        [
+            ("t.csv", b"path,x\na,1,2\n", "line 2: expected 2 cells as in the header, found 3"),
+            ("t.csv", b'path,x\n"a\nb",1\n\na\n', "line 5: expected 2 cells as in the header, found 1"),
+            ("t.csv", b"path;x\na;1,5\n", "expected commas between the cells, found ';': save it with commas"),
+            ("t.csv", b"path\tx\na\t1\n", r"expected commas between the cells, found '\t'"),
+            ("t.csv", b"", "expected a row for each picture or video, found no rows"),
+            ("t.csv", b"path,x\n", "expected a row for each picture or video, found no rows"),
+            ("t.jsonl", b"\n", "expected a row for each picture or video, found no rows"),
+            ("t.csv", b"path,x,x\na,1,2\n", "'x'"),
+            ("t.csv", b"path\n\xff\xfe\n", "line 2: expected CSV in UTF-8, found the byte 0xff: save it as UTF-8"),
+            (
+                "t.csv",
+                b"\xef\xbb\xbfpath,x\r\n" + b"a,1\r\n" * 9000 + b"caf\xe9,2\r\nb,3\r\n",
+                "line 9002: expected CSV in",
+            ),
+            ("t.csv", b'path\n"a', "expected CSV"),
+            ("t.jsonl", b"{}\n{", "line 2: expected a JSON object"),
+            ("t.jsonl", b"[1]\n", "line 1: expected a JSON object, found list"),
+            ("t.jsonl", b'{"path": "\xff"}\n', "t.jsonl"),
+            ("t.jsonl", b"[" * 100_000, "expected a JSON object"),
+            ("t.parquet", b"not parquet", "t.parquet: expected"),
+            ("t.parquet", b"", "t.parquet: expected"),
+        ],
+    )
+    def test_a_broken_table_is_named_with_the_place(self, tmp_path: Path, name: str, content: bytes, told: str) -> None:
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(UsageError) as caught:
+            TableSource(path).list_items("auto", "path")
+        assert str(path) in str(caught.value)
+        assert told in str(caught.value)
+
+    def test_byte_order_marks_are_no_part_of_the_first_column(self, pictures: Path) -> None:
+        (pictures / "t.csv").write_bytes("path,x\r\n0.png,1\r\n".encode("utf-8-sig"))
+        (item,) = listing(TableSource(pictures / "t.csv")).items
+        assert dict(item.columns) == {"x": 1}
+
+
+class TestRows:
+    def test_rows_hold_paths_or_arrays(self, pictures: Path) -> None:
+        rows = [
+            {"image": PICTURE, "quad": np.arange(4, dtype=np.float32)},
+            {"path": "1.png", "quad": np.zeros(4, np.float32)},
+        ]
+        found = RowsSource(rows, pictures).list_items("auto", "path")
+        assert [item.name for item in found.items] == ["row-00000000", "1.png"]
+        assert found.items[0].path is None
+        assert found.items[0].columns["image"] is PICTURE
+        make_plan(Recipe(), {}, found)
+
+    def test_a_changed_array_is_another_plan(self, pictures: Path) -> None:
+        def fingerprint(value: Any) -> str:
+            return make_plan(Recipe(), {}, RowsSource([{"image": value}], pictures).list_items("auto", "path"))[
+                0
+            ].fingerprint
+
+        assert fingerprint(PICTURE) == fingerprint(PICTURE.copy())
+        assert fingerprint(PICTURE) != fingerprint(PICTURE[::-1])
+        assert fingerprint(PICTURE) != fingerprint(PICTURE.reshape(-1, 24 * 3))
+
+    def test_numpy_scalars_are_numbers(self, pictures: Path) -> None:
+        rows = [{"path": "0.png", "x": np.float32(0.5), "n": np.int16(3), "ok": np.bool_(True)}]
+        assert dict(listing(RowsSource(rows, pictures)).items[0].columns) == {"x": 0.5, "n": 3, "ok": True}
+
+    def test_a_missing_array_has_no_stand_in(self, pictures: Path) -> None:
+        rows = [{"path": "0.png", "quad": np.zeros(4)}, {"path": "1.png"}]
+        with pytest.raises(UsageError, match=r"column 'quad', row 1 \(counted from 0\): expected a value in every row"):
+            RowsSource(rows, pictures).list_items("auto", "path")
+
+
+class TestOpening:
+    def test_what_a_source_may_be(self, pictures: Path, tmp_path: Path) -> None:
+        out = tmp_path.parent / "out"
+        assert isinstance(open_source(pictures, out), FolderSource)
+        assert isinstance(open_source(str(pictures), out), FolderSource)
+        assert isinstance(open_source([], out), RowsSource)
+        assert isinstance(open_source(write_table(pictures, ".csv", [{"path": "0.png"}]), out), TableSource)
+
+        class Own:
+            def list_items(self, label_from: str, path_column: str) -> Listing:
+                return Listing([])
+
+        own = Own()
+        assert open_source(own, out) is own
+
+    def test_what_is_none_is_told(self, pictures: Path, tmp_path: Path) -> None:
+        out = tmp_path.parent / "out"
+        with pytest.raises(UsageError, match="found nothing of that name"):
+            open_source(pictures / "missing", out)
+        with pytest.raises(
+            UsageError, match=r"expected a folder or a table \(.csv, .jsonl, .ndjson, .parquet\), found a file .png"
+        ):
+            open_source(pictures / "0.png", out)
+        with pytest.raises(
+            UsageError, match="expected a folder, a table, rows, or an object with list_items, found int"
+        ):
+            open_source(3, out)  # type: ignore[arg-type]
+
+    def test_the_output_must_not_lie_in_the_source(self, pictures: Path, tmp_path: Path) -> None:
+        link = tmp_path.parent / f"{tmp_path.name}-link"
+        link.symlink_to(pictures, target_is_directory=True)
+        for out in (pictures, pictures / "out", link / "out"):
+            with pytest.raises(UsageError, match="expected a folder outside the source"):
+                open_source(pictures, out)
+        link.unlink()

@@ -1,0 +1,206 @@
+"""Progressive JPEGs whose bytes are stored: counted, and coded as baseline without loss where the recipe says so."""
+
+import re
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+from support.command import read_jsonl, run_packer
+from support.media import photograph, write_picture
+from support.packed import stored_pictures
+
+from packer import build
+from packer.builds.estimate import estimate
+from packer.recipe import Recipe
+from packer.recipe.options import BuildOptions
+from packer.sources.folder import FolderSource
+from packer.vision.decode.jpeg_header import is_progressive, read_header
+from readers import open_dataset
+from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.layout import Layout
+
+OPTIONS: dict[str, Any] = {"engine": "inline", "progress": False, "format": "npy"}
+MARKERS: dict[str, Any] = {"icc_profile": bytes(range(256)) * 300, "comment": b"a comment", "exif": Image.Exif()}
+MARKERS["exif"][0x010E] = "a description"
+CASES: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "whole": ((300, 451), {}),
+    "one pixel": ((1, 1), {}),
+    "flat": ((7, 129), {"subsampling": "4:2:0"}),
+    "4:2:0": ((61, 83), {"subsampling": "4:2:0"}),
+    "4:2:2": ((61, 83), {"subsampling": "4:2:2"}),
+    "4:4:4": ((61, 83), {"subsampling": "4:4:4"}),
+    "4:1:1": ((61, 83), {"subsampling": "4:1:1"}),
+    "grey": ((61, 83), {"grey": True}),
+    "worst": ((61, 83), {"quality": 1}),
+    "best": ((61, 83), {"quality": 100}),
+    "restarts": ((61, 83), {"restart_marker_blocks": 3}),
+    "markers": ((61, 83), MARKERS),
+}
+"""Height and width, and how Pillow saves it."""
+
+
+def saved(height: int, width: int, *, grey: bool = False, **options: Any) -> bytes:
+    """A corner of a photograph as a JPEG; `options` go to Pillow's ``save``."""
+    corner = Image.fromarray(photograph("chelsea")[:height, :width])
+    file = BytesIO()
+    (corner.convert("L") if grey else corner).save(file, "JPEG", **{"quality": 90, **options})
+    return file.getvalue()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two progressive pictures, a baseline one, a PNG, and a progressive one that is cut off."""
+    root = tmp_path / "in"
+    for name, progressive in (("a.jpg", True), ("b.jpg", False), ("c.jpg", True)):
+        write_picture(root / name, photograph("coffee"), progressive=progressive)
+    write_picture(root / "d.png", photograph("coffee"))
+    (root / "e.jpg").write_bytes((root / "a.jpg").read_bytes()[:-9000])
+    return root
+
+
+def test_kept_ones_are_counted_and_told(source: Path, tmp_path: Path) -> None:
+    done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
+    assert "2 of 4 pictures came as progressive JPEGs, and stored as they are" in done.stdout
+    assert "--progressive baseline" in done.stdout
+    assert stored_pictures(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
+    assert Layout(tmp_path / "out").load().generations[-1].counts.progressive_jpegs == 2
+    lines = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert [line.get("progressive", 0) for line in lines] == [1, 0, 1, 0, 0]
+    assert "2 progressive JPEGs" in run_packer("inspect", tmp_path / "out").stdout
+
+
+def test_pictures_that_are_encoded_anew_are_baseline_and_not_counted(source: Path, tmp_path: Path) -> None:
+    result = build(source, tmp_path / "out", size=64, max_rejects=1.0, **OPTIONS)
+    assert result.counts.progressive_jpegs == 0
+    assert "progressive" not in result.describe()
+    assert not any(map(is_progressive, stored_pictures(tmp_path / "out")))
+
+
+def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", max_rejects=1.0, **OPTIONS)
+    run_packer("split", tmp_path / "out", tmp_path / "parts", "--by", "source", "--ratios", "x=0.5,y=0.5", "--seed", 0)
+    for part in (tmp_path / "parts" / "x", tmp_path / "parts" / "y"):
+        counts = Layout(part).load().generations[-1].counts
+        assert counts.progressive_jpegs == sum(map(is_progressive, stored_pictures(part)))
+
+
+def test_baseline_is_for_jpeg() -> None:
+    with pytest.raises(UsageError, match="progressive: read only with encode jpeg, found encode png"):
+        Recipe(progressive="baseline", encode="png")
+
+
+def test_without_the_library_the_build_ends_before_it_begins(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "packer.vision.decode.baseline", None)
+    with pytest.raises(MissingDependencyError, match=r"--progressive baseline .*facepack\[progressive\]"):
+        build(source, tmp_path / "out", progressive="baseline", **OPTIONS)
+    assert not (tmp_path / "out").exists()
+
+
+class TestBaseline:
+    @pytest.fixture(autouse=True)
+    def jpeglib(self) -> Iterator[Any]:
+        """The library of the extra `progressive`."""
+        return pytest.importorskip("jpeglib")
+
+    def coefficients(self, jpeglib: Any, folder: Path, data: bytes) -> dict[str, Any]:
+        """Quantised DCT coefficients and quantisation tables."""
+        path = folder / "picture.jpg"
+        path.write_bytes(data)
+        picture = jpeglib.read_dct(str(path))
+        return {name: getattr(picture, name) for name in ("Y", "Cb", "Cr", "qt") if getattr(picture, name) is not None}
+
+    @pytest.mark.parametrize(("shape", "options"), CASES.values(), ids=CASES)
+    def test_same_coefficients_same_pixels_same_markers(
+        self, jpeglib: Any, tmp_path: Path, shape: tuple[int, int], options: dict[str, Any]
+    ) -> None:
+        before = saved(*shape, progressive=True, **options)
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "a.jpg").write_bytes(before)
+        result = build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
+        assert "1 of 1 picture came as progressive JPEGs: stored as baseline" in result.describe()
+        (after,) = stored_pictures(tmp_path / "out")
+        header = read_header(after)
+        assert header is not None
+        assert header.frame_marker == 0xC0
+        pixels = simplejpeg.decode_jpeg(before, "RGB", strict=True)
+        assert np.array_equal(simplejpeg.decode_jpeg(after, "RGB", strict=True), pixels)
+        assert np.array_equal(open_dataset(tmp_path / "out")[0]["image"], pixels)
+        old, new = (self.coefficients(jpeglib, tmp_path, data) for data in (before, after))
+        assert old.keys() == new.keys()
+        assert all(np.array_equal(old[name], new[name]) for name in old)
+        with Image.open(BytesIO(before)) as one, Image.open(BytesIO(after)) as other:
+            told = {key: value for key, value in one.info.items() if not key.startswith("progress")}
+            assert other.info == told
+        assert after.count(b"JFIF\0") == 1
+
+    def test_the_command_line_in_worker_processes(self, source: Path, tmp_path: Path) -> None:
+        call = ("--format", "npy", "--quiet", "--max-rejects", "100%", "--progressive", "baseline")
+        done = run_packer("build", source, tmp_path / "out", *call, "--workers", "2")
+        assert "2 of 4 pictures came as progressive JPEGs: stored as baseline, without loss" in done.stdout
+        pictures = stored_pictures(tmp_path / "out")
+        assert not any(map(is_progressive, pictures))
+        assert pictures[1] == (source / "b.jpg").read_bytes()
+        (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+        assert (reject["item"], reject["step"]) == ("e.jpg", "decode")
+        generation = Layout(tmp_path / "out").load().generations[-1]
+        assert generation.recipe["progressive"] == "baseline"
+        assert generation.runtime["jpeglib"]
+        run_packer("verify", tmp_path / "out", "--deep")
+        run_packer("build", source, tmp_path / "again", *call, "--workers", "1")
+        assert stored_pictures(tmp_path / "again") == pictures
+
+    def test_packed_progressive_pictures_become_baseline(self, source: Path, tmp_path: Path) -> None:
+        build(source, tmp_path / "kept", max_rejects=1.0, **OPTIONS)
+        result = build(tmp_path / "kept", tmp_path / "out", progressive="baseline", **OPTIONS)
+        assert result.counts.progressive_jpegs == 2
+        assert not any(map(is_progressive, stored_pictures(tmp_path / "out")))
+        kept, made = open_dataset(tmp_path / "kept"), open_dataset(tmp_path / "out")
+        assert all(np.array_equal(kept[row]["image"], made[row]["image"]) for row in range(len(kept)))
+
+    def test_what_baseline_cannot_code_stays(self, tmp_path: Path) -> None:
+        """Quantisation steps of 16 bits: libjpeg would write an extended sequential file, which we refuse to keep."""
+        fine = saved(61, 83, progressive=True)
+        before = re.sub(rb"\xff\xdb\x00\x43([\x00\x01]).{64}", _coarse_table, fine, flags=re.DOTALL)
+        assert before != fine
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "a.jpg").write_bytes(before)
+        build(tmp_path / "in", tmp_path / "out", progressive="baseline", **OPTIONS)
+        assert is_progressive(before)
+        assert stored_pictures(tmp_path / "out") == [before]
+
+    def test_no_room_for_temporary_files_is_a_reject(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pathlib.Path.write_bytes", _refuse)
+        result = build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
+        monkeypatch.undo()
+        assert result.counts.rejected_items == 3
+        reasons = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+        assert reasons[0]["step"] == "encode"
+        assert "No space left" in reasons[0]["reason"]
+        assert "--progressive keep" in reasons[0]["reason"]
+
+    def test_a_dry_run_counts_the_baseline_bytes(self, source: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        sizes = {
+            how: estimate(FolderSource(source), out, Recipe(progressive=how, format="npy"), BuildOptions()).bytes
+            for how in ("keep", "baseline")
+        }
+        assert sizes["keep"] != sizes["baseline"]
+
+
+def _coarse_table(found: re.Match[bytes]) -> bytes:
+    """A table of quantisation steps of 16 bits, all 300, for one of 8 bits."""
+    return b"\xff\xdb\x00\x83" + bytes([0x10 | found[1][0]]) + (300).to_bytes(2, "big") * 64
+
+
+def _refuse(self: Path, data: bytes) -> int:
+    raise OSError(28, "No space left on device")

@@ -1,0 +1,107 @@
+"""JPEGs that are encoded with restart markers."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from support.command import read_jsonl, run_packer
+from support.media import Picture, photograph, scene, write_picture
+from support.packed import stored_pictures
+
+from packer.vision.decode.restart_markers import restart_interval
+from readers.decode.jpeg_parts import crop_jpeg
+from shardspec.codecs.jpeg import JPEGCodec
+from shardspec.schema import Field, NamedConfig
+
+FACTORS = {name: getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{name}") for name in ("420", "422", "444")}
+"""OpenCV's names of the subsamplings."""
+
+
+def encode(image: Picture, subsampling: str, interval: int = 0) -> bytes:
+    """The codec's bytes, with a restart marker after so many MCUs."""
+    configuration = NamedConfig("jpeg", {"quality": 85, "subsampling": subsampling})
+    codec = JPEGCodec(Field("image", "bytes", "|u1", (None, None, 3), configuration))
+    return bytes(codec.encode(image, restart_marker_blocks=interval))
+
+
+@given(st.integers(1, 10_000), st.sampled_from(sorted(FACTORS)))
+def test_rows_are_whole_numbers_of_intervals(width: int, subsampling: str) -> None:
+    mcu_width = 8 if subsampling == "444" else 16
+    per_row = -(-width // mcu_width)
+    interval = restart_interval(150_000, width, subsampling)
+    assert per_row % interval == 0
+    others = [count * mcu_width for count in range(1, per_row + 1) if per_row % count == 0]
+    assert 32 <= interval * mcu_width <= 128 or not any(32 <= pixels <= 128 for pixels in others)
+    assert interval * mcu_width <= 128
+
+
+@pytest.mark.parametrize("subsampling", sorted(FACTORS))
+def test_pixels_are_those_of_opencvs_encoder_with_markers_and_without(subsampling: str) -> None:
+    picture = np.ascontiguousarray(photograph("coffee")[:333, :517])
+    options = (cv2.IMWRITE_JPEG_QUALITY, 85, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, FACTORS[subsampling])
+    _, expected = cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)
+    interval = restart_interval(333, 517, subsampling)
+    assert interval > 0
+    for found in (encode(picture, subsampling), encode(picture, subsampling, interval)):
+        assert np.array_equal(simplejpeg.decode_jpeg(found), simplejpeg.decode_jpeg(expected.tobytes()))
+
+
+def test_small_pictures_get_none() -> None:
+    assert [restart_interval(height, 400, "420") for height in (374, 375)] == [0, 5]
+
+
+def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    write_picture(source / "a.png", scene(0, (480, 360)))
+    kept = write_picture(source / "b.jpg", scene(1, (480, 360)), quality=90)
+    done = run_packer(
+        "build", source, tmp_path / "out", "--preset", "images", "--format", "npy", "--restart-markers", "--workers", 2
+    )
+    assert "\nrestart markers: in 1 of 2 pictures, since a JPEG whose bytes are kept stays as it came" in done.stdout
+    encoded, whole = stored_pictures(tmp_path / "out")
+    assert whole == kept.read_bytes()
+    part = crop_jpeg(encoded, (100, 100, 200, 200), 3)
+    assert part is not None
+    assert (part.left, part.top, part.left + part.width, part.top + part.height) == (96, 96, 224, 208)
+    assert np.asarray(Image.open(BytesIO(encoded))).shape == (360, 480, 3)
+
+
+def test_a_build_says_if_its_pictures_got_none(tmp_path: Path) -> None:
+    marked = encode(scene(0, (480, 360)), "420", 5)
+    cases = {"kept": (480, 360), "small": (48, 36)}
+    for name, size in cases.items():
+        write_picture(tmp_path / name / ("a.jpg" if name == "kept" else "a.png"), scene(0, size), quality=90)
+    (tmp_path / "had").mkdir()
+    (tmp_path / "had" / "a.jpg").write_bytes(marked)
+    options = ("--restart-markers", "--format", "npy", "--engine", "inline", "--quiet")
+    for name, pictures in (("kept", 0), ("small", 0), ("had", 1)):
+        done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options)
+        assert ("restart markers: in 0 of 1 picture, since" in done.stdout) == (not pictures), done.stdout
+        done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options, "--overwrite", "--json")
+        assert json.loads(done.stdout)["restart_marked"] == pictures
+    assert stored_pictures(tmp_path / "had.out") == [marked]
+    done = run_packer("build", tmp_path / "kept", tmp_path / "out", *options[1:], "--json")
+    assert json.loads(done.stdout)["restart_marked"] is None
+
+
+def test_a_picture_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    write_picture(source / "a.png", scene(0, (48, 36)))
+    write_picture(source / "b.png", np.zeros((1, 65_501, 3), np.uint8))
+    options = ["--preset", "images", "--format", "npy", "--max-rejects", "50%", "--engine", "inline"]
+    run_packer("build", source, out, *options, "--restart-markers")
+    (reject,) = read_jsonl(out / "rejects.jsonl")
+    assert (reject["item"], reject["step"]) == ("b.png", "encode")
+    assert "the picture cannot be JPEG" in reject["reason"]
+
+
+def test_raw_pictures_have_none(tmp_path: Path) -> None:
+    done = run_packer("build", tmp_path, tmp_path / "out", "--encode", "raw", "--restart-markers", expect=2)
+    assert "restart_markers: read only with encode jpeg, found encode raw" in done.stderr

@@ -1,0 +1,276 @@
+"""The detecting process's server and the worker's end of it, over real sockets, with a detector that does as it is told."""
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from support.processes import wait_for
+
+from packer.vision.detect import server as server_module
+from packer.vision.detect.channel import Channel, ChannelError
+from packer.vision.detect.detections import Detections
+from packer.vision.detect.remote import DetectorLost, RemoteDetector
+from packer.vision.detect.server import DetectorServer
+from shardspec.errors import ItemError
+
+LIMIT_S = 60.0
+Frame = npt.NDArray[np.uint8]
+
+
+class Stop(BaseException):
+    """Ends the server's thread, as nothing else does."""
+
+
+class FakeDetector:
+    """Finds as many faces as the first byte of a frame says, their boxes its sum; waits in a frame that begins with 255."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[int]] = []
+        self.made: list[tuple[int, int]] = []
+        self.go_on = threading.Event()
+        self.spared: Exception | None = None
+
+    def new_frame(self, height: int, width: int) -> Frame:
+        if self.spared is not None:
+            raise self.spared
+        self.made.append((height, width))
+        return np.empty((height, width, 3), np.uint8)
+
+    def detect(self, frames: Sequence[Frame]) -> Detections:
+        first = [int(frame.flat[0]) if frame.size else 0 for frame in frames]
+        self.requests.append(first)
+        if 255 in first:
+            assert self.go_on.wait(LIMIT_S)
+            first = [0] * len(first)
+        if 254 in first:
+            raise Stop
+        if 253 in first:
+            raise ValueError("a bad frame")
+        sums = np.repeat([float(frame.sum(dtype=np.int64) % 1000) for frame in frames], first).astype(np.float32)
+        total = len(sums)
+        points = np.arange(total * 10, dtype=np.float32).reshape(total, 5, 2)
+        return Detections(np.repeat(sums[:, None], 4, 1), sums / 1000, points, np.cumsum([0, *first]).astype(np.int64))
+
+
+class Served:
+    """A server in this process, with connections to it."""
+
+    def __init__(self) -> None:
+        self.detector = FakeDetector()
+        self.told: list[tuple[str, int, int]] = []
+        self.server = DetectorServer(lambda *told: self.told.append(told), LIMIT_S)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        self.clients: list[RemoteDetector] = []
+
+    def connect(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self.server.attach(theirs, len(self.clients))
+        return ours
+
+    def client(self) -> RemoteDetector:
+        self.clients.append(RemoteDetector(self.connect(), LIMIT_S))
+        return self.clients[-1]
+
+    def close(self) -> None:
+        self.detector.go_on.set()
+        ours = Channel(self.connect(), "the server", LIMIT_S)
+        ours.send({"frames": [(1, 1)]})
+        assert ours.receive("room") == {"room": True}
+        ours.send_arrays(frame(254, 1, 1))
+        self.thread.join(LIMIT_S)
+        ours.close()
+        for client in self.clients:
+            client.close()
+
+    def _run(self) -> None:
+        with pytest.raises(Stop):
+            self.server.run(self.detector)
+
+
+@pytest.fixture
+def served(leaks_allowed: None) -> Iterator[Served]:
+    """The thread of the last request waits for its answer for ever: in its own process nothing outlives the server."""
+    made = Served()
+    yield made
+    made.close()
+
+
+def frame(first: int, height: int = 5, width: int = 7) -> Frame:
+    """Random pixels but for the first byte."""
+    pixels = np.random.default_rng(first).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    pixels.flat[0] = first
+    return pixels
+
+
+def in_thread(client: RemoteDetector, frames: list[Frame]) -> tuple[threading.Thread, list[Any]]:
+    """Ask in a thread; the answer is put into the list."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(client.detect(frames)))
+    thread.start()
+    return thread, found
+
+
+def test_what_is_found_comes_back_as_it_is(served: Served) -> None:
+    client = served.client()
+    for frames in (
+        [frame(2), frame(0), frame(3, 600, 801)],
+        [frame(4)[:, ::-1].copy()[:, ::-1]],  # not contiguous
+        [np.zeros((0, 5, 3), np.uint8), frame(1)],
+        [],
+    ):
+        expected, found = FakeDetector().detect(frames), client.detect(frames)
+        for name in ("boxes", "scores", "points", "offsets"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name))
+            assert getattr(found, name).dtype == getattr(expected, name).dtype
+    assert served.told[:4] == [("waits", 0, 3), ("busy", 0, 3), ("over", 0, 3), ("waits", 0, 1)]
+
+
+def test_a_request_is_detected_by_itself(served: Served) -> None:
+    clients = [served.client() for _ in range(4)]
+    asked = [[frame(10 * i + j) for j in range(i + 1)] for i in range(4)]
+    for _ in range(5):
+        running = [in_thread(client, frames) for client, frames in zip(clients, asked, strict=True)]
+        for (thread, found), frames in zip(running, asked, strict=True):
+            thread.join(LIMIT_S)
+            assert np.array_equal(found[0].boxes, FakeDetector().detect(frames).boxes)
+    whole = [[int(f.flat[0]) for f in frames] for frames in asked]
+    assert len(served.detector.requests) == 20
+    assert all(request in whole for request in served.detector.requests)
+
+
+def test_the_next_request_is_received_while_one_is_detected(served: Served) -> None:
+    first, _ = in_thread(served.client(), [frame(255)])
+    wait_for("the first request", lambda: served.detector.requests)
+    second, _ = in_thread(served.client(), [frame(7, 300, 400)])
+    wait_for("the second request", lambda: served.server._requests.qsize())
+    assert served.detector.requests == [[255]]
+    served.detector.go_on.set()
+    first.join(LIMIT_S)
+    second.join(LIMIT_S)
+    assert served.detector.requests == [[255], [7]]
+
+
+class Turn:
+    """A lock that counts who has asked for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.asked = 0
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_what_waits_is_bounded_and_a_large_request_is_not_overtaken(
+    monkeypatch: pytest.MonkeyPatch, leaks_allowed: None
+) -> None:
+    monkeypatch.setattr(server_module, "WAITING_BYTES", 1000)
+    served, turn = Served(), Turn()
+    monkeypatch.setattr(served.server._room, "_turn", turn)
+    threads = [in_thread(served.client(), [frame(255, 10, 10)])[0]]
+    wait_for("the first request", lambda: served.detector.requests)
+    threads.append(in_thread(served.client(), [frame(9, 100, 100)])[0])  # larger than all the room
+    wait_for("the large one's turn", lambda: turn.asked == 2 and turn.lock.locked())
+    threads.append(in_thread(served.client(), [frame(1, 2, 2)])[0])
+    wait_for("the small one's wish", lambda: turn.asked == 3)
+    assert served.detector.made == [(10, 10)]
+    served.detector.go_on.set()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert served.detector.requests == [[255], [9], [1]]
+    served.close()
+
+
+def test_an_error_reaches_the_one_that_asked_and_the_connection_stays(served: Served) -> None:
+    client = served.client()
+    with pytest.raises(ItemError, match=r"^ValueError: a bad frame$"):
+        client.detect([frame(253)])
+    for wrong in (np.zeros((3, 3), np.uint8), np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 4), np.uint8)):
+        with pytest.raises(ItemError, match=r"frame 0: expected an RGB picture"):
+            client.detect([wrong])
+    assert len(client.detect([frame(6)]).boxes) == 6
+
+
+def test_frames_are_received_into_any_memory_where_the_detectors_own_is_short(served: Served) -> None:
+    client = served.client()
+    for spared in (MemoryError("no such memory"), RuntimeError("CUDA error: out of memory")):
+        served.detector.spared = spared
+        assert len(client.detect([frame(6), frame(2)]).boxes) == 8
+    assert served.detector.made == []
+
+
+def test_frames_for_which_there_is_no_memory_at_all_are_refused(served: Served) -> None:
+    channel = Channel(served.connect(), "the server", LIMIT_S)
+    channel.send({"frames": [(1 << 40, 1 << 20)]})
+    answer = channel.receive("room")
+    assert answer is not None
+    assert answer["error"].startswith("no memory for 1 frame: MemoryError: ")
+    assert served.told == [("waits", 0, 1), ("over", 0, 1)]
+    channel.close()
+    assert len(served.client().detect([frame(6)]).boxes) == 6
+
+
+def test_a_worker_that_dies_within_a_request_is_no_trouble(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    for sent in (b"\x07", b"\x07\0\0\0{", b"\xff\xff\xff\xff"):
+        with served.connect() as dying:
+            dying.sendall(sent)
+    channel = Channel(served.connect(), "the server", LIMIT_S)
+    channel.send({"frames": [(500, 500)]})
+    assert channel.receive("room") == {"room": True}
+    channel.send_arrays(frame(1, 2, 2))
+    channel.close()
+    wait_for("the end", lambda: not served.server._room._used)
+    assert len(served.client().detect([frame(6)]).boxes) == 6
+    assert served.detector.requests == [[6]]
+    told = capsys.readouterr().err
+    assert "has ended while this process waited for frames" in told
+    assert "expected a header of at most" in told
+
+
+def test_a_wait_ends_and_says_what_it_was_for() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        client = RemoteDetector(ours, 0.05)
+        with pytest.raises(DetectorLost, match=r"waited 0.05 s for room for a request from the detector process"):
+            client.detect([frame(1)])
+        theirs.sendall(b"\x0d\0\0\0" + b'{"room":true}')
+        with pytest.raises(DetectorLost, match=r"waited 0.05 s for room to send from the detector process"):
+            client.detect([frame(1, 3000, 3000)])
+        client.close()
+
+
+def test_the_end_of_the_server_is_no_fault_of_the_item() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    client = RemoteDetector(ours, LIMIT_S)
+    with pytest.raises(DetectorLost, match="the detector process has ended") as caught:
+        client.detect([frame(1)])
+    assert not isinstance(caught.value, Exception)
+    client.close()
+
+
+def test_an_idle_wait_has_no_end() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, "worker 0", 0.02)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(channel.receive("a request", idle=True)))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    theirs.sendall(b"\x02\0\0\0{}")
+    thread.join(LIMIT_S)
+    assert found == [{}]
+    theirs.sendall(b"\x02\0")
+    with pytest.raises(ChannelError, match=r"waited 0.02 s for a request from worker 0"):
+        channel.receive("a request", idle=True)
+    channel.close()
+    theirs.close()

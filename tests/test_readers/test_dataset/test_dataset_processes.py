@@ -1,0 +1,123 @@
+"""Packed datasets in several processes, and what they hold open."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from support.datasets import assert_equal, every_kind_schema, fixed, values_for, write_dataset
+from torch.utils.data import DataLoader
+
+from readers import open_dataset
+from readers.formats.pool import MAX_DESCRIPTORS, open_shards
+from shardspec.formats import FORMATS
+from shardspec.schema import Schema
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_worker_processes_read_every_sample_right(face_path, context, workers):
+    dataset = open_dataset(face_path)
+    expected = [dataset[i] for i in range(len(dataset))]  # so that a fork finds the shards open
+    loader = DataLoader(
+        dataset,
+        batch_size=7,
+        sampler=dataset.sampler(seed=1),
+        collate_fn=list,
+        num_workers=workers,
+        multiprocessing_context=context,
+    )
+    samples = [sample for batch in loader for sample in batch]
+    assert sorted(sample["key"] for sample in samples) == sorted(sample["key"] for sample in expected)
+    by_key = {sample["key"]: sample for sample in expected}
+    for sample in samples:
+        for name, value in by_key[sample["key"]].items():
+            assert_equal(sample[name], value)
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes_read_every_format_right(tmp_path, format, context):
+    schema = every_kind_schema()
+    columns = values_for(schema, 25)
+    write_dataset(tmp_path / "d", format, schema, columns, shard_rows=8)
+    dataset = open_dataset(tmp_path / "d")
+    dataset.read_batch(range(25))  # so that a fork finds the shards open
+    loader = DataLoader(dataset, 4, collate_fn=list, num_workers=1, multiprocessing_context=context)
+    samples = [sample for batch in loader for sample in batch]
+    assert len(samples) == 25
+    for row, sample in enumerate(samples):
+        for name, value in sample.items():
+            assert_equal(value, columns[name][row])
+
+
+def test_no_workers_and_two_workers_give_the_same_batches(raw_path, jpeg_path):
+    for path in (raw_path, jpeg_path):
+        dataset = open_dataset(path)
+        batches = [
+            list(
+                DataLoader(
+                    dataset, 16, sampler=dataset.sampler(seed=3), collate_fn=dataset.collate, num_workers=workers
+                )
+            )
+            for workers in (0, 2)
+        ]
+        assert len(batches[0]) == len(batches[1]) == 4
+        for one, other in zip(*batches, strict=True):
+            assert one["key"] == other["key"]
+            assert torch.equal(one["image"], other["image"])
+            assert other["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_two_datasets_at_once(raw_path, jpeg_path):
+    one, other = open_dataset(raw_path), open_dataset(jpeg_path)
+    both = torch.utils.data.ConcatDataset([one, other])
+    loader = DataLoader(both, batch_size=11, num_workers=2, collate_fn=list)
+    labels = [int(sample["label"]) for batch in loader for sample in batch]
+    assert labels == [*one.column("label"), *other.column("label")]
+
+
+def test_pickling_carries_no_handles(face_path):
+    dataset = open_dataset(face_path)
+    before = dataset[0]
+    other = pickle.loads(pickle.dumps(dataset))
+    assert other.pool.number != dataset.pool.number
+    assert_equal(other[0]["image"], before["image"])
+
+
+def test_open_descriptors_are_limited_and_given_back(tmp_path):
+    schema = Schema((fixed("label", "<i8"),))
+    count = MAX_DESCRIPTORS + 40
+    write_dataset(tmp_path / "d", "lmdb", schema, {"label": np.arange(count)}, shard_rows=1)
+    before = open_shards.descriptors()
+    datasets = [open_dataset(tmp_path / "d") for _ in range(2)]
+    for dataset in datasets:
+        assert dataset.read_batch(range(count))["label"].tolist() == list(range(count))
+        assert open_shards.descriptors() <= MAX_DESCRIPTORS
+    del dataset, datasets
+    assert open_shards.descriptors() <= before
+
+
+_MANY_SHARDS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import torch
+from torch.utils.data import DataLoader
+from readers import open_dataset
+dataset = open_dataset(sys.argv[1])
+assert dataset.read_batch(range(300))["label"].tolist() == list(range(300))
+for workers in (0, 2):
+    loader = DataLoader(dataset, 50, sampler=dataset.sampler(), collate_fn=dataset.collate, num_workers=workers)
+    assert sorted(int(label) for batch in loader for label in batch["label"]) == list(range(300))
+print("read")
+"""
+
+
+def test_three_hundred_shards_with_256_descriptors(tmp_path):
+    schema = Schema((fixed("label", "<i8"),))
+    write_dataset(tmp_path / "d", "lmdb", schema, {"label": np.arange(300)}, shard_rows=1)
+    run = subprocess.run([sys.executable, "-c", _MANY_SHARDS, str(tmp_path / "d")], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "read\n"), run.stderr

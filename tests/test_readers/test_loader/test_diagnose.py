@@ -1,0 +1,167 @@
+"""The diagnosis names what is slow. Delays are sleeps that outweigh everything else many times over."""
+
+import re
+import time
+
+import pytest
+import torch
+
+from readers import Loader, Whole, diagnose, open_dataset
+from readers.loader.diagnosis import Diagnosis, _verdict
+from readers.loader.loader import available_processors
+from shardspec.errors import UsageError
+
+
+def test_a_slow_step(raw_path):
+    loader = Loader(open_dataset(raw_path), 5)
+    found = diagnose(loader, lambda batch: time.sleep(0.05), batches=10)
+    assert str(found).startswith("The step is the limit")
+    assert found.step_rate < 100
+    assert found.loader_rate > found.step_rate
+
+
+def test_a_slow_transform(raw_path):
+    def slow(sample):
+        time.sleep(0.02)
+        return sample
+
+    loader = Loader(open_dataset(raw_path), 5, sample_transform=slow)
+    found = diagnose(loader, lambda batch: None, batches=8)
+    assert found.verdict.startswith("The loader is the limit")
+    assert "Transforms take 2" in found.verdict
+    assert found.transform_s > 0.019
+    assert found.waiting > 0.5
+
+
+def test_a_slow_batch_transform(raw_path):
+    def slow(batch):
+        time.sleep(0.05)
+        return batch
+
+    found = diagnose(Loader(open_dataset(raw_path), 5, batch_transform=slow), lambda batch: None, batches=8)
+    assert "copies to the device and batch_transform, which run in the loop's own thread" in found.verdict
+    assert found.moving > 0.5
+
+
+def test_a_slow_disk(jpeg_path, monkeypatch):
+    dataset = open_dataset(jpeg_path)
+    reader = dataset.pool._class()
+    read = reader.read
+
+    def slow(self, rows, fields, out, at):
+        time.sleep(0.1)
+        read(self, rows, fields, out, at)
+
+    monkeypatch.setattr(reader, "read", slow)
+    found = diagnose(Loader(dataset, 10), lambda batch: None, batches=6)
+    assert "for the disk or network: shuffle='blocks'" in found.verdict
+    assert found.read_processor < 0.5
+    found = diagnose(Loader(dataset, 10, shuffle="blocks"), lambda batch: None, batches=6)
+    assert "for the disk or network: a greater read_ahead (now 0)" in found.verdict
+    assert found.order == "order 'blocks', as asked for; 0 batches read ahead"
+
+
+def test_the_advice_on_decoding_is_an_argument(jpeg_path):
+    loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
+    rates = {"loop_rate": 1, "loader_rate": 1, "step_rate": 2}
+    times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    verdict = _verdict(loader, Diagnosis(**rates, **times, verdict="", order=""))
+    advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
+    assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
+
+
+@pytest.mark.parametrize(
+    ("waiting", "moving", "loop", "loader", "step", "verdict"),
+    [
+        (0.01, 0.0, 95, 900, 100, "The step is the limit: .* Nothing in the loader will make it faster"),
+        (
+            0.01,
+            0.0,
+            60,
+            900,
+            100,
+            "slower beside the loader than alone: .* in time, so step and loader take the processors",
+        ),
+        (
+            0.30,
+            0.0,
+            60,
+            900,
+            100,
+            "The loader is the limit: .* alone it is fast enough, so step and loader take the processors",
+        ),
+        (
+            0.30,
+            0.2,
+            60,
+            900,
+            100,
+            "The loader is the limit: .* 67% of that are copies to the device and batch_transform",
+        ),
+        (0.90, 0.1, 60, 70, 900, "The loader is the limit: .* Reading and decoding take 1000.00 ms a sample"),
+    ],
+)
+def test_the_verdict_is_of_the_measurements(raw_path, waiting, moving, loop, loader, step, verdict):
+    made = Loader(open_dataset(raw_path), 10, workers=available_processors())
+    rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step}
+    times = {"waiting": waiting, "moving": moving, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    assert re.search(verdict, _verdict(made, Diagnosis(**rates, **times, verdict="", order="")))
+
+
+def test_nothing_is_moved_where_there_is_no_device_and_no_batch_transform(raw_path):
+    found = diagnose(
+        Loader(open_dataset(raw_path), 5, workers=2), lambda batch: batch["image"].float().sum(), batches=10
+    )
+    assert found.moving == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batches": 0}, "batches: expected 1 or more, found 0"),
+        ({"step": None}, "step: expected a callable that is given a batch, found None"),
+        ({"loader": [1]}, "loader: expected a readers.Loader, found list"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(raw_path, arguments, message):
+    loader = Loader(open_dataset(raw_path), 5)
+    with pytest.raises(UsageError, match=message):
+        diagnose(**{"loader": loader, "step": lambda batch: None, **arguments})
+
+
+def test_an_epoch_no_longer_than_the_warm_up(raw_path):
+    found = diagnose(Loader(open_dataset(raw_path), 15, workers=2, prefetch=4), lambda batch: None)
+    assert found.loop_rate > 0
+    assert found.loader_rate > 0
+
+
+def test_an_epoch_without_batches_is_refused(raw_path):
+    with pytest.raises(UsageError, match="expected an epoch of one batch or more"):
+        diagnose(Loader(open_dataset(raw_path), 64, drop_last=True), lambda batch: None)
+
+
+def test_a_diagnosis_within_an_epoch_leaves_it_alone(raw_path):
+    loader, other = (Loader(open_dataset(raw_path), 6, seed=2) for _ in range(2))
+    expected = [[batch["label"].tolist() for batch in other] for _ in range(2)]
+    found = []
+    for number, batch in enumerate(loader):
+        if number == 3:
+            diagnose(loader, lambda batch: None, batches=4)
+        found.append(batch["label"].tolist())
+    assert loader.state_dict() == {**other.state_dict(), "epoch": 0}
+    assert [found, [batch["label"].tolist() for batch in loader]] == expected
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_loaders_place_is_kept(raw_path, steps):
+    loader = Loader(open_dataset(raw_path), 5, seed=1)
+    loader.set_epoch(4)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = loader.state_dict()
+    diagnose(loader, lambda batch: None, batches=4)
+    assert loader.state_dict() == state
+    rest = torch.cat([batch["label"] for batch in iterator])
+    assert len(rest) == 60 - 5 * steps
+    assert loader.state_dict() == {**state, "consumed": 60}
