@@ -21,7 +21,7 @@ from benchmarks.residency import resident_share, resident_shares
 from benchmarks.tables import reading_table
 from readers.order.stores import usable_memory
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 SMALL = ["--rows", "96", "--photos", "64", "--batch", "16", "--rounds", "2"]
 

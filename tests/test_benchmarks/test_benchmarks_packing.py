@@ -12,7 +12,7 @@ from support.ranks import run_script
 
 from shardspec.formats import FORMATS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FRAMES = 6
 
 

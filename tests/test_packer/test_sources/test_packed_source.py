@@ -220,7 +220,7 @@ def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: 
         "--workers",
         "2",
     )
-    env = environment(python_path=Path(__file__).parent)
+    env = environment(python_path=Path(__file__).parents[2])
     done = run_packer("build", tmp_path / "in", tmp_path / "out", *options, env=env)
     assert "80 samples in 1 lmdb shard (" in done.stdout
     inline = build(

@@ -45,7 +45,7 @@ Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(seen))
 def test_two_ranks_take_the_order_of_rank_0(raw_path, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    run_script(script, raw_path, tmp_path, Path(__file__).parents[1])
+    run_script(script, raw_path, tmp_path, Path(__file__).parents[2])
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     expected = expected_keys(raw_path, 0, "blocks")
     for kind in ("threads", "processes"):

@@ -32,7 +32,7 @@ from shardspec.schema import Schema
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 
-SCRIPT = Path(__file__).with_name("lightning_ddp.py")
+SCRIPT = Path(__file__).parents[2] / "support" / "lightning_ddp.py"
 BATCHES = -(-SAMPLES // BATCH_SIZE)
 
 
