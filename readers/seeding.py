@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self, TypeGuard, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from readers.arguments import as_integer
+from readers.arguments import as_count, as_integer
 from shardspec.errors import UsageError
 
 ROW_BITS = 40
@@ -125,17 +125,25 @@ class SampledIndex(int):
     Attributes
     ----------
     seed, epoch : int
+    occurrence : int
+        How often the row came before in the epoch; copies of a row are augmented apart.
     """
 
     seed: int
     epoch: int
+    occurrence: int
 
-    def __new__(cls, index: int, seed: int, epoch: int) -> Self:
-        """An index with its seed and epoch."""
+    def __new__(cls, index: int, seed: int, epoch: int, occurrence: int = 0) -> Self:
+        """An index with its seed, epoch and occurrence."""
         self = super().__new__(cls, index)
         self.seed = seed
         self.epoch = epoch
+        self.occurrence = occurrence
         return self
 
+    def again(self, occurrence: int) -> "SampledIndex":
+        """The same row as its copy number `occurrence`, 0 or more, for samplers that repeat rows."""
+        return SampledIndex(int(self), self.seed, self.epoch, as_count("occurrence", occurrence, 0))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (int(self), self.seed, self.epoch)
+        return type(self), (int(self), self.seed, self.epoch, self.occurrence)

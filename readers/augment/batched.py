@@ -10,6 +10,7 @@ process, which is not repeatable at another number of ranks.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, Literal
 
 import torch
@@ -42,22 +43,56 @@ class BatchModule(nn.Module):
 class BatchCompose(BatchModule):
     """Modules one after the other; those that are no `BatchModule` (Kornia's, say) get the image alone.
 
+    Kornia and torchvision take floating pictures to be from 0 to 1, and cut off what is above; the modules here keep 0 to 255 until
+    `BatchNormalize`. So floating pictures from 0 to 255 are refused in front of another library's module, and pictures from 0 to 1
+    in front of `BatchNormalize`. ``BatchNormalize((0, 0, 0), (1, 1, 1))`` makes the one of the other.
+
     Parameters
     ----------
     modules : sequence of nn.Module
+
+    Raises
+    ------
+    UsageError
+        When called: a module would take the pictures' values for others than they are.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
         self.chain = nn.ModuleList(modules)
+        self._scaled: dict[int, bool] = {}  # whether the module at this place makes 0 to 1 of uint8
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch after the last of them."""
         draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
-        for module in self.chain:
-            own = isinstance(module, BatchModule)
-            batch = module(batch, draws) if own else {**batch, "image": module(batch["image"])}
-        return batch
+        return self._run(batch, draws, _Values.BYTES if _is_uint8(batch) else _Values.ANY)[0]
+
+    def _run(self, batch: Batch, draws: RowDraws | None, values: "_Values") -> "tuple[Batch, _Values]":
+        """The batch after the last of them, and what its pictures' values are then."""
+        for place, module in enumerate(self.chain):
+            if isinstance(module, BatchCompose):
+                batch, values = module._run(batch, draws, values)
+            elif isinstance(module, BatchNormalize):
+                _check_normalizable(module, values)
+                batch, values = module(batch, draws), _Values.UNIT
+            elif isinstance(module, _KEEPING):
+                batch = module(batch, draws)
+            else:
+                before = batch
+                batch = module(batch, draws) if isinstance(module, BatchModule) else _call_other(module, batch, values)
+                if _is_uint8(batch):
+                    values = _Values.BYTES
+                elif _is_uint8(before):
+                    values = self._values_after(place, before["image"], batch.get("image"))
+        return batch, values
+
+    def _values_after(self, place: int, before: Tensor, after: Any) -> "_Values":
+        """What a module has made of uint8. That is looked at once: it means to wait for the device."""
+        if place not in self._scaled and isinstance(after, Tensor) and after.numel() and float(before.amax()) > 1:
+            self._scaled[place] = float(after.amax()) <= 1
+        if place not in self._scaled:  # of black pictures nothing can be seen
+            return _Values.ANY
+        return _Values.UNIT if self._scaled[place] else _Values.BYTES
 
 
 class BatchFlip(BatchModule):
@@ -221,6 +256,52 @@ class BatchNormalize(BatchModule):
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
         return {**batch, "image": (image * scale + shift).to(self.dtype)}
+
+
+_KEEPING = (BatchFlip, BatchCrop, BatchDropRegion)
+"""Modules that leave 0 to 255 as it is."""
+
+
+class _Values(Enum):
+    """What the values of pictures mean."""
+
+    BYTES = "from 0 to 255"
+    UNIT = "from 0 to 1, or normalised"
+    ANY = "unknown"
+
+
+def _is_uint8(batch: Batch) -> bool:
+    image = batch.get("image")
+    return isinstance(image, Tensor) and image.dtype == torch.uint8
+
+
+def _check_normalizable(module: nn.Module, values: _Values) -> None:
+    if values is _Values.UNIT:
+        raise UsageError(
+            f"{type(module).__name__}: expected pictures from 0 to 255, found them {values.value} by a module before it: "
+            "take torchvision.transforms.v2.Normalize(mean, std) in its place"
+        )
+
+
+def _call_other(module: nn.Module, batch: Batch, values: _Values) -> Batch:
+    """Hand the image to a module of another library."""
+    name, image = type(module).__name__, batch["image"]
+    remedy = (
+        "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes them 0 to 1, and behind it, to normalise, "
+        "torchvision.transforms.v2.Normalize(mean, std)"
+    )
+    if values is _Values.BYTES and isinstance(image, Tensor) and image.is_floating_point():
+        raise UsageError(
+            f"{name}: expected floating pictures from 0 to 1, as modules of other libraries take them, found {values.value}: {remedy}"
+        )
+    try:
+        return {**batch, "image": module(image)}
+    except TypeError as error:
+        if not _is_uint8(batch):
+            raise
+        raise UsageError(
+            f"{name}: expected a module that takes pictures of uint8, found {str(error)[:200]!r}: {remedy}"
+        ) from error
 
 
 def _image(batch: Batch, user: str) -> Tensor:

@@ -1,20 +1,23 @@
 """The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
 
-from collections.abc import Callable, Iterable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from itertools import zip_longest
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset
 
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
 from readers.decode.values import BatchLayout, allocate_values
 from readers.order.auto import AnyShuffle, Choice, choose_apart, choose_shuffle, ranks_together
 from readers.order.blocks import Blocks
-from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle
+from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
+from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler
 from readers.order.stores import Store
 from readers.seeding import AnyTransform, SampledIndex
@@ -79,6 +82,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
         raise NotImplementedError
 
     @property
+    def nesting(self) -> int:
+        """How many datasets that repeat rows lie one in another here."""
+        return 0
+
+    @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes of ``label``, None if there is no such field or it has no names."""
         return None
@@ -132,6 +140,12 @@ class SampleDataset(Dataset[dict[str, Any]]):
         if not self.has_transform:
             return samples
         return self._transform(samples, picks)
+
+    def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
+        """Torch's way to put datasets one behind the other; `readers.MixedDataset` takes them in given shares."""
+        if isinstance(other, SampleDataset) and "label" in self.raw_layout and "label" in other.raw_layout:
+            check_classes("datasets", {"the first": self, "the second": other})
+        return super().__add__(other)
 
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
         """The samples at some indices as columns: a stacked array per field, a list where shapes vary."""
@@ -223,7 +237,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Rows, with the seeds and the epoch that their indices carry.
 
         Indices that carry none (torch's own samplers) draw a seed from torch's generator, so that transforms differ from epoch
-        to epoch and follow ``torch.manual_seed``.
+        to epoch and follow ``torch.manual_seed``. An index that comes again in the batch counts as another occurrence of its row.
         """
         length = len(self)
         given = np.asarray(indices)
@@ -236,8 +250,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         rows = np.where(rows < 0, rows + length, rows)
         first = indices[0] if len(rows) else None
         if isinstance(first, SampledIndex) and all(getattr(i, "epoch", None) == first.epoch for i in indices):
-            seeds = np.array([i.seed for i in indices], np.uint64)  # type: ignore[union-attr] # checked above
-            return Picks(rows, seeds, first.epoch)
+            return _sampled_picks(rows, indices, first.epoch)  # type: ignore[arg-type] # checked above
         drawn = torch.randint(1 << 62, (len(rows),)).numpy() if self.draws_at_random else np.zeros(len(rows))
         return Picks(rows, drawn.astype(np.uint64), 0)
 
@@ -270,3 +283,39 @@ class SampleDataset(Dataset[dict[str, Any]]):
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
         return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))
+
+
+def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
+    """See that a label is the number of the same class in all of some datasets, called by their names.
+
+    Raises
+    ------
+    UsageError
+        The lists of classes differ; the message shows the first label that does.
+    """
+    (name, first), *others = datasets.items()
+    for other_name, other in others:
+        if other.classes == first.classes:
+            continue
+        ours, theirs = first.classes or (), other.classes or ()
+        label = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
+        raise UsageError(
+            f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as {_class_at(ours, label)} in {name} "
+            f"(of {len(ours)}), and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): "
+            "join them with 'packer merge', which numbers all classes anew, or leave out 'label' with fields="
+        )
+
+
+def _class_at(classes: Sequence[str], label: int) -> str:
+    return reprlib.repr(classes[label]) if label < len(classes) else "no class"
+
+
+def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> Picks:
+    """The picks of sampled indices; copies of a row are drawn apart, also where a sampler gives one index several times."""
+    picks = Picks(rows, np.array([i.seed for i in indices], np.uint64), epoch)
+    occurrences = np.array([i.occurrence for i in indices], np.int64)
+    if occurrences.any():
+        picks = picks.again(occurrences, level=0)
+    if len(np.unique(rows)) == len(rows):
+        return picks
+    return picks.again(count_occurrences(mix_array(rows, 0) ^ picks.seeds), level=0)

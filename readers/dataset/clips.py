@@ -1,5 +1,6 @@
 """Clips: samples that follow one another in one video, or in one track of a face, as one sample."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +21,8 @@ from shardspec.errors import UsageError
 
 ONCE = ("key", "label", "source", "track")
 """Fields that are one for a clip: the first sample's."""
+
+_log = logging.getLogger("readers")
 
 _GAP = 1.5  # times the median distance between neighbours
 
@@ -46,6 +49,13 @@ class ClipDataset(SampleDataset):
         Frames between neighbours; more is a gap. By default 1.5 times the median distance in the track.
     transform : callable, optional
         See `readers.seeding`. ``image`` is (T, H, W, 3) there.
+
+    Attributes
+    ----------
+    videos : int
+        Items of which `base` has samples.
+    videos_without : int
+        Those that gave no clip: they are too short, have gaps, or no track. The log of ``readers`` and the ``repr`` say so.
     """
 
     def __init__(
@@ -66,16 +76,27 @@ class ClipDataset(SampleDataset):
             max_step = as_count("max_step", max_step, unit="frame")
         self._once = frozenset(once)
         frames = np.asarray(base.column("frame"), np.int64)
-        groups = _groups(base, by, "label" in self._once and "label" in base.raw_layout)
+        items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))
+        groups = _groups(base, items, by, "label" in self._once and "label" in base.raw_layout)
         self._sequence, runs = _runs(groups, frames, max_step)
         firsts = [np.arange(a, b - length + 1, stride) for a, b in pairwise(runs.tolist()) if b - a >= length]
         self._firsts: IntArray = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
+        self.videos = len(np.unique(items))
+        self.videos_without = self.videos - len(np.unique(items[self._sequence[self._firsts]]))
+        if self.videos_without:
+            _log.warning(
+                "%d of %d videos gave no clip of %d samples: take a smaller length, a larger max_step or another by=, or pack more frames",
+                self.videos_without,
+                self.videos,
+                self.length,
+            )
 
     def __len__(self) -> int:
         return len(self._firsts)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}: {len(self)} clips of {self.length} samples each, from {self.base!r}"
+        without = f", none from {self.videos_without} of {self.videos} videos" if self.videos_without else ""
+        return f"{type(self).__name__}: {len(self)} clips of {self.length} samples each{without}, from {self.base!r}"
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -107,8 +128,9 @@ class ClipDataset(SampleDataset):
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read clips, row i into place ``at[i]``; pictures straight into the batch."""
         rows = self._rows_of(picks.rows)
-        keys = np.repeat(self.origins(picks).rows, self.length)
-        flat = Picks(rows.reshape(-1), np.repeat(picks.seeds, self.length), picks.epoch, keys)
+        origins = self.origins(picks)
+        keys, seeds = np.repeat(origins.rows, self.length), np.repeat(origins.seeds, self.length)
+        flat = Picks(rows.reshape(-1), seeds, picks.epoch, keys)
         layout = self.base.raw_layout
         apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
         columns: Columns = {}
@@ -157,6 +179,11 @@ class ClipDataset(SampleDataset):
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or self.base.draws_at_random
 
+    @property
+    def nesting(self) -> int:
+        """As in the base dataset."""
+        return self.base.nesting
+
     def describe(self, row: int) -> str:
         """Where a clip begins, for messages."""
         first = int(self._sequence[self._firsts[row]])
@@ -173,9 +200,8 @@ class ClipDataset(SampleDataset):
         return rows
 
 
-def _groups(base: SampleDataset, by: str | None, with_label: bool) -> IntArray:
+def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bool) -> IntArray:
     """A number for each sample that is one for what may be a clip together, −1 where it may not: int64, (N,)."""
-    items = np.fromiter((item_of(key) for key in base.column("key")), np.int64, len(base))
     parts = [items]
     if by is not None:
         parts.append(_numbers(by, base.column(by)))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count, as_number
-from readers.dataset.base import SampleDataset
+from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.values import BatchLayout
 from readers.order.order import Picks
 from readers.order.permutation import Permutation, mix_array, mix_words
@@ -18,6 +18,8 @@ from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 
 _MIX_TAG = 0x6D6978
+_LISTED = 4
+"""Fields that a message names."""
 
 
 class MixedDataset(SampleDataset):
@@ -74,12 +76,9 @@ class MixedDataset(SampleDataset):
                     f"datasets: expected the same fields in all, found {_difference(first, dataset.layout, number)}: "
                     "choose fields=, decode= or transform= so that they are alike"
                 )
-            if "label" in first and dataset.classes != self.classes:
-                raise UsageError(
-                    f"datasets: expected the same classes in all, since labels are their numbers, found {self.classes} in the first and "
-                    f"{dataset.classes} in number {number}: join them with 'packer merge', which numbers all classes anew, or leave out "
-                    "'label' with fields="
-                )
+        if "label" in first:
+            names = ["the first", *(f"number {number}" for number in range(1, len(self.datasets)))]
+            check_classes("datasets", dict(zip(names, self.datasets, strict=True)))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -132,6 +131,11 @@ class MixedDataset(SampleDataset):
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or any(dataset.draws_at_random for dataset in self.datasets)
 
+    @property
+    def nesting(self) -> int:
+        """The most of any of the datasets."""
+        return max(dataset.nesting for dataset in self.datasets)
+
     def describe(self, row: int) -> str:
         """Which dataset a row comes from, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
@@ -168,7 +172,8 @@ class MixedDataset(SampleDataset):
 def _difference(first: BatchLayout, other: BatchLayout, number: int) -> str:
     """The fields in which the layouts of two datasets differ, and how."""
     names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
-    return "; ".join(
+    texts = [
         f"{name!r} {first.get(name, 'missing')} in the first, {other.get(name, 'missing')} in number {number}"
-        for name in names
-    )
+        for name in names[:_LISTED]
+    ]
+    return "; ".join(texts) + (f"; and {len(names) - _LISTED} more" if len(names) > _LISTED else "")

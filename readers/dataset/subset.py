@@ -13,7 +13,7 @@ from readers.dataset.base import SampleDataset
 from readers.dataset.clips import ONCE, ClipDataset
 from readers.decode.values import BatchLayout
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
-from readers.order.order import Picks
+from readers.order.order import Picks, count_occurrences
 from readers.order.permutation import Permutation
 from readers.order.stores import Store
 from readers.seeding import AnyTransform
@@ -54,6 +54,8 @@ class DivisibleDataset(SampleDataset):
 class Subset(DivisibleDataset):
     """Some rows of a dataset, in a given order. Takes 8 bytes a row; samples keep the base dataset's transform and randomness.
 
+    A row may come several times, which takes another 8 bytes a row: its copies are augmented apart, the first as in the base dataset.
+
     Parameters
     ----------
     base : SampleDataset
@@ -76,6 +78,7 @@ class Subset(DivisibleDataset):
             found = f"{self.rows.min()} to {self.rows.max()}"
             raise UsageError(f"rows: expected 0 to {len(base) - 1}, found {found}")
         self._blocks = _blocks_of(base.blocks, self.rows)
+        self._occurrences = count_occurrences(self.rows) if _repeats(self.rows, len(base)) else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {len(self)} samples of {self.base!r}"
@@ -126,6 +129,11 @@ class Subset(DivisibleDataset):
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or self.base.draws_at_random
 
+    @property
+    def nesting(self) -> int:
+        """One more than in the base dataset."""
+        return 1 + self.base.nesting
+
     def describe(self, row: int) -> str:
         """Key and place of a row, for messages."""
         return self.base.describe(int(self.rows[row]))
@@ -136,7 +144,20 @@ class Subset(DivisibleDataset):
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
     def _in_base(self, picks: Picks) -> Picks:
-        return Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
+        inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
+        # Picks with keys have the seeds of their clips, which `origins` took through here before.
+        if self._occurrences is None or picks.keys is not None:
+            return inside
+        return inside.again(self._occurrences[picks.rows], self.nesting)
+
+
+def _repeats(rows: IntArray, length: int) -> bool:
+    """Whether one of the rows, each below `length`, comes twice."""
+    if len(rows) < 2 or bool((rows[1:] > rows[:-1]).all()):
+        return False
+    met = np.zeros(length, np.bool_)
+    met[rows] = True
+    return int(np.count_nonzero(met)) < len(rows)
 
 
 def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
@@ -165,16 +186,27 @@ def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], field
     Parameters
     ----------
     predicate : callable
-        Called once with the whole column of each field, in order; returns booleans, (N,).
+        Called once with the whole column of each field, in order; returns booleans, (N,). Texts are an array too, of numpy's
+        ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on all of them; other fields of varying shape are lists.
     fields : sequence of str
         Scalar fields come from the dataset's index; others are read through.
     """
-    chosen = np.asarray(predicate(*(dataset.column(name) for name in fields)))
+    chosen = np.asarray(predicate(*(_comparable(dataset.column(name)) for name in fields)))
     if chosen.shape != (len(dataset),) or chosen.dtype != bool:
         raise UsageError(
             f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
         )
     return Subset(dataset, np.flatnonzero(chosen))
+
+
+def _comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
+    """A column whose comparisons are made value by value, where its values are numbers or texts."""
+    if isinstance(column, np.ndarray) or not all(isinstance(value, str) for value in column):
+        return column
+    try:
+        return np.array(column, np.dtypes.StringDType())
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        return np.array([*column, None], object)[:-1]
 
 
 def split(

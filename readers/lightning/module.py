@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from readers.arguments import as_count
-from readers.dataset.base import SampleDataset
+from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.plans import DecodePlan
 from readers.formats.pool import Verify
 from readers.lightning.batches import Batches, EvalBatches, TrainBatches
@@ -78,7 +78,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     Raises
     ------
     UsageError
-        Options exclude each other, or cannot be meant.
+        Options exclude each other or are invalid, or the datasets have labels of different classes.
     """
 
     def __init__(
@@ -124,6 +124,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self.val, self.test, self.predict = (
             None if source is None else how.open(source, eval_transform, eval_decode) for source in (val, test, predict)
         )
+        named = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
+        labelled = {name: found for name, found in named.items() if found is not None and "label" in found.raw_layout}
+        if labelled:
+            check_classes("train, val, test, predict", labelled)
         self.batch_size = as_count("batch_size", batch_size)
         self.eval_batch_size = (
             self.batch_size if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)

@@ -10,6 +10,7 @@ from typing import Any, Never
 
 import numpy.typing as npt
 import torch
+from torch.utils.data import get_worker_info
 
 from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset
@@ -150,6 +151,7 @@ class Loader(Resumable):
         )
 
     def __iter__(self) -> "LoaderIterator":
+        _refuse_worker()
         self._progress.cut = self._cut()
         if self._progress.undecided:
             self.decide_order(self._choose())
@@ -262,6 +264,17 @@ def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
     stage.stop()
     if ahead is not None:
         ahead.stop()
+
+
+def _refuse_worker() -> None:
+    """See that this is no worker process of a DataLoader: its copy of the Loader knows nothing of the other workers."""
+    worker = get_worker_info()
+    if worker is not None:
+        raise UsageError(
+            f"Loader: expected the training process, found worker {worker.id} of {worker.num_workers} of torch's DataLoader, each of which "
+            "would give the whole epoch: iterate over the Loader itself, which has threads, or make the DataLoader over the dataset, with "
+            "sampler=dataset.sampler() and collate_fn=dataset.collate"
+        )
 
 
 def available_processors() -> int:

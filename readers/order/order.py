@@ -5,7 +5,7 @@ that nobody has consumed. So c, one integer, is all that a resume needs, at any 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ WINDOW_BLOCKS = 16
 
 _SIZING_CHUNK = 1 << 14
 _DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG = range(4)
+_REPEAT_TAG = 0x726570656174
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,12 @@ class Picks:
     ----------
     rows : int64 array, (n,)
     seeds : uint64 array, (n,)
-        The order's seed; for draws with replacement a seed of each draw's own, so that copies of a row are augmented apart.
+        The order's seed; for draws with replacement a seed of each draw's own, and for the second and later occurrences of a row
+        one of each occurrence's own, so that copies of a row are augmented apart.
     epoch : int
     keys : int64 array, (n,), or None
-        The rows under which randomness is drawn; those in the base dataset where None. Frames of a clip share one.
+        The rows in the base dataset under which randomness is drawn, with `seeds` as they are; None where `rows` and the datasets
+        between say both. Frames of a clip share one.
     """
 
     rows: IntArray
@@ -53,6 +56,29 @@ class Picks:
         """The picks start … stop-1."""
         keys = None if self.keys is None else self.keys[start:stop]
         return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
+
+    def again(self, occurrences: IntArray, level: int) -> "Picks":
+        """The same rows, drawn apart: occurrence 0 of a row as it is, any other under a seed of its own.
+
+        Parameters
+        ----------
+        occurrences : int64 array, (n,)
+        level : int
+            Of what repeats the rows: 0 for a sampler, from 1 for parts, and parts of parts. The copies of each level differ.
+        """
+        apart = mix_array(self.seeds ^ mix_array(occurrences, mix_words(_REPEAT_TAG, level)), 0)
+        return replace(self, seeds=np.where(occurrences == 0, self.seeds, apart))
+
+
+def count_occurrences(values: npt.NDArray[Any]) -> IntArray:
+    """How often each value came before in the array, (n,): int64, (n,)."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(values) else order
+    sizes = np.diff(starts, append=len(values))
+    out = np.empty(len(values), np.int64)
+    out[order] = np.arange(len(values)) - np.repeat(starts, sizes)
+    return out
 
 
 @dataclass(frozen=True, eq=False)

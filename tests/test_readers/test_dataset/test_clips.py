@@ -166,3 +166,16 @@ def test_clips_of_a_part_are_of_its_samples(video_path):
         (batch,) = Loader(clips, 7, shuffle=False)
         assert batch["image"].shape == (7, 4, 3, 16, 16)
         assert torch.equal(batch["frame"][0], torch.tensor([0, 2, 4, 6]))
+
+
+def test_videos_that_give_no_clip_are_counted(video_path, caplog):
+    dataset = open_dataset(video_path)
+    assert "videos" not in repr(dataset.clips(4))
+    assert not caplog.records
+    clips = dataset.clips(11)
+    assert (clips.videos, clips.videos_without, len(clips)) == (2, 1, 2)
+    assert repr(clips).startswith("ClipDataset: 2 clips of 11 samples each, none from 1 of 2 videos, from LMDBDataset(")
+    assert "none from 1 of 2 videos" in repr(Loader(clips, 2))
+    assert [record.getMessage()[:45] for record in caplog.records] == ["1 of 2 videos gave no clip of 11 samples: tak"]
+    part = dataset.where(lambda label: label == 1, ["label"]).clips(11)
+    assert (part.videos, part.videos_without) == (1, 1)

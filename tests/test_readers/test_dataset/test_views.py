@@ -70,6 +70,26 @@ def test_predicates_touch_no_pictures(raw_path, monkeypatch):
         dataset.where(lambda label: label, ["label"])
 
 
+@pytest.mark.parametrize("odd", ["", "train\0", "not utf-8 \udcff"])
+def test_texts_compare_as_numbers_do(tmp_path, odd):
+    schema = Schema((text("key"), text("split"), text("note", "json"), fixed("label", "<i8")))
+    splits = ["train", "val", "train", "test", odd]
+    columns = {"key": keys(5), "split": splits, "note": [{"n": n} for n in range(5)], "label": np.arange(5)}
+    write_dataset(tmp_path / "d", "npy", schema, columns)
+    dataset = open_dataset(tmp_path / "d", fields=["key"])
+    for part in (dataset, dataset.subset(range(5))):
+
+        def rows(predicate, *fields, part=part):
+            return part.where(predicate, fields).rows.tolist()
+
+        assert rows(lambda split: split == "train", "split") == [0, 2]
+        assert rows(lambda split, label: (split != "test") & (label > 0), "split", "label") == [1, 2, 4]
+        assert rows(lambda split: np.isin(split, ["val", "test"]), "split") == [1, 3]
+        assert rows(lambda split: [value in ("val", odd) for value in split], "split") == [1, 4]
+        assert rows(lambda note: [value["n"] == 3 for value in note], "note") == [3]
+    assert len(dataset.subset([]).where(lambda split: split == "train", ["split"])) == 0
+
+
 def test_splits_are_disjoint_and_keep_groups_together(tmp_path):
     schema = Schema((text("key"), text("source"), fixed("label", "<i8")))
     sources = [f"video-{i // 7}.mp4" for i in range(140)]
@@ -221,10 +241,36 @@ def test_a_mixture_of_other_classes_is_refused(tmp_path):
         values = values_for(schema, 3) | {"key": keys(3)}
         write_dataset(tmp_path / name, "npy", schema, values)
     one, other = open_dataset(tmp_path / "real"), open_dataset(tmp_path / "fake")
-    with pytest.raises(UsageError, match=r"same classes in all.*\('real',\).*\('fake',\) in number 1.*packer merge"):
+    message = r"same classes in all.* label 0 as 'real' in the first .*, and as 'fake' in number 1.*packer merge"
+    with pytest.raises(UsageError, match=message):
         MixedDataset([one, other])
     assert MixedDataset([one, one]).classes == ("real",)
     with pytest.raises(UsageError, match="same classes in all"):
         MixedDataset([dataset.clips(1, by=None, once=("label",)) for dataset in (one, other)])
     without = [open_dataset(tmp_path / name, fields=["score"]) for name in ("real", "fake")]
     assert len(MixedDataset(without)) == 6
+
+
+def test_many_classes_make_a_short_message(tmp_path):
+    names = tuple(f"class {i:04d} {'with a long name ' * 8}" for i in range(500))
+    for name, classes in (("all", names), ("few", names[:-1])):
+        schema = Schema((text("key"), fixed("label", "<i8", classes=classes)))
+        write_dataset(tmp_path / name, "npy", schema, {"key": keys(3), "label": np.arange(3)})
+    everything, few = open_dataset(tmp_path / "all"), open_dataset(tmp_path / "few")
+    for call in (lambda: MixedDataset([everything, few]), lambda: everything + few.subset([0])):
+        with pytest.raises(
+            UsageError, match=r"label 499 as '.*' in the first \(of 500\).*as no class in .* \(of 499\)"
+        ) as raised:
+            call()
+        assert len(str(raised.value)) < 400
+    assert len(everything + everything.subset([0])) == 4
+
+
+def test_many_fields_make_a_short_message(tmp_path):
+    for name, dtype in (("one", "<f4"), ("other", "<i8")):
+        schema = Schema((text("key"), *(fixed(f"number_{i}", dtype) for i in range(200))))
+        columns = {"key": keys(2)} | {f"number_{i}": np.zeros(2, dtype) for i in range(200)}
+        write_dataset(tmp_path / name, "npy", schema, columns)
+    with pytest.raises(UsageError, match=r"'number_0' float32 \(\) in the first.*; and 196 more: choose") as raised:
+        MixedDataset([open_dataset(tmp_path / "one"), open_dataset(tmp_path / "other")])
+    assert len(str(raised.value)) < 600

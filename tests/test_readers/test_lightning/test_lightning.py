@@ -5,10 +5,13 @@ import json
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
 from support.batches import woven
+from support.crops import keys
+from support.datasets import fixed, text, write_dataset
 from support.ranks import run_script
 from test_readers.lightning_ddp import (
     BATCH_SIZE,
@@ -25,6 +28,7 @@ from test_readers.lightning_ddp import (
 from readers import open_dataset
 from readers.lightning import PackedDataModule
 from shardspec.errors import UsageError
+from shardspec.schema import Schema
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 
@@ -202,3 +206,18 @@ def test_options_that_exclude_each_other_are_refused(jpeg_path):
         PackedDataModule(jpeg_path, batch_size=8, loader="processes", batch_transform=dict)
     with pytest.raises(UsageError, match="fields, decode: expected none with a dataset that is open already"):
         PackedDataModule(open_dataset(jpeg_path), batch_size=8, fields=["key"])
+
+
+@pytest.mark.parametrize("role", ["val", "test", "predict"])
+def test_labels_of_other_classes_are_refused(tmp_path, role):
+    """Packed apart, `cats, dogs` and `dogs, wolves` give label 0 two meanings."""
+    for name, classes in (("one", ("cats", "dogs")), ("other", ("dogs", "wolves"))):
+        schema = Schema((text("key"), fixed("label", "<i8", classes=classes)))
+        write_dataset(tmp_path / name, "npy", schema, {"key": keys(2), "label": np.arange(2)})
+    message = (
+        r"found label 0 as 'cats' in train \(of 2\), and as 'dogs' in " + role + ".*: join them with 'packer merge'"
+    )
+    with pytest.raises(UsageError, match=message):
+        PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"})
+    PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "one"})
+    PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"}, fields=["key"])

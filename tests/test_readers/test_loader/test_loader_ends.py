@@ -14,7 +14,7 @@ import pytest
 from support.batches import keys_of
 from support.crops import astronaut_crops, keys
 from support.datasets import picture, text, write_dataset
-from torch.utils.data import random_split
+from torch.utils.data import DataLoader, IterableDataset, random_split
 
 from readers import Loader, open_dataset
 from readers.loader.loader import threads as stages
@@ -227,3 +227,21 @@ def test_a_forks_child_can_let_go_of_an_iterator(raw_path):
     go.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Wrapped(IterableDataset):
+    """A Loader within what torch's DataLoader takes."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_a_loader_in_workers_of_a_dataloader_is_refused(raw_path):
+    """Each would give the whole epoch."""
+    wrapped = Wrapped(Loader(open_dataset(raw_path, fields=["key"]), 20, workers=1))
+    with pytest.raises(UsageError, match=r"worker 0 of 2 of torch's DataLoader, each of which would give the whole"):
+        list(DataLoader(wrapped, batch_size=None, num_workers=2))
+    assert len(keys_of(DataLoader(wrapped, batch_size=None))) == 60
