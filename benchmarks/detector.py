@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from facenet_pytorch import MTCNN
 
+from benchmarks.agreement import compare
 from benchmarks.tables import faces_table
 from benchmarks.targets import detector_table
 from packer.vision.detect import Detections, Detector
-from packer.vision.detect.agreement import compare
 
 Frames = list[np.ndarray]
 MIN_SIDE, MIN_SCORE = 40, 0.95  # the faces that dataset mode must keep

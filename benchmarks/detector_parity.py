@@ -19,8 +19,8 @@ import torch
 from facenet_pytorch import MTCNN
 from PIL import Image
 
+from benchmarks.agreement import compare
 from packer.vision.detect import Detections, Detector
-from packer.vision.detect.agreement import compare
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 VIDEOS = {".mp4", ".avi", ".mov", ".mkv", ".webm"}

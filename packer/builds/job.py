@@ -15,14 +15,14 @@ from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler
 from packer.builds.plan import Plan, describe_made, describe_mismatch, is_storable, make_plan
 from packer.builds.provenance import describe_runtime
-from packer.builds.reports import ReportWriter
+from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import Work
 from packer.jobs.engines.base import Event
 from packer.jobs.item_tally import ItemTally
 from packer.jobs.job import JobResult, JobSession
 from packer.jobs.progress import Progress
 from packer.jobs.units import Unit
-from packer.recipe import Recipe
+from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing, Source
@@ -53,13 +53,17 @@ class BuildResult(JobResult):
     ----------
     marked : int or None
         Samples whose picture has restart markers; None where the recipe asks for none, or all was finished already.
+    broken_tracks : BrokenTracks or None
+        Videos that lost frames since their tracks broke; None where no track is chosen, or all was finished already.
     """
 
     marked: int | None = None
+    broken_tracks: BrokenTracks | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; and what progressive JPEGs, and JPEGs without the restart markers that were asked for, mean for reading."""
-        return f"{super().describe()}{self._describe_progressive()}{self._describe_marked()}"
+        """See `JobResult`; and what broken tracks, progressive JPEGs, and JPEGs without the restart markers that were asked for mean."""
+        more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
+        return f"{super().describe()}{more}"
 
     def _contents(self) -> str:
         """With what became of the items."""
@@ -70,6 +74,17 @@ class BuildResult(JobResult):
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
+
+    def _describe_broken_tracks(self) -> str:
+        recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
+        if found is None or not found.videos:
+            return ""
+        closer = _describe_closer(recipe)
+        return (
+            f"\nin {found.videos} of {counted(found.of, 'video')} faces could not be followed from one sampled frame to the next, so "
+            f"--choose {recipe['choose']} kept {counted(found.samples, 'sample')} of {counted(found.frames, 'frame')} with faces: "
+            f"{f'sample frames closer together ({closer}), or ' if closer else ''}choose without tracks (--choose largest)"
+        )
 
     def _describe_progressive(self) -> str:
         count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
@@ -95,6 +110,15 @@ class BuildResult(JobResult):
     def counts(self) -> Counts:
         """What became of the items."""
         return self.manifest.generations[-1].counts
+
+
+def _describe_closer(recipe: Mapping[str, Any]) -> str:
+    """What of a recipe's sampling brings the frames closer together, in words; empty where it takes every frame."""
+    for name, change in (("frames", "a larger --frames"), ("fps", "a higher --fps"), ("every", "a smaller --every")):
+        value = recipe.get(name)
+        if value is not None and (name, value) != ("every", 1):
+            return f"{change} than {value}"
+    return "--every 10 in place of --keyframes" if recipe.get("keyframes") else ""
 
 
 class Job:
@@ -249,7 +273,11 @@ class Job:
                 settler.add(part, f"task {number} (items {task.start} to {task.stop - 1})")
                 rows.append(len(part))
             counts = reports.counts(plan.ignored)
-        counted_up = {"counts": counts.to_json(), "marked": reports.marked if self._recipe.restart_markers else None}
+        counted_up = {
+            "counts": counts.to_json(),
+            "marked": reports.marked if self._recipe.restart_markers else None,
+            "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
+        }
         write_durably(space.root / _COUNTS_NAME, json.dumps(counted_up).encode())
         if not counts.samples:
             reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
@@ -272,7 +300,14 @@ class Job:
             "build", plan.fingerprint, plan.told_recipe, plan.runtime, Counts(**found["counts"]), shards
         )
         manifest = self._session.commit([generation], {"tasks_run": self._session.done("task", "join")})
-        return BuildResult(self._session.layout.root, manifest, self._session.resumed, marked=found["marked"])
+        tracks = found.get("broken_tracks")  # absent in a build that an older version began
+        return BuildResult(
+            self._session.layout.root,
+            manifest,
+            self._session.resumed,
+            marked=found["marked"],
+            broken_tracks=None if tracks is None else BrokenTracks(**tracks),
+        )
 
     def _check_rejects(self, result: BuildResult) -> None:
         counts = result.counts

@@ -9,7 +9,7 @@ from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.gpu_name import gpu_name
 from packer.vision.detect.runtime import resolve_runtime
-from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.errors import UsageError
 from shardspec.registry import import_target
 
 _CORE = ("numpy", "pillow", "simplejpeg")
@@ -93,8 +93,6 @@ def _detector(recipe: Recipe) -> str:
                 recipe.device
             )
         return name
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(f'{error}, or pip install "facepack[faces]"') from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 

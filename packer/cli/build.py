@@ -52,7 +52,11 @@ def run(options: argparse.Namespace) -> int:
             raise
         result, too_many = error.result, error
     print_result(
-        options, replace(result, path=Path(options.out)), **result.counts.to_json(), restart_marked=result.marked
+        options,
+        replace(result, path=Path(options.out)),
+        **result.counts.to_json(),
+        restart_marked=result.marked,
+        broken_tracks=None if result.broken_tracks is None else result.broken_tracks.videos,
     )
     if too_many is not None:
         raise too_many

@@ -23,6 +23,8 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 DEFAULT_FACE_SIZE = 224
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
+TRACK_RULES = ("track", "main")
+"""Values of ``choose`` that keep one track of a video."""
 MAX_SIZE = 8192
 """Largest side that pictures are resized to, in pixels: 200 MB each."""
 
@@ -122,7 +124,7 @@ class Recipe:
         "all",
         "faces: which of a frame to keep: all, or the largest, the surest, the nearest to its middle, the one under the mask of --also; "
         "of a video, 'track' keeps the longest track, 'main' that with the largest area",
-        choices=("all", "largest", "best", "central", "masked", "track", "main"),
+        choices=("all", "largest", "best", "central", "masked", *TRACK_RULES),
     )
     min_face: int = _option(
         40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20

@@ -127,6 +127,12 @@ class ItemReport:
         Samples whose picture came as a progressive JPEG and was not decoded and encoded anew.
     marked : int
         Samples whose picture has restart markers, where the recipe asks for them.
+    face_frames : int
+        Frames of a video whose faces were joined into tracks by the step ``faces``.
+    followed : int
+        Faces in these frames, but for the first of them.
+    lost : int
+        Those of them that start a new track.
     damage : str or None
         What could not be read, or cut.
     step, reason : str or None
@@ -140,6 +146,9 @@ class ItemReport:
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
     marked: int = 0
+    face_frames: int = 0
+    followed: int = 0
+    lost: int = 0
     damage: str | None = None
     step: str | None = None
     reason: str | None = None

@@ -14,7 +14,7 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # 
 import openvino  # noqa: E402 -- only after the line above
 from openvino import opset13 as ops  # noqa: E402
 
-__all__ = ["core", "has_bfloat16", "openvino", "ops"]
+__all__ = ["core", "openvino", "ops"]
 
 
 @functools.cache
@@ -26,9 +26,3 @@ def core() -> Any:
     is gone, and the next signal that Python handles, such as Ctrl-C or the end of a child, ends it with a segmentation fault.
     """
     return openvino.Core()
-
-
-def has_bfloat16() -> bool:
-    """Whether OpenVINO calculates in bfloat16 on this processor."""
-    capabilities: list[str] = core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    return "BF16" in capabilities

@@ -60,7 +60,7 @@ class FaceFinder:
         report.faces = 0
         with self._search.of_item(item, sampled) as search, self._second(first) as second:
             known = sampled if takes_decoded(self._recipe) else None
-            tracker = _VideoTracks(known) if is_video(item.name) else None
+            tracker = _VideoTracks(known, report) if is_video(item.name) else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)
 
     def _crops(
@@ -173,10 +173,14 @@ class _VideoTracks:
     ----------
     sampled : tuple of int or None
         The indices of all sampled frames, rising; None where they are not known: then frames that do not come are not missed.
+    report : ItemReport
+        Counts the faces that were followed, and lost, from frame to frame.
     """
 
-    def __init__(self, sampled: tuple[int, ...] | None) -> None:
+    def __init__(self, sampled: tuple[int, ...] | None, report: ItemReport) -> None:
         self._tracker = Tracker()
+        self._report = report
+        self._known = 0
         self._places = None if sampled is None else {index: place for place, index in enumerate(sampled)}
         self._next = 0
 
@@ -186,7 +190,14 @@ class _VideoTracks:
             for _ in range(self._places[frame] - self._next):
                 self._tracker.update(np.empty((0, 4)))
             self._next = self._places[frame] + 1
-        return self._tracker.update(boxes)
+        tracks = self._tracker.update(boxes)
+        if len(tracks):
+            if self._report.face_frames:
+                self._report.followed += len(tracks)
+                self._report.lost += int((tracks >= self._known).sum())
+            self._report.face_frames += 1
+            self._known = max(self._known, int(tracks.max()) + 1)
+        return tracks
 
 
 class _Second:

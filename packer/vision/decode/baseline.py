@@ -3,8 +3,6 @@
 A progressive picture is coded in about ten passes over all its coefficients, and decoding them takes several times longer.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Opening a video file and finding its video stream."""
 
-from __future__ import annotations
-
 from os import PathLike, fsdecode
 
 import av

@@ -1,7 +1,5 @@
 """One decoded frame as RGB pixels, with the very values that OpenCV's ``VideoCapture`` gives."""
 
-from __future__ import annotations
-
 import struct
 from typing import cast
 

@@ -1,7 +1,5 @@
 """JPEGs through libjpeg-turbo: the fast path of their decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a JPEG's markers say about it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _SOI = b"\xff\xd8"

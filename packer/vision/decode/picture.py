@@ -4,8 +4,6 @@ What a file is, its first bytes say, not its suffix. Pixels become RGB by the ru
 turned upright as EXIF says. Of an animation or a multi-page file the first picture counts.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which frames of a video are taken."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

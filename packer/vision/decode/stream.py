@@ -1,7 +1,5 @@
 """The decoding of a video's sampled frames: what is decoded, what is skipped, what is left out for damage."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from typing import Literal
@@ -179,7 +177,7 @@ class Decoding:
             return "NONKEY"
         return "NONREF" if self._stream.codec.canonical_name in _TELLS_NON_REFERENCE else "DEFAULT"
 
-    def _packets(self) -> Iterator[Packet[VideoStream] | None]:
+    def _packets(self) -> "Iterator[Packet[VideoStream] | None]":
         """The stream's packets, then None, for which the decoder gives what it still holds."""
         try:
             for packet in self._container.demux(self._stream):

@@ -3,8 +3,6 @@
 With it a frame's true index follows from its timestamp, even if others were skipped or are damaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -153,7 +151,7 @@ def _by_stamp(row: _Row) -> int:
     return row[0]
 
 
-def _shown(stream: VideoStream, packet: Packet[VideoStream]) -> bool:
+def _shown(stream: VideoStream, packet: "Packet[VideoStream]") -> bool:
     return stream.codec.canonical_name != "vp8" or bool(bytes(packet)[0] & _VP8_SHOW_FRAME)
 
 

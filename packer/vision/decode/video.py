@@ -5,8 +5,6 @@ earliest timestamp of any of its streams is 0); a frame without a timestamp, or 
 follow the last frame's, is timed by the average rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -107,7 +105,7 @@ class VideoReader:
         """Indices of the frames that the sampling asks for; None where they are known only once they are decoded."""
         return self._decoding.sampled()
 
-    def __enter__(self) -> VideoReader:
+    def __enter__(self) -> "VideoReader":
         return self
 
     def __exit__(

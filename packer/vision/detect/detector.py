@@ -44,15 +44,12 @@ class Detector:
         Finest pyramid levels to leave out; the others stay as they are (see ``dataset``).
     precision : {"float32", "bfloat16"}
         bfloat16 only in OpenVINO: faster, but it finds slightly other boxes.
-    screen : bool
-        Let P-net and R-net look in bfloat16 first, and in float32 only where these come near to passing: the same faces, sooner. Only in
-        OpenVINO, on processors that have bfloat16; elsewhere it does nothing.
 
     Raises
     ------
     ValueError
         If an argument is out of its range.
-    ModuleNotFoundError
+    MissingDependencyError
         If the runtime's library or facenet-pytorch, whose weights are used, is not installed.
 
     Notes
@@ -72,7 +69,6 @@ class Detector:
         *,
         skip_levels: int = 0,
         precision: str = "float32",
-        screen: bool = True,
     ) -> None:
         _check_settings(min_face, thresholds, factor, threads, skip_levels)
         name = resolve_runtime(runtime, device)
@@ -83,7 +79,6 @@ class Detector:
             device=device,
             threads=threads,
             precision=precision,
-            screen=screen,
         )
         self._min_face = min_face
         self._thresholds = thresholds
@@ -213,7 +208,7 @@ class Detector:
         """Boxes that a net passes, with their scores and the net's outputs."""
         windows, valid = crop_windows(boxes, width, height)
         threshold = self._thresholds[1 if net == "rnet" else 2]
-        values = frame.refine(net, windows[valid], _logit(threshold))
+        values = frame.refine(net, windows[valid])
         scores = _sigmoid(values[:, -1])
         passed = scores > np.float32(threshold)
         return boxes[valid][passed], scores[passed], values[passed]

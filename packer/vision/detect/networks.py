@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CELLS", "CROP_SIZES", "OUTPUTS", "Dense", "Layer", "Pool", "build_networks"]
+__all__ = ["CROP_SIZES", "OUTPUTS", "Dense", "Layer", "Pool", "build_networks"]
 
 FloatArray = npt.NDArray[np.float32]
 
 CROP_SIZES = {"rnet": 24, "onet": 48}  # side of the square crop that the net takes, pixels; P-net takes any size >= 12
-CELLS = 128  # single cells of P-net's map, (3, 12, 12) pixels each, that are looked at in one call
 OUTPUTS = {
     "pnet": 5,
     "rnet": 5,

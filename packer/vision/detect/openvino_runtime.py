@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.cpu import CpuFrame
-from packer.vision.detect.networks import CELLS, CROP_SIZES, Layer, Pool
-from packer.vision.openvino import core, has_bfloat16, openvino, ops
+from packer.vision.detect.networks import CROP_SIZES, Layer, Pool
+from packer.vision.openvino import core, openvino, ops
 
 __all__ = ["OpenVINORuntime"]
 
@@ -19,11 +19,9 @@ _CACHED_SHAPES = 128
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 _INPUTS = {
     "pnet": [-1, 3, -1, -1],
-    "cells": [CELLS, 3, 12, 12],
     "rnet": [-1, 3, CROP_SIZES["rnet"], CROP_SIZES["rnet"]],
     "onet": [-1, 3, CROP_SIZES["onet"], CROP_SIZES["onet"]],
 }
-_SCREENED = ("pnet", "rnet")  # O-net passes most of what it sees
 
 
 class OpenVINORuntime:
@@ -38,9 +36,6 @@ class OpenVINORuntime:
     threads : int
     precision : {"float32", "bfloat16"}
         ``"bfloat16"`` is faster on processors that have it, and finds slightly other boxes.
-    screen : bool
-        Whether P-net and R-net run in bfloat16 first, and in float32 only on what these come near to passing
-        (`packer.vision.detect.cpu.CpuFrame`). Does nothing on processors without bfloat16.
     """
 
     def __init__(
@@ -50,7 +45,6 @@ class OpenVINORuntime:
         device: str = "cpu",
         threads: int = 1,
         precision: str = "float32",
-        screen: bool = True,
     ) -> None:
         if device != "cpu":
             raise ValueError(
@@ -60,14 +54,10 @@ class OpenVINORuntime:
             raise ValueError(f"runtime 'openvino' knows the precisions {sorted(_PRECISIONS)}, found {precision!r}")
         self._precision = precision
         self._requests = _compile(networks, precision, threads)
-        self._screens: dict[str, Any] | None = None
-        if screen and precision == "float32" and has_bfloat16():
-            self._screens = _compile({name: networks[name] for name in _SCREENED}, "bfloat16", threads)
-            self._requests |= _compile({"cells": networks["pnet"]}, precision, threads)
 
     def open(self, image: npt.NDArray[np.uint8]) -> CpuFrame:
         """See ``packer.vision.detect.runtime.Runtime``."""
-        return CpuFrame(image, self._run, None if self._screens is None else self._run_coarsely)
+        return CpuFrame(image, self._run)
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
         """See ``packer.vision.detect.runtime.Runtime``."""
@@ -75,15 +65,14 @@ class OpenVINORuntime:
 
     def describe(self) -> dict[str, str]:
         """See ``packer.vision.detect.runtime.Runtime``."""
-        precision = self._precision if self._screens is None else f"{self._precision}, screened in bfloat16"
-        return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": precision}
+        return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": self._precision}
 
     def _run(self, net: str, pixels: FloatArray) -> FloatArray:
-        return _infer(self._requests[net], pixels)
-
-    def _run_coarsely(self, net: str, pixels: FloatArray) -> FloatArray:
-        assert self._screens is not None
-        return _infer(self._screens[net], pixels)
+        request = self._requests[net]
+        request.set_input_tensor(openvino.Tensor(pixels, shared_memory=True))
+        request.infer()
+        result: FloatArray = request.get_output_tensor().data
+        return result
 
 
 def _compile(networks: Mapping[str, tuple[Layer, ...]], precision: str, threads: int) -> dict[str, Any]:
@@ -100,13 +89,6 @@ def _compile(networks: Mapping[str, tuple[Layer, ...]], precision: str, threads:
         name: core().compile_model(_model(name, layers), "CPU", config).create_infer_request()
         for name, layers in networks.items()
     }
-
-
-def _infer(request: Any, pixels: FloatArray) -> FloatArray:
-    request.set_input_tensor(openvino.Tensor(pixels, shared_memory=True))
-    request.infer()
-    result: FloatArray = request.get_output_tensor().data
-    return result
 
 
 def _model(name: str, layers: tuple[Layer, ...]) -> Any:

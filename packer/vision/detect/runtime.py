@@ -1,14 +1,16 @@
 """The runtimes that the networks can run on: one protocol and one table."""
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from importlib.util import find_spec
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.networks import Layer
+from shardspec.errors import UsageError
+from shardspec.registry import Entry, resolve
+from shardspec.suggest import did_you_mean
 
 __all__ = ["RUNTIMES", "Frame", "Runtime", "make_runtime", "resolve_runtime"]
 
@@ -31,7 +33,7 @@ class Frame(Protocol):
         """
         ...
 
-    def refine(self, net: str, windows: IntArray, min_logit: float) -> FloatArray:
+    def refine(self, net: str, windows: IntArray) -> FloatArray:
         """Run R-net or O-net on windows of the picture, each shrunk or grown to the net's size by area averaging.
 
         Parameters
@@ -39,8 +41,6 @@ class Frame(Protocol):
         net : {"rnet", "onet"}
         windows : ndarray, (n, 4), int64
             Left, top, right, bottom (exclusive); inside the picture and not empty.
-        min_logit : float
-            Rows that do not reach it may hold approximate values, which do not reach it either.
 
         Returns
         -------
@@ -65,47 +65,37 @@ class Runtime(Protocol):
         ...
 
 
-class _Entry(NamedTuple):
-    target: str  # "module:Class", called as Class(networks, device=..., threads=..., precision=..., screen=...)
-    library: str  # what must be importable
-    install: str
-
-
-RUNTIMES = {
-    "openvino": _Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "openvino", "pip install openvino"),
-    "torch": _Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch", "pip install torch"),
+RUNTIMES: Mapping[str, Entry] = {
+    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
+    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
 }
+"""What ``--detector`` may be beside auto, each named after the library that it needs. The classes are called as in `make_runtime`."""
 
 
 def resolve_runtime(name: str, device: str) -> str:
-    """Turn ``"auto"`` into the best installed runtime for a device, and check any other name.
+    """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no library that is there.
 
     Raises
     ------
-    ValueError
+    UsageError
         If there is no such runtime.
-    ModuleNotFoundError
+    MissingDependencyError
         If the library is not installed.
     """
     if name == "auto":
         preferred = ("openvino", "torch") if device == "cpu" else ("torch",)
-        installed = [choice for choice in preferred if importlib.util.find_spec(RUNTIMES[choice].library)]
-        if not installed:
-            options = " or ".join(f"`{RUNTIMES[choice].install}`" for choice in preferred)
-            raise ModuleNotFoundError(f"expected a runtime for face detection on {device!r}, found none; run {options}")
-        return installed[0]
-    if name not in RUNTIMES:
-        raise ValueError(f"expected runtime 'auto' or one of {sorted(RUNTIMES)}, found {name!r}")
-    if importlib.util.find_spec(RUNTIMES[name].library) is None:
-        raise ModuleNotFoundError(f"runtime {name!r} needs {RUNTIMES[name].library}; run `{RUNTIMES[name].install}`")
+        name = next(filter(find_spec, preferred), preferred[0])
+    elif name not in RUNTIMES:
+        like = did_you_mean(name, RUNTIMES)
+        raise UsageError(f"unknown runtime {name!r}: expected auto, or one of {', '.join(RUNTIMES)}{like}")
+    if find_spec(name) is None:
+        resolve("runtime", name, RUNTIMES)  # raises the error that says what to install
     return name
 
 
 def make_runtime(
-    name: str, networks: Mapping[str, tuple[Layer, ...]], *, device: str, threads: int, precision: str, screen: bool
+    name: str, networks: Mapping[str, tuple[Layer, ...]], *, device: str, threads: int, precision: str
 ) -> Runtime:
     """Import a runtime's file and make it; ``name`` is a key of ``RUNTIMES``."""
-    module, _, cls = RUNTIMES[name].target.partition(":")
-    factory = getattr(importlib.import_module(module), cls)
-    runtime: Runtime = factory(networks, device=device, threads=threads, precision=precision, screen=screen)
+    runtime: Runtime = resolve("runtime", name, RUNTIMES)(networks, device=device, threads=threads, precision=precision)
     return runtime

@@ -52,7 +52,7 @@ class TorchFrame:
         y, x = np.divmod(found[-1].astype(np.int64), columns)
         return y, x, found[:-1].view(np.float32).T
 
-    def refine(self, net: str, windows: IntArray, min_logit: float) -> FloatArray:
+    def refine(self, net: str, windows: IntArray) -> FloatArray:
         """See ``packer.vision.detect.runtime.Frame``."""
         chunks = torch.split(torch.from_numpy(windows).to(self._device), _CHUNKS[net])
         outputs = [self._run(net, self._crops(chunk, CROP_SIZES[net])) for chunk in chunks if len(chunk)]

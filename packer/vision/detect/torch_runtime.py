@@ -57,8 +57,6 @@ class TorchRuntime:
     threads : int
         Set by ``torch.set_num_threads``, so for the whole process.
     precision : {"float32"}
-    screen : bool
-        Does nothing here.
     sample_on_device : bool, optional
         Whether levels and crops are made on the device too; by default on any but the CPU, where OpenCV and numpy are faster.
     """
@@ -70,7 +68,6 @@ class TorchRuntime:
         device: str = "cpu",
         threads: int = 1,
         precision: str = "float32",
-        screen: bool = False,
         sample_on_device: bool | None = None,
     ) -> None:
         if precision != "float32":
@@ -125,9 +122,9 @@ class _RetriedFrame:
         """See ``packer.vision.detect.runtime.Frame``."""
         return self._call(lambda frame: frame.propose(height, width, min_logit))
 
-    def refine(self, net: str, windows: IntArray, min_logit: float) -> FloatArray:
+    def refine(self, net: str, windows: IntArray) -> FloatArray:
         """See ``packer.vision.detect.runtime.Frame``."""
-        return self._call(lambda frame: frame.refine(net, windows, min_logit))
+        return self._call(lambda frame: frame.refine(net, windows))
 
     def _call(self, call: Callable[[Frame], T]) -> T:
         try:

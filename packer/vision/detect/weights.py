@@ -22,6 +22,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardspec.errors import MissingDependencyError
+
 __all__ = ["Weights", "load_weights", "read_legacy_state_dict"]
 
 FloatArray = npt.NDArray[np.float32]
@@ -56,14 +58,14 @@ def load_weights() -> Weights:
 
     Raises
     ------
-    ModuleNotFoundError
+    MissingDependencyError
         If facenet-pytorch is not installed, or holds no weight files.
     ValueError
         If a weight file is not what facenet-pytorch ships.
     """
     spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
+        raise MissingDependencyError(
             f"the detector's weights come with facenet-pytorch, which is not installed; {_INSTALL}"
         )
     folder = Path(spec.submodule_search_locations[0]) / "data"
@@ -71,7 +73,7 @@ def load_weights() -> Weights:
     for name in ("pnet", "rnet", "onet"):
         path = folder / f"{name}.pt"
         if not path.is_file():
-            raise ModuleNotFoundError(f"expected the detector's weights in {path}, found no such file; {_INSTALL}")
+            raise MissingDependencyError(f"expected the detector's weights in {path}, found no such file; {_INSTALL}")
         nets[name] = read_legacy_state_dict(path)
         digest.update(path.read_bytes())
     return Weights(nets, digest.hexdigest(), f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}")

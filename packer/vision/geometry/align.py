@@ -1,7 +1,5 @@
 """Aligned crops: the five points of a face brought onto a template by a similarity."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

@@ -6,8 +6,6 @@ to ``size``. A square that is to shrink is moved to whole pixels of the frame fi
 where it is, since there half a pixel of the frame shows. The matrix is always that of the square really cut.
 """
 
-from __future__ import annotations
-
 import math
 
 import cv2

@@ -1,7 +1,5 @@
 """Pictures resized whole: shrinking averages areas, enlarging is bilinear, along each axis by itself; label maps by the nearest pixel."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray

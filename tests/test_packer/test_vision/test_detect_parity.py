@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import skimage.data
 
+from benchmarks.agreement import compare
 from packer.vision.detect import Detections, Detector
-from packer.vision.detect.agreement import compare
 
 facenet_pytorch = pytest.importorskip("facenet_pytorch", reason="parity is measured against facenet-pytorch itself")
 

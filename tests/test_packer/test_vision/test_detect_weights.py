@@ -10,6 +10,7 @@ import pytest
 
 from packer.vision.detect import weights as reader
 from packer.vision.detect.weights import load_weights, read_legacy_state_dict
+from shardspec.errors import MissingDependencyError
 
 FOLDER = Path(importlib.util.find_spec("facenet_pytorch").submodule_search_locations[0]) / "data"
 
@@ -75,5 +76,5 @@ def test_refuses_tensors_outside_their_storage(tmp_path):
 
 def test_says_what_to_install(monkeypatch):
     monkeypatch.setattr(reader.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="pip install --no-deps facenet-pytorch"):
+    with pytest.raises(MissingDependencyError, match="pip install --no-deps facenet-pytorch"):
         load_weights()
