@@ -129,11 +129,11 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:
-    """Packed masks may be label maps, which must not be averaged because nobody thought of them."""
+    """Masks may be label maps, which must not be averaged because nobody thought of them."""
     resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
     if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
-            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the packed dataset would be "
+            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the source would be "
             "resized too, found neither: of label maps, whose values must not be mixed, take nearest"
         )
 

@@ -28,7 +28,7 @@ class Listing:
     fields : dict of str to str
         The field of a sample that each column of a table becomes.
     further : tuple of str
-        Fields of packed pictures beside ``image``.
+        Fields of pictures beside ``image`` that the items bring.
     """
 
     items: Sequence[Item]

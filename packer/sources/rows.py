@@ -14,6 +14,7 @@ from packer.recipe import field_name
 from packer.sources.base import Listing, describe_path, name_inside
 from packer.sources.item import Item
 from shardspec.errors import UsageError
+from shardspec.picture_fields import is_further_picture
 from shardspec.sample_fields import RESERVED
 from shardspec.suggest import did_you_mean
 
@@ -85,7 +86,10 @@ class RowsSource:
             replace(item, reject=item.reject or reason)
             for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
         ]
-        return Listing(items, classes=classes, root=self.root, fields=fields)
+        further = tuple(
+            field for field, values in columns.items() if is_further_picture(field) and _has_pictures(values)
+        )
+        return Listing(items, classes=classes, root=self.root, fields=fields, further=further)
 
     def _items(self, rows: list[Mapping[str, Any]], path_column: str, columns: dict[str, list[Any]]) -> list[Item]:
         items = []
@@ -158,6 +162,11 @@ def _check_images(column: str, values: list[Any], where: Where) -> None:
                 f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found {value!r:.80}: if it holds "
                 f"the paths, name it in path_column (--path-column {column}); else rename it, since the pack stage writes a field of that name"
             )
+
+
+def _has_pictures(values: list[Any]) -> bool:
+    """Whether a column of arrays holds any that would be stored, and resized, as pictures."""
+    return any(isinstance(v, np.ndarray) and v.dtype == np.uint8 and v.ndim == 3 and v.shape[2] == 3 for v in values)
 
 
 def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str, list[Any]]:
