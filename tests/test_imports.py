@@ -219,6 +219,7 @@ def test_sources_steps_writers_and_engines_do_not_know_their_neighbours() -> Non
         "packer.sources.item",
         "packer.sources.opening",
         "packer.sources.suffixes",
+        "packer.sources.values",
     }
     named |= {name for name in modules() if is_below(name, "packer.sources")} - shared
     wrong = {(i.by, i.target) for i in imports() if i.target in named and i.by in named and i.by != i.target}

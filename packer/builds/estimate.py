@@ -193,7 +193,7 @@ def _pack(
     space = Workspace(folder / "build")
     space.create()
     moved = [replace(item, index=index) for index, item in enumerate(items)]
-    small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes)))
+    small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes), arrays=plan.arrays))
     space.items.write_text("".join(lines), "ascii")
     work = BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)
     work.prepare()

@@ -4,17 +4,17 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe
 from packer.recipe.unread_options import SAMPLING
-from packer.sources.base import Listing, Source, describe_path, name_inside
+from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
 from packer.sources.suffixes import is_video
 from packer.steps.faces.boxes import open_sidecar
 from shardspec.errors import UsageError
 from shardspec.plurals import counted
+from shardspec.wording import list_some
 
 _NEED_IMAGE = ("faces", "resize")
 """Built-in steps that work on a picture which is there."""
@@ -38,6 +38,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
             f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
         )
         raise UsageError(f"expected items to pack, found none{ignored}")
+    _check_places(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
@@ -75,7 +76,7 @@ def boxes_name(item: Item) -> str:
 def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names."""
     field = listing.fields.get(column)
-    if listing.root is None or field is None or any(field not in item.columns for item in listing.items):
+    if listing.roots is None or field is None or any(field not in item.columns for item in listing.items):
         known = f"found {', '.join(listing.fields)}" if listing.fields else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
     found = []
@@ -83,24 +84,35 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
         path = item.columns[field]
         if not isinstance(path, str):
             raise UsageError(f"{option}: expected paths in column {column!r}, found {path!r}")
-        found.append(_with_file(item, option, column, path, listing.root) if path else item)
+        found.append(_with_file(item, option, column, path, listing.roots) if path else item)
     return found
 
 
-def _with_file(item: Item, option: str, column: str, path: str, root: Path) -> Item:
-    location = root / path
+def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) -> Item:
+    other = roots.describe(0, path, {})
+    name, location = other.name, str(other.path)
     if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
         return item
-    name = name_inside(root, path)
-    other = describe_path(0, name, location, root, {})
     reason = other.reject
     if reason is None and is_video(name) != is_video(item.name):
         kinds = ("a video", "a picture") if is_video(item.name) else ("a picture", "a video")
         reason = f"expected {kinds[0]} like {item.name!r}, found {kinds[1]}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {path!r}: {reason}")
-    file = ItemFile(name, str(location), other.bytes, other.mtime_ns)
+    file = ItemFile(name, location, other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
+
+
+def _check_places(listing: Listing, recipe: Recipe) -> None:
+    """A table says where its files lie, or they lie below its folder: of any that does not, all is said before anything is packed."""
+    items = listing.items[: recipe.limit]
+    outside = [listing.outside[item.index] for item in items if item.index in listing.outside]
+    if outside and listing.roots is not None:
+        folders = list_some([str(folder) for folder in listing.roots.folders])
+        raise UsageError(
+            f"expected files inside {folders}, found {len(outside)} of {counted(len(items), 'path')} that lead out of it, such as "
+            f"{outside[0]}: give the folder that the files lie in with --root DIR (several times for several folders)"
+        )
 
 
 def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
@@ -128,11 +140,11 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:
-    """Packed masks may be label maps, which must not be averaged because nobody thought of them."""
+    """Masks may be label maps, which must not be averaged because nobody thought of them."""
     resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
     if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
-            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the packed dataset would be "
+            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the source would be "
             "resized too, found neither: of label maps, whose values must not be mixed, take nearest"
         )
 

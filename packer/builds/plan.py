@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any, ClassVar
 
@@ -39,6 +39,8 @@ class BuildPlan:
     ignored : int
     classes : dict of str to list of str
     tasks : tuple of Task
+    arrays : dict of str to list
+        Of the columns whose lists of numbers become arrays: the dtype, and the sizes behind the first axis.
     """
 
     recipe: Mapping[str, Any]
@@ -48,6 +50,7 @@ class BuildPlan:
     ignored: int
     classes: Mapping[str, list[str]]
     tasks: tuple[Task, ...]
+    arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     kind: ClassVar[str] = "build"
 
@@ -55,13 +58,14 @@ class BuildPlan:
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
-        return sha256_json({**decides, "classes": dict(self.classes)})
+        arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
+        return sha256_json({**decides, "classes": dict(self.classes), **arrays})
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
         """The recipe as the manifest has it: files by their names alone. Their digests stand in `runtime`."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
-        return {**self.recipe, **{name: PurePath(self.recipe[name]).name for name in paths}}
+        return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}}
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -78,6 +82,10 @@ class BuildPlan:
         """Read what `to_json` made."""
         values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint")}
         return cls(**{**values, "tasks": tuple(Task(*task) for task in document["tasks"])})
+
+
+def _names_alone(paths: Any) -> Any:
+    return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
 def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[BuildPlan, list[str]]:
@@ -104,6 +112,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
         ignored=listing.ignored,
         classes=dict(listing.classes),
         tasks=_cut(items, lines),
+        arrays={name: list(kind) for name, kind in listing.arrays.items()},
     )
     return plan, lines
 
@@ -146,6 +155,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
     """What differs between two plans, in words: options, versions, items."""
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
+    found += describe_changes("array type of", old.arrays, new.arrays)
     if old.items_digest != new.items_digest:
         before = {item.name: item for item in map(Item.from_line, old_lines)}
         after = {item.name: item for item in map(Item.from_line, new_lines)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from packer.builds.plan import BuildPlan
 from packer.jobs.plan import OnItem, Task, Unit, Verdicts
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport, read_items
+from packer.sources.values import with_arrays
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
@@ -99,7 +101,8 @@ class BuildWork:
     def items(self, task: Task) -> Iterator[Item]:
         """The items of a task, from the plan's file."""
         for item in read_items(self.workspace.items, *task):
-            yield self._live.get(item.index, item)
+            found = self._live.get(item.index, item)
+            yield replace(found, columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
         """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from packer.jobs.job import JobResult
+from packer.recipe import TEXT_LISTS
 from packer.recipe.byte_sizes import parse_bytes
 from packer.recipe.options import BuildOptions
 
@@ -55,7 +56,9 @@ def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -
         common["choices"] = meta["choices"]
     else:
         common["metavar"] = meta.get("metavar", spec.name.upper())
-    if spec.name == "steps":
+    if spec.name in TEXT_LISTS:
+        common |= {"action": "append", "type": str}
+    elif spec.name == "steps":
         common["type"] = lambda text: tuple(part.strip() for part in text.split(","))
     elif not meta.get("bytes") and "parse" not in meta:
         common["type"] = _number_type(spec)

@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_SECONDS,
         help=f"length of a run (default {DEFAULT_SECONDS:g})",
     )
+    parser.add_argument(
+        "--root", metavar="DIR", action="append", default=[], help="of a table: as for packer build (repeatable)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw a picture of them (.png, .svg, .pdf)")
 
@@ -50,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
         batch_size=options.batch_size,
         runs=options.runs,
         seconds=options.seconds,
+        root=options.root,
     )
     print(json.dumps(report.to_json()) if options.json else report.describe())
     if plot is not None:

@@ -20,7 +20,8 @@ from packer.packed.plan import Input, arrange_whole, open_input, plan_of, write_
 from packer.recipe.options import BuildOptions
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
-from shardspec.schema import Schema
+from shardspec.schema import Field, Schema
+from shardspec.wording import list_some
 
 _BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
 """Item, ordinal, and one more for each time that a step made several samples of a packed one."""
@@ -122,8 +123,31 @@ def check_schemas(inputs: Sequence[Input]) -> None:
     except SchemaError as error:
         raise UsageError(
             f"{inputs[-1].path}: expected a schema that can be joined with that of {inputs[0].path}, found another: {error}. To make them "
-            "alike, build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
+            f"alike, {_describe_remedy(inputs[0].manifest.schema, inputs[-1].manifest.schema)}"
         ) from error
+
+
+def _describe_remedy(first: Schema, last: Schema) -> str:
+    """What makes two schemas alike: a type for each column that tables gave different ones, or the same options."""
+    kinds = {name: {_column_kind(first[name]), _column_kind(last[name])} for name in first.names if name in last}
+    options = [
+        f"--{'text' if 'text' in found else 'float'} {name}"
+        for name, found in kinds.items()
+        if len(found) > 1 and None not in found
+    ]
+    if not options:
+        return "build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
+    return (
+        f"build both from their tables with {list_some(options)} (or --int COLUMN, where all values are integers), so that a column's type "
+        "does not follow from one table's values"
+    )
+
+
+def _column_kind(field: Field) -> str | None:
+    """What a table's column became: text, int or float; None of any other field."""
+    if field.kind == "text" and field.codec.name == "utf8":
+        return "text"
+    return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.kind == "fixed" and not field.shape else None
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:

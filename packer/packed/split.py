@@ -1,8 +1,8 @@
-"""``packer split``: a packed dataset becomes several, and no group of samples is in two of them."""
+"""``packer split``: a packed dataset becomes several: no group of samples is in two of them, or each is one value of a field."""
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from packer.assembly.plan import Piece, shuffled
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.packed.assignment import assign_groups, check_ratios
+from packer.packed.export.export import safe_name
 from packer.packed.plan import (
     Input,
     Repack,
@@ -30,6 +31,16 @@ from shardspec.columns import IntArray
 from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.wording import list_some, shorten
+
+RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
+"""Shares where none are given."""
+
+SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
+"""What people call splits."""
+
+MAX_PARTS = 100
+"""Datasets that one call makes of a field's values; a field of more is likely one of groups."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +50,20 @@ class SplitPart:
     Attributes
     ----------
     name : str
-    ratio : float
-        The share of the samples that was wanted.
+        Of its folder.
+    ratio : float or None
+        The share of the samples that was wanted; None of a part that has one value of a field.
     groups : int
     result : JobResult
+    value : str or None
+        The value that all its samples have, of a part by `into`.
     """
 
     name: str
-    ratio: float
+    ratio: float | None
     groups: int
     result: JobResult
+    value: str | None = None
 
     @property
     def samples(self) -> int:
@@ -60,9 +75,10 @@ def split(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    by: str,
-    ratios: Mapping[str, float],
+    by: str | None = None,
+    ratios: Mapping[str, float] | None = None,
     seed: int = 0,
+    into: str | None = None,
     format: str | None = None,
     shard_size: int | None = None,
     shuffle: int | None = None,
@@ -71,9 +87,9 @@ def split(
 ) -> list[SplitPart]:
     """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    All samples with one value of `by` go into one split (`packer.packed.assignment.assign_groups` says which). Keys stay what they
-    were, so `packer.packed.merge.merge` gives the samples back. Items are counted where they have samples; the source's rejects belong
-    to no split.
+    By shares, all samples with one value of `by` go into one split (`packer.packed.assignment.assign_groups` says which). With `into`,
+    each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so
+    `packer.packed.merge.merge` gives the samples back. Items are counted where they have samples; the source's rejects belong to no split.
 
     Parameters
     ----------
@@ -82,9 +98,11 @@ def split(
     by : str
         A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together.
     ratios : dict of str to float
-        Each split's share of the samples, adding up to 1 or to 100.
+        Each split's share of the samples, adding up to 1 or to 100. By default `RATIOS`.
     seed : int
         Another seed gives other splits.
+    into : str
+        In place of `by` and `ratios`, a field as for `by` that names each sample's dataset, such as an official split.
     format : str, optional
         By default the source's.
     shuffle : int, optional
@@ -95,32 +113,84 @@ def split(
     Raises
     ------
     UsageError
-        There is no such field, or samples without a value, or it has fewer values than there are splits.
+        There is no such field, or samples without a value; it has fewer values than there are splits, or its values are splits
+        already; `into` has too many values, or two that would name one folder; not one of `by` and `into` is given.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.packed.convert.convert`.
     """
     target = Path(out).absolute()
-    shares = check_ratios(ratios)
+    if (by is None) == (into is None):
+        raise UsageError(
+            "expected either by (shares of whole groups) or into (a dataset for each value), found " + _both(by)
+        )
+    if into is not None and (ratios is not None or seed):
+        raise UsageError(f"{'seed' if ratios is None else 'ratios'}: read only with by, found into {into!r}")
+    shares = check_ratios(RATIOS if ratios is None else ratios)
     one = open_input(Path(source), target)
     if Layout(target).manifest.exists():
         raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
-    groups = read_groups(one.path, by)
+    field = str(by if into is None else into)
+    groups = read_groups(one.path, field)
     if groups.without:
         raise UsageError(
-            f"{source}: expected a value of {by!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
+            f"{source}: expected a value of {field!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
             "so nothing tells where they belong: fill the column (an original can name itself), or take another field"
         )
-    chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed))
-    items = _Items(one)
     options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
-    options |= {"by": by, "ratios": shares, "seed": seed}
+    if into is None:
+        _refuse_splits(groups.names, field, shares)
+        chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed))
+        options |= {"by": by, "ratios": shares, "seed": seed}
+        values: dict[str, str | None] = dict.fromkeys(shares)
+    else:
+        chosen = np.array(_folders_of(groups.names, field))
+        options |= {"into": into}
+        values = dict(zip(chosen.tolist(), groups.names, strict=True))
+    items = _Items(one)
     parts = []
-    for name, ratio in shares.items():
+    for name, value in values.items():
         rows = np.flatnonzero(chosen[groups.of_row] == name)
         repack = _arrange(one, {**options, "part": name}, rows, items)
         result = Job(repack, target / name, BuildOptions(**how), listener_of(progress)).run()
-        parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result))
+        ratio = shares[name] if value is None else None
+        parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result, value))
     return parts
+
+
+def _both(by: str | None) -> str:
+    return "neither" if by is None else "both"
+
+
+def _refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -> None:
+    """Refuse a field that says itself which split a sample is in: whole splits would become others by their sizes."""
+    names = SPLIT_NAMES | set(shares)
+    found = [value for value in values if value.lower() in names]
+    if len(found) > 1:
+        raise UsageError(
+            f"by: expected groups, such as videos or persons, in the field {by!r}, found splits ({list_some([*map(repr, found)])}), which would be put into "
+            f"others: to make a dataset of each, give into={by!r} (--into {by})"
+        )
+
+
+def _folders_of(values: Sequence[str], into: str) -> list[str]:
+    """The folder of each value's dataset."""
+    if len(values) > MAX_PARTS:
+        raise UsageError(
+            f"into: expected a field of at most {MAX_PARTS} values, each of which becomes a dataset, found {len(values)} in {into!r}: "
+            f"for shares of whole groups give by={into!r} (--by {into})"
+        )
+    folders: dict[str, str] = {}
+    for value in values:
+        folder = safe_name(value)
+        # Of two names that differ in case alone, many file systems make one.
+        twin = next((other for other, taken in folders.items() if taken.casefold() == folder.casefold()), None)
+        if twin is not None:
+            raise UsageError(
+                f"into: expected values that name different folders in {into!r}, found {shorten(twin)} and {shorten(value)}: "
+                "rename one in the table, and build again"
+            )
+        folders[value] = folder
+    return [folders[value] for value in values]
 
 
 class _Items:

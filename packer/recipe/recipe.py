@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from os import PathLike
+from typing import Any, get_origin
 
 from packer.recipe.byte_sizes import parse_bytes
 from packer.recipe.option_values import check_value, plain_value
@@ -13,6 +14,7 @@ from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
 from shardspec.suggest import did_you_mean
+from shardspec.wording import shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
     "faces": ("decode", "faces"),
@@ -25,6 +27,10 @@ DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track of a video."""
+
+TEXT_LISTS = ("root", "text", "int", "float")
+"""Options that may be given several times, each time a text."""
+
 MAX_SIZE = 8192
 """Largest side that pictures are resized to, in pixels: 200 MB each."""
 
@@ -185,11 +191,28 @@ class Recipe:
         None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
     )
 
+    root: tuple[str, ...] = _option(
+        (),
+        "of a table: folder that its paths are relative to, or lie below, in place of the table's own (repeatable)",
+        metavar="DIR",
+        path=True,
+    )
+    text: tuple[str, ...] = _option(
+        (),
+        "of a table: column that becomes text, as it is written, whatever it looks like (repeatable)",
+        metavar="COLUMN",
+    )
+    # Last, since in the lines behind them the builtin types would be hidden.
+    int: tuple[str, ...] = _option((), "of a table: column that becomes integers (repeatable)", metavar="COLUMN")
+    float: tuple[str, ...] = _option((), "of a table: column that becomes floats (repeatable)", metavar="COLUMN")
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
         problems = Problems()
         for spec in fields(self):
             value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
+            if spec.name in TEXT_LISTS:
+                value = _as_texts(spec.name, value, problems)
             object.__setattr__(self, spec.name, value)
             check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
         options = vars(self)
@@ -225,6 +248,7 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Every option with its value, as JSON."""
         out = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        out |= {name: list(out[name]) for name in TEXT_LISTS}
         out["steps"] = [step.to_json() for step in self.steps]
         return out
 
@@ -259,9 +283,18 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
         raise UsageError(f"unknown option {', '.join(map(repr, unknown))}: expected one of {', '.join(known)}{like}")
 
 
+def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
+    """One text or several, each once."""
+    texts = [value] if isinstance(value, str | PathLike) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str | PathLike) and str(text) for text in texts):
+        problems.add(name, f"expected a text, or a list of texts, found {shorten(value)}")
+        return ()
+    return tuple(dict.fromkeys(map(str, texts)))
+
+
 def _kinds(name: str) -> tuple[type, ...]:
     """The types that an option may have."""
     annotation = Recipe.__dataclass_fields__[name].type
-    if annotation == tuple[StepSpec, ...]:
+    if get_origin(annotation) is tuple:
         return ()
     return tuple(getattr(annotation, "__args__", (annotation,)))

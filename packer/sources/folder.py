@@ -29,7 +29,7 @@ class FolderSource:
         refuse_path_column(path_column, "a folder")
         self._ignored = 0
         names = sorted(self._names(), key=lambda name: os.fsencode(name))
-        items = [describe_path(i, name, self.root / name, self.root, {}) for i, name in enumerate(names)]
+        items = [describe_path(i, name, self.root / name, (self.root,), {}) for i, name in enumerate(names)]
         if label_from != "folder":
             return Listing(items, self._ignored)
         folders = sorted({_first_level(item.name) for item in items} - {""}, key=os.fsencode)

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.base import Listing, describe_path, name_inside
+from packer.sources.base import Listing, Roots
 from packer.sources.item import Item
+from packer.sources.values import array_type, convert, missing_list
 from shardspec.errors import UsageError
+from shardspec.picture_fields import is_further_picture
 from shardspec.sample_fields import RESERVED
 from shardspec.suggest import did_you_mean
+from shardspec.wording import list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _INT64 = np.iinfo(np.int64)
@@ -35,20 +38,30 @@ class RowsSource:
 
     Every column but the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with a sentinel
     (0, 0.0, false, "", an empty list or object) and a field ``<column>_valid``. Mixed integers and floats become floats; other mixtures are an error.
+    Lists of numbers that differ in their lengths at most become arrays (a missing one zeros, where all have one length), other lists JSON.
 
     Parameters
     ----------
     rows : sequence of mapping
-    root : Path
+    root : Path or Roots
         What relative paths are relative to; files outside it are rejects.
     lines : sequence of int
         The line of a file in which each row begins, where there is one.
+    types : dict of str to str
+        Columns that become text, int or float, whatever their values are.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], root: Path, lines: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        root: Path | Roots,
+        lines: Sequence[int] = (),
+        types: Mapping[str, str] | None = None,
+    ) -> None:
         self.rows = rows
-        self.root = root.resolve()
+        self.roots = root if isinstance(root, Roots) else Roots.of(root)
         self._where = where_in(lines)
+        self._types = types or {}
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
@@ -57,13 +70,17 @@ class RowsSource:
         names = list(dict.fromkeys(key for row in rows for key in row))
         fields = {name: field_name(name) for name in names if name != path_column}
         _check_names(fields)
+        _check_types(self._types, fields)
         columns: dict[str, list[Any]] = {}
         for name, field in fields.items():
             if field == "image":
                 columns[field] = [row.get(name) for row in rows]
                 _check_images(name, columns[field], self._where)
             else:
-                columns.update(_typed(name, field, [row.get(name) for row in rows], self._where))
+                values = [row.get(name) for row in rows]
+                if name in self._types:
+                    values = convert(values, self._types[name], name, self._where)
+                columns.update(_typed(name, field, values, self._where))
         label = self._label_field(label_from, fields)
         classes = {}
         rejects: list[str | None] = [None] * len(rows)
@@ -85,7 +102,27 @@ class RowsSource:
             replace(item, reject=item.reject or reason)
             for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
         ]
-        return Listing(items, classes=classes, root=self.root, fields=fields)
+        further = tuple(
+            field for field, values in columns.items() if is_further_picture(field) and _has_pictures(values)
+        )
+        arrays = {field: found for field, values in columns.items() if (found := array_type(values)) is not None}
+        return Listing(
+            items,
+            classes=classes,
+            roots=self.roots,
+            fields=fields,
+            further=further,
+            arrays=arrays,
+            outside=self._outside(rows, path_column, items),
+        )
+
+    def _outside(self, rows: list[Mapping[str, Any]], path_column: str, items: Sequence[Item]) -> dict[int, str]:
+        """The rows whose paths lead out of the roots, and where they stand."""
+        return {
+            item.index: f"{self._where(item.index)}: {shorten(str(row[path_column]))}"
+            for item, row in zip(items, rows, strict=True)
+            if item.reject is not None and item.path is not None and self.roots.leads_out(row[path_column])
+        }
 
     def _items(self, rows: list[Mapping[str, Any]], path_column: str, columns: dict[str, list[Any]]) -> list[Item]:
         items = []
@@ -93,12 +130,11 @@ class RowsSource:
             values = {name: values[index] for name, values in columns.items()}
             path = row.get(path_column)
             if isinstance(path, str | Path) and str(path):
-                location = self.root / path
-                items.append(describe_path(index, name_inside(self.root, path), location, self.root, values))
+                items.append(self.roots.describe(index, path, values))
             elif values.get("image") is not None:
                 items.append(Item(index, f"row-{index:08d}", None, columns=values))
             else:
-                found = "none" if path is None else repr(path)
+                found = "none" if path is None else shorten(path)
                 reason = f"{self._where(index)}: expected a path in column {path_column!r}, found {found}"
                 items.append(Item(index, f"row-{index:08d}", None, columns=values, reject=reason))
         return items
@@ -150,14 +186,27 @@ def _check_names(fields: Mapping[str, str]) -> None:
         taken[field] = column
 
 
+def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
+    for column, kind in types.items():
+        if column not in fields:
+            like = did_you_mean(column, fields)
+            found = list_some(list(fields)) or "none"
+            raise UsageError(f"{kind}: expected a column beside the paths, one of {found}, found {column!r}{like}")
+
+
 def _check_images(column: str, values: list[Any], where: Where) -> None:
     """A column ``image`` holds the pictures themselves."""
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, np.ndarray):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found {value!r:.80}: if it holds "
+                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found {shorten(value)}: if it holds "
                 f"the paths, name it in path_column (--path-column {column}); else rename it, since the pack stage writes a field of that name"
             )
+
+
+def _has_pictures(values: list[Any]) -> bool:
+    """Whether a column of arrays holds any that would be stored, and resized, as pictures."""
+    return any(isinstance(v, np.ndarray) and v.dtype == np.uint8 and v.ndim == 3 and v.shape[2] == 3 for v in values)
 
 
 def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str, list[Any]]:
@@ -189,8 +238,10 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
             f"column {column!r}, {where(valid.index(False))}: expected a value in every row, since there is no stand-in for a missing "
             f"{kind.__name__}, found none"
         )
+    known = [value for value, ok in zip(values, valid, strict=True) if ok]
+    stand_in = _SENTINELS[kind] if array_type(known) is None else missing_list(known)
     return {
-        field: [v if ok else _SENTINELS[kind] for v, ok in zip(values, valid, strict=True)],
+        field: [v if ok else stand_in for v, ok in zip(values, valid, strict=True)],
         f"{field}_valid": valid,
     }
 
@@ -205,14 +256,14 @@ def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], wh
     for row, value in enumerate(values):
         if type(value) is int and float not in rows_of and not _INT64.min <= value <= _INT64.max:
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected integers of 64 bits with their sign, found {value}: make it a column of texts"
+                f"column {column!r}, {where(row)}: expected integers of 64 bits with their sign, found {shorten(value)}: make it a column of texts (--text {column})"
             )
         if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value
             try:
                 json.dumps(value, allow_nan=False)
             except ValueError as error:
                 raise UsageError(
-                    f"column {column!r}, {where(row)}: expected finite numbers, found {value!r}"
+                    f"column {column!r}, {where(row)}: expected finite numbers, found {shorten(value)}"
                 ) from error
             except TypeError as error:
                 raise UsageError(f"column {column!r}, {where(row)}: expected what JSON can say, {error}") from error
@@ -228,6 +279,6 @@ def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[l
     classes = sorted(set(known))
     for name in classes:
         if name != name.encode("utf-8", "replace").decode():
-            raise UsageError(f"label column {column!r}: expected names that UTF-8 can spell, found {name!r}")
+            raise UsageError(f"label column {column!r}: expected names that UTF-8 can spell, found {shorten(name)}")
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers.get(value, 0) for value in values], classes

@@ -3,33 +3,45 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer.sources.base import Listing
+from packer.sources.base import Listing, Roots
 from packer.sources.rows import RowsSource
 from shardspec.errors import UsageError
 from shardspec.plurals import counted
 from shardspec.registry import import_target
+from shardspec.wording import list_some
 
 
 class TableSource:
-    """The rows of a table file. Paths in it are relative to the table's folder."""
+    """The rows of a table file.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path : Path
+    roots : Roots, optional
+        What paths in it are relative to, by default the table's folder.
+    types : dict of str to str
+        Columns that become text, int or float, whatever their values look like.
+    """
+
+    def __init__(self, path: Path, roots: Roots | None = None, types: Mapping[str, str] | None = None) -> None:
         self.path = path
+        self._roots = roots or Roots.of(path.parent)
+        self._types = types or {}
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        table = _READERS[self.path.suffix.lower()](self.path)
+        table = _READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
         if not table.rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if all(path_column not in row for row in table.rows):
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {', '.join(table.rows[0])}: name it with --path-column"
+                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(list(table.rows[0]))}: name it with --path-column"
             )
-        return RowsSource(table.rows, self.path.parent, table.lines).list_items(label_from, path_column)
+        return RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
 
 
 class TableRows(NamedTuple):
@@ -46,8 +58,11 @@ _OTHER_MARKS = (";", "\t", "|")
 """Between the cells of tables that are called CSV all the same."""
 
 
-def read_csv(path: Path) -> TableRows:
-    """Rows of a CSV file with a header. Columns of integers, or of numbers, are read as such; an empty cell is missing."""
+def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
+    """Rows of a CSV file with a header. Columns of integers, or of numbers, are read as such; an empty cell is missing.
+
+    The columns in `texts` stay as they are written.
+    """
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         rows, lines = [], []
@@ -74,7 +89,10 @@ def read_csv(path: Path) -> TableRows:
             raise UsageError(
                 f"{path}, line {line}: expected {counted(len(header), 'cell')} as in the header, found {len(row)}"
             )
-    columns = [_parse_column([row[place] for row in rows]) for place in range(len(header))]
+    columns = [
+        _parse_column([row[place] for row in rows], () if name in texts else (_parse_integer, _parse_decimal))
+        for place, name in enumerate(header)
+    ]
     return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], lines)
 
 
@@ -97,9 +115,9 @@ def _refuse_other_marks(path: Path, header: list[str]) -> None:
         )
 
 
-def _parse_column(cells: list[str]) -> list[Any]:
-    """The cells as integers if all are, else as floats if all are, else as texts."""
-    for parse in (_parse_integer, _parse_decimal):
+def _parse_column(cells: list[str], parsers: Sequence[Callable[[str], Any]]) -> list[Any]:
+    """The cells as the first of the parsers that takes all of them has them, else as texts."""
+    for parse in parsers:
         try:
             return [parse(cell) if cell else None for cell in cells]
         except ValueError:
@@ -121,7 +139,7 @@ def _parse_decimal(cell: str) -> float:
     return float(cell)
 
 
-def read_jsonl(path: Path) -> TableRows:
+def read_jsonl(path: Path, _texts: Collection[str] = ()) -> TableRows:
     """Rows of a JSON lines file: one object per line."""
     rows, lines = [], []
     with path.open("rb") as file:
@@ -139,7 +157,7 @@ def read_jsonl(path: Path) -> TableRows:
     return TableRows(rows, lines)
 
 
-def read_parquet(path: Path) -> TableRows:
+def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
     """Rows of a Parquet file."""
     read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
     try:
@@ -148,7 +166,7 @@ def read_parquet(path: Path) -> TableRows:
         raise UsageError(f"{path}: expected a Parquet file, {error}") from error
 
 
-_READERS: Mapping[str, Callable[[Path], TableRows]] = {
+_READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,

@@ -12,6 +12,7 @@ from packer.vision.decode.restart_markers import restart_interval
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
+from shardspec.fields import is_mask_name
 from shardspec.picture_fields import is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
@@ -53,10 +54,7 @@ def image_codec(recipe: Recipe) -> NamedConfig:
 
 
 LOSSLESS_CODEC = NamedConfig("png")
-"""Of pictures that must not change, whatever the recipe says of others: those of ``also``."""
-
-LOSSLESS = "_lossless"
-"""Key of a sample that carries the names of further pictures that must not change."""
+"""Of pictures that are masks by name, whatever the recipe says of others: they may be label maps."""
 
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
@@ -81,7 +79,6 @@ class Encoder:
         self._marks = recipe.restart_markers
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossy = recipe.encode in ("jpeg", "webp")
-        self._also = recipe.also_field
         self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
         self._encode_picture = _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
@@ -97,7 +94,6 @@ class Encoder:
             A field's name or a value's type cannot be stored.
         """
         kept = sample.get(KEPT)
-        lossless = {self._also, *sample.get(LOSSLESS, ())} if self._lossy else set()
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
             if not isinstance(name, str):
@@ -109,7 +105,7 @@ class Encoder:
             if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
                 out[name] = self._keep(kept[1], value)
             else:
-                out[name] = self._value(name, value, lossless=name in lossless)
+                out[name] = self._value(name, value, lossless=self._lossy and is_mask_name(name))
         if self._marks and "image" in out:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out

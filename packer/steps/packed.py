@@ -6,9 +6,8 @@ from typing import Any
 from packer.assembly.samples import PackedSamples
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.encode import KEPT, LOSSLESS, image_codec
+from packer.steps.encode import KEPT, image_codec
 from shardspec.columns import Columns
-from shardspec.picture_fields import is_picture_field
 
 PACKED_KEY = "_packed_key"
 """Key of a sample that carries the key which its row has in the packed dataset."""
@@ -35,8 +34,7 @@ class PackedItems:
     def load(self, item: Item) -> dict[str, Any]:
         """All fields of an item's row, decoded; nothing for an item of another kind.
 
-        Of a picture that is stored as the recipe would store it, the bytes come too, to be kept if nothing changes it. Further
-        pictures that are stored without loss, such as masks, are named, to stay so.
+        Of a picture that is stored as the recipe would store it, the bytes come too, to be kept if nothing changes it.
         """
         if PACKED_ROW not in item.columns:
             return {}
@@ -53,18 +51,13 @@ class PackedItems:
             sample.pop("label", None)
         if "key" in sample:
             sample[PACKED_KEY] = sample["key"]
-        return {**sample, KEPT: self._kept(sample, columns), LOSSLESS: self._lossless()}
+        return {**sample, KEPT: self._kept(sample, columns)}
 
     def close(self) -> None:
         """Close the dataset that is open."""
         if self._samples is not None:
             self._samples.rows.close()
             self._samples = None
-
-    def _lossless(self) -> list[str]:
-        assert self._samples is not None
-        fields = (field for field in self._samples.schema if field.is_image and field.name != "image")
-        return [field.name for field in fields if is_picture_field(field.name) and field.codec.name in ("png", "raw")]
 
     def _kept(self, sample: Mapping[str, Any], columns: Columns) -> tuple[Any, bytes, str] | None:
         assert self._samples is not None

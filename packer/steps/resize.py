@@ -1,6 +1,6 @@
 """``resize``: pictures to one size, by area averaging where they shrink; geometry in their pixels and masks go with them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,25 +29,33 @@ def make(recipe: Recipe, _equipment: Equipment) -> Step:
                 _check_proportions(sample["image"].shape[:2], size)
             image = scale(sample["image"], size)
             old, new = sample["image"].shape[:2], image.shape[:2]
-            yield {**sample, **scale_geometry(sample, old, new), **_further(sample, old, new, fit), "image": image}
+            further = _further(sample, old, new)
+            _check_resample(further, recipe)
+            masks = {name: fit(value, new) for name, value in further.items()}
+            yield {**sample, **scale_geometry(sample, old, new), **masks, "image": image}
 
     return resize
 
 
-def _further(
-    sample: Sample,
-    old: tuple[int, int],
-    new: tuple[int, int],
-    fit: Callable[[npt.NDArray[np.uint8], tuple[int, int]], npt.NDArray[np.uint8]],
-) -> dict[str, Any]:
-    """Further pictures that were as large as ``image``, such as masks, in its new size; others are a user's own."""
+def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:
+    """Further pictures, such as masks, that are as large as ``image`` and go where it goes; others are a user's own."""
     if old == new:
         return {}
     return {
-        name: fit(value, new)
+        name: value
         for name, value in sample.items()
         if isinstance(name, str) and is_further_picture(name) and _is_picture(value, old)
     }
+
+
+def _check_resample(further: Collection[str], recipe: Recipe) -> None:
+    """Refuse to average what may be a label map because nobody thought of it; ``--also`` documents that it does."""
+    unsaid = [name for name in further if name != recipe.also_field]
+    if unsaid and recipe.also_resample is None:
+        raise ItemError(
+            f"expected also_resample, by which {', '.join(map(repr, unsaid))} would be resized too, found none: "
+            "take nearest for label maps, whose values must not be mixed, else area"
+        )
 
 
 def _is_picture(value: Any, sides: tuple[int, int]) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardspec.errors import UsageError
-from shardspec.picture_fields import is_further_picture
+from shardspec.fields import is_mask_name
 
-__all__ = ["MaskNames", "as_mask_names", "choose_masks", "is_mask_name", "masks_of"]
+__all__ = ["MaskNames", "as_mask_names", "choose_masks", "masks_of"]
 
 MaskNames = tuple[str, ...] | None
 """The fields that a caller named; None for those whose names and sizes say that they are masks."""
@@ -93,11 +93,6 @@ def choose_masks(
 def _mask_names(fields: tuple[str, ...]) -> tuple[str, ...]:
     """Those of a sample's fields that are masks by their names. Kept, since every sample and transform asks for the same ones."""
     return tuple(name for name in fields if is_mask_name(name))
-
-
-def is_mask_name(name: str) -> bool:
-    """Whether a field is a further picture by its name: ``--also`` packs ``*_image``."""
-    return is_further_picture(name) or name.endswith("_mask") or name == "mask"
 
 
 def _kind_of(value: Any) -> str:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from readers.augment.masks import is_mask_name
 from readers.decode.plans import DecodePlan
 from shardspec.errors import UsageError
+from shardspec.fields import is_mask_name
 from shardspec.picture_fields import PIXEL_AXES
 from shardspec.schema import Field, Schema
 

@@ -4,7 +4,9 @@ import math
 import os
 import platform
 import random
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ def bench(
     runs: int = DEFAULT_RUNS,
     seconds: float = DEFAULT_SECONDS,
     batches: int = 1,
+    root: Sequence[str | Path] = (),
 ) -> BenchReport:
     """Measure what a training's epoch costs over raw files and over what they were packed to.
 
@@ -57,6 +60,8 @@ def bench(
         Of a run: packed runs take as long at least, raw runs pass over as many items as took so long at first.
     batches : int
         Of a packed run, at least.
+    root : sequence of path
+        As for the build: the manifest holds the names of those folders alone.
 
     Raises
     ------
@@ -71,8 +76,8 @@ def bench(
     if not (math.isfinite(seconds) and seconds > 0):
         raise UsageError(f"seconds: expected more than 0, found {seconds}")
     manifest = Layout(packed).load()
-    recipe = _recipe_of(packed, manifest)
-    listing = list_items(open_source(source, packed.absolute()), recipe)
+    recipe = replace(_recipe_of(packed, manifest), root=tuple(str(Path(folder).absolute()) for folder in root))
+    listing = list_items(open_source(source, packed.absolute(), recipe), recipe)
     items = _shuffled(listing, recipe)
     count = count_workers(workers, recipe.preset, len(items))
     shares = [[item.to_line() for item in items[number::count]] for number in range(min(count, len(items)))]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.command import run_packer
 from support.datasets import assert_same, encode, face_schema, write_dataset
 from support.packed_files import face_columns, read_all, write_faces
 
@@ -235,3 +237,103 @@ def test_a_column_of_ones_own_called_valid_is_left_alone(tmp_path: Path, own: li
     packer.build(rows, tmp_path / "people", **QUIET)
     parts = split(tmp_path / "people", tmp_path / "out", by="person", ratios={"train": 0.7, "test": 0.3}, **QUIET)
     assert sorted(part.samples for part in parts) == [1, 2]
+
+
+def _write_official(root: Path, values: Sequence[Any] = ("train", "val", "test"), rows: int = 12) -> None:
+    """A dataset whose column ``split`` says what its makers publish it as; `values` one after another."""
+    made = [
+        {"image": np.full((8, 8, 3), n % 256, np.uint8), "number": n, "split": values[min(n // 3, len(values) - 1)]}
+        for n in range(rows)
+    ]
+    packer.build(made, root, **QUIET)
+
+
+@pytest.mark.parametrize("values", [("train", "val", "test"), ("Train", "TEST"), ("training", "validation", "rest")])
+def test_official_splits_are_no_groups(tmp_path: Path, values: tuple[str, ...]) -> None:
+    _write_official(tmp_path / "in", values)
+    done = run_packer("split", tmp_path / "in", tmp_path / "out", "--by", "split", "--quiet", expect=2)
+    assert f"found splits ('{values[0]}', '{values[1]}'" in done.stderr
+    assert "--into split" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_field_that_names_the_ratios_splits_is_no_group(tmp_path: Path) -> None:
+    _write_official(tmp_path / "in", ("fold_a", "fold_b"))
+    with pytest.raises(UsageError, match=r"found splits \('fold_a', 'fold_b'\)"):
+        split(tmp_path / "in", tmp_path / "out", by="split", ratios={"fold_a": 0.5, "fold_b": 0.5}, **QUIET)
+    split(tmp_path / "in", tmp_path / "out", by="split", ratios={"a": 0.5, "b": 0.5}, **QUIET)
+
+
+def test_each_value_becomes_a_dataset_of_its_name(tmp_path: Path) -> None:
+    """Of an official split above all: test stays test."""
+    _write_official(tmp_path / "in")
+    call = (tmp_path / "in", tmp_path / "out", "--into", "split", "--workers", 1, "--quiet")
+    found = json.loads(run_packer("split", *call, "--json").stdout)
+    assert {name: (facts["value"], facts["samples"]) for name, facts in found["splits"].items()} == {
+        "train": ("train", 3),
+        "val": ("val", 3),
+        "test": ("test", 6),
+    }
+    for name, numbers in (("train", [0, 1, 2]), ("val", [3, 4, 5]), ("test", [6, 7, 8, 9, 10, 11])):
+        columns = read_all(tmp_path / "out" / name)
+        assert set(columns["split"]) == {name.encode()}
+        assert columns["number"].tolist() == numbers
+        assert verify(tmp_path / "out" / name, deep=True).problems == ()
+        recipe = Layout(tmp_path / "out" / name).load().generations[0].recipe
+        assert (recipe["into"], recipe["part"]) == ("split", name)
+        assert not {"by", "ratios", "seed"} & set(recipe)
+    again = run_packer("split", *call).stdout
+    assert again.count("finished already") == 3
+    assert "6 samples in" in again
+    assert "50.00%, split test" in again
+    paths = [tmp_path / "out" / name for name in found["splits"]]
+    merged = merge(paths, tmp_path / "merged", **QUIET)
+    assert sorted(read_all(merged.path)["key"]) == sorted(read_all(tmp_path / "in")["key"])
+
+
+def test_one_value_for_all_and_class_names_as_folders(tmp_path: Path) -> None:
+    write_faces(tmp_path / "in", 6)
+    parts = split(tmp_path / "in", tmp_path / "out", into="label", **QUIET)
+    assert {part.name: part.value for part in parts} == {"real": "real", "fake": "fake"}
+    (part,) = split(tmp_path / "out" / "fake", tmp_path / "one", into="label", shuffle=1, **QUIET)
+    assert (part.name, part.ratio, part.groups, part.samples) == ("fake", None, 1, 3)
+
+
+def test_folders_are_safe_whatever_the_values(tmp_path: Path) -> None:
+    _write_official(tmp_path / "in", ("../up", "a/b", ".hidden", "é x"))
+    parts = split(tmp_path / "in", tmp_path / "out", into="split", **QUIET)
+    assert {part.value: part.name for part in parts} == {
+        "../up": "_._up",
+        "a/b": "a_b",
+        ".hidden": "_hidden",
+        "é x": "é x",
+    }
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {part.name for part in parts}
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+@pytest.mark.parametrize("values", [("a/b", "a_b"), ("Train", "train")])
+def test_two_values_never_share_a_folder(tmp_path: Path, values: tuple[str, ...]) -> None:
+    _write_official(tmp_path / "in", values)
+    with pytest.raises(UsageError, match=f"different folders in 'split', found '{values[0]}' and '{values[1]}'"):
+        split(tmp_path / "in", tmp_path / "out", into="split", **QUIET)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_calls_of_into(tmp_path: Path) -> None:
+    _write_official(tmp_path / "in", rows=303)
+    where = (tmp_path / "in", tmp_path / "out")
+    for more, message in (
+        ({}, "expected either by .* or into .*, found neither"),
+        ({"by": "number", "into": "split"}, "found both"),
+        ({"into": "split", "ratios": RATIOS}, "ratios: read only with by"),
+        ({"into": "split", "seed": 3}, "seed: read only with by"),
+        ({"into": "image"}, "another kind"),
+        ({"into": "number"}, "at most 100 values, each of which becomes a dataset, found 303 .*--by number"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            split(*where, **more, **QUIET)
+    assert "expected either" not in run_packer("split", *where, expect=2).stderr
+    done = run_packer("split", *where, "--into", "split", "--ratios", "a=0.5,b=0.5", expect=2)
+    assert "ratios: read only with by, found into 'split'" in done.stderr
+    assert not (tmp_path / "out").exists()

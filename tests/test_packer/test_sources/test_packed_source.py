@@ -153,7 +153,7 @@ def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec
 
 @pytest.mark.parametrize("encode", ["png", "raw"])
 def test_a_mask_stays_without_loss(tmp_path: Path, encode: str) -> None:
-    """Whatever becomes of the pictures that it belongs to; a further picture with loss goes the way of the others."""
+    """Whatever becomes of the pictures that it belongs to."""
     rng = np.random.default_rng(0)
     rows = [{"image": scene(n, (24, 18)), "mask_image": rng.integers(0, 256, (18, 24, 3), np.uint8)} for n in range(3)]
     build(rows, tmp_path / "in", encode=encode, **QUIET)
@@ -163,8 +163,6 @@ def test_a_mask_stays_without_loss(tmp_path: Path, encode: str) -> None:
     assert all(np.array_equal(mask, row["mask_image"]) for mask, row in zip(found, rows, strict=True))
     again = build(tmp_path / "out", tmp_path / "again", encode="jpeg", **QUIET).manifest
     assert again.digest == made.digest
-    lossy = build(rows, tmp_path / "lossy", encode="jpeg", **QUIET).manifest
-    assert lossy.schema["mask_image"].codec.name == "jpeg"
 
 
 @pytest.mark.parametrize("how", ["area", "nearest"])
@@ -190,8 +188,7 @@ def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None
     build(rows, tmp_path / "in", encode="png", **QUIET)
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--size", 6, expect=2)
     assert (
-        "also_resample: expected area or nearest, by which 'mask_image' of the packed dataset would be resized"
-        in done.stderr
+        "also_resample: expected area or nearest, by which 'mask_image' of the source would be resized" in done.stderr
     )
     assert not (tmp_path / "out").exists()
     for how in ("area", "nearest"):

@@ -242,7 +242,7 @@ class TestTable:
         with pytest.raises(UsageError, match=told):
             TableSource(path).list_items("auto", "path")
 
-    @pytest.mark.parametrize(("value", "stand_in"), [([1, 2], []), ({"a": 1}, {})])
+    @pytest.mark.parametrize(("value", "stand_in"), [([1, 2], [0, 0]), (["a", 2], []), ({"a": 1}, {})])
     def test_a_null_among_lists_or_objects_is_a_missing_value(self, pictures: Path, value: Any, stand_in: Any) -> None:
         rows = [{"path": "0.png", "x": value}, {"path": "1.png", "x": None}, {"path": "2.png"}]
         found = listing(TableSource(write_table(pictures, ".jsonl", rows)))

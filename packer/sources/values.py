@@ -1,0 +1,134 @@
+"""The values of a table's columns: in the type that a recipe asks for, and lists of numbers as arrays."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from packer.recipe import Recipe
+from shardspec.errors import UsageError
+from shardspec.schema import AXES_MAX
+from shardspec.wording import shorten
+
+TYPES = ("text", "int", "float")
+"""Options of a recipe that name columns, and the type that these get whatever their values look like."""
+
+ArrayType = tuple[Any, ...]
+"""Of the lists of one column: the dtype, and the sizes behind the first axis."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
+_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_INT64 = np.iinfo(np.int64)
+_DTYPES: Mapping[frozenset[type], str] = {
+    frozenset((bool,)): "|b1",
+    frozenset((int,)): "<i8",
+    frozenset((float,)): "<f8",
+    frozenset((int, float)): "<f8",
+}
+
+
+def column_types(recipe: Recipe) -> dict[str, str]:
+    """The type of each column that a recipe names.
+
+    Raises
+    ------
+    UsageError
+        A column has two types.
+    """
+    types: dict[str, str] = {}
+    for kind in TYPES:
+        for column in getattr(recipe, kind):
+            if types.setdefault(column, kind) != kind:
+                raise UsageError(f"{kind}: expected one type of column {column!r}, found {types[column]} as well")
+    return types
+
+
+def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str]) -> list[Any]:
+    """A column's values as texts, integers or floats; missing ones (None, NaN) stay missing.
+
+    Raises
+    ------
+    UsageError
+        A value is none of that type.
+    """
+    one = {"text": _as_text, "int": _as_integer, "float": _as_float}[kind]
+    found = []
+    for row, value in enumerate(values):
+        plain = value.item() if isinstance(value, np.generic) else value
+        missing = plain is None or (isinstance(plain, float) and math.isnan(plain))
+        try:
+            found.append(None if missing else one(plain))
+        except (TypeError, ValueError, OverflowError):
+            raise UsageError(
+                f"column {column!r}, {where(row)}: expected {kind} (--{kind} {column}), found {shorten(value)}"
+            ) from None
+    return found
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+
+
+def _as_integer(value: Any) -> int:
+    if isinstance(value, str):
+        if not _INTEGER.match(value):
+            raise ValueError(value)
+        return int(value.partition(".")[0])
+    if not isinstance(value, int | float) or value != int(value):
+        raise ValueError(value)
+    return int(value)
+
+
+def _as_float(value: Any) -> float:
+    if isinstance(value, str) and not _FLOAT.match(value):
+        raise ValueError(value)
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+def array_type(values: Sequence[Any]) -> ArrayType | None:
+    """The type of a column whose values are lists of numbers that differ in their lengths at most; None of any other."""
+    kinds: set[type] = set()
+    tails: set[tuple[int, ...]] = set()
+    for value in values:
+        if not isinstance(value, list | tuple):
+            return None
+        array = np.array(value, object)  # lists of several lengths stay lists in it
+        kinds.update(map(type, array.flat))
+        if array.size:
+            tails.add(array.shape[1:])
+        elif value:
+            return None
+        if not kinds <= {bool, int, float}:
+            return None
+    dtype = _DTYPES.get(frozenset(kinds))
+    if dtype is None or len(tails) != 1 or len(*tails) >= AXES_MAX:
+        return None
+    if dtype == "<i8" and not all(_fits(value) for value in values):
+        return None
+    return (dtype, *tails.pop())
+
+
+def _fits(value: Any) -> bool:
+    """Whether all integers of a list have 64 bits at most."""
+    return all(_INT64.min <= number <= _INT64.max for number in np.array(value, object).flat)
+
+
+def missing_list(values: Sequence[Any]) -> list[Any]:
+    """What stands for a missing list: zeros where all known ones, which are of one `array_type`, have one length, else no numbers."""
+    shapes = {np.shape(value) for value in values}
+    return np.zeros(shapes.pop(), int).tolist() if len(shapes) == 1 else []
+
+
+def with_arrays(columns: Mapping[str, Any], arrays: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """An item's columns, with the lists of those in `arrays` as arrays of that type."""
+    return {name: _as_array(value, *arrays[name]) if name in arrays else value for name, value in columns.items()}
+
+
+def _as_array(value: Any, dtype: str, *tail: int) -> Any:
+    return np.array(value, dtype).reshape(-1, *tail)

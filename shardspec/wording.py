@@ -1,0 +1,33 @@
+"""Values and lists in messages, which stay short whatever they are about."""
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["list_some", "shorten"]
+
+LENGTH = 80
+"""Characters of one value in a message."""
+
+LISTED = 8
+"""Entries of a list in a message."""
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = LENGTH
+
+
+def shorten(value: Any, length: int = LENGTH) -> str:
+    """The `repr` of a value for a message; of a long one its beginning, and how long it is."""
+    if isinstance(value, str | bytes | bytearray):
+        if len(value) <= length:
+            return repr(value)
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f"{value[:length]!r}… ({len(value)} {unit})"
+    text = _REPR.repr(value)
+    return text if len(text) <= length else f"{text[:length]}… ({type(value).__name__})"
+
+
+def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
+    """The first of some texts, each cut where it is long, separated by commas; of a long list the rest as a number."""
+    shown = ", ".join(text if len(text) <= LENGTH else f"{text[:LENGTH]}…" for text in texts[:listed])
+    return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"

@@ -1,0 +1,101 @@
+"""What is a mask by its name keeps every value: from rows, from own steps, under any encoding, and at another size."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.command import environment, run_packer
+from support.media import scene, write_picture
+
+from packer import build
+from packer.assembly.samples import PackedSamples
+from shardspec.errors import UsageError
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+STEP = """
+import numpy as np
+
+def add_map(samples):
+    for sample in samples:
+        height, width = sample["image"].shape[:2]
+        labels = np.add.outer(np.arange(height), np.arange(width)) % 5
+        yield {**sample, "parts_image": np.repeat(labels[..., None], 3, axis=2).astype(np.uint8)}
+"""
+
+
+def label_maps(count: int) -> list[np.ndarray[Any, Any]]:
+    """Maps of five classes, (18, 24), pixel by pixel at random."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 5, (18, 24), np.uint8) for _ in range(count)]
+
+
+def samples_of(root: Path) -> list[dict[str, Any]]:
+    """All samples, decoded."""
+    samples = PackedSamples(root)
+    found = samples.read(range(len(samples)))
+    samples.rows.close()
+    return found
+
+
+def rows_of(maps: list[np.ndarray[Any, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of Python with a map under every name of a mask, in the dtypes and shapes that people have."""
+    for number, labels in enumerate(maps):
+        coloured = np.repeat(labels[..., None], 3, axis=2)
+        yield {
+            "image": scene(number, (24, 18)),
+            "mask": labels,
+            "mask_image": coloured,
+            "skin_mask": coloured.copy(),
+            "deep_image": labels.astype(np.uint16) * 9000,
+            "flat_image": labels,
+        }
+
+
+@pytest.mark.parametrize("encode", ["jpeg", "webp", "png", "raw"])
+def test_label_maps_of_rows_keep_their_values(tmp_path: Path, encode: str) -> None:
+    rows = list(rows_of(label_maps(3)))
+    schema = build(rows, tmp_path / "out", encode=encode, **QUIET).manifest.schema
+    assert schema["image"].codec.name == encode
+    assert schema["mask_image"].codec.name == ("raw" if encode == "raw" else "png")
+    for sample, row in zip(samples_of(tmp_path / "out"), rows, strict=True):
+        for name in set(row) - {"image"}:
+            assert sample[name].dtype == row[name].dtype
+            assert np.array_equal(sample[name], row[name]), name
+
+
+def test_label_maps_of_own_steps_keep_their_values(tmp_path: Path) -> None:
+    (tmp_path / "my_maps.py").write_text(STEP)
+    for number in range(3):
+        write_picture(tmp_path / "in" / f"{number}.jpg", scene(number, (24, 18)))
+    env = environment(python_path=tmp_path)
+    run_packer("build", tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map", "--workers", 1, env=env)
+    expected = np.add.outer(np.arange(18), np.arange(24)) % 5
+    for sample in samples_of(tmp_path / "out"):
+        assert all(np.array_equal(sample["parts_image"][..., channel], expected) for channel in range(3))
+
+
+def test_label_maps_of_rows_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
+    rows = list(rows_of(label_maps(2)))
+    with pytest.raises(
+        UsageError, match="also_resample: expected area or nearest, by which 'mask_image' of the source"
+    ):
+        build(rows, tmp_path / "out", size=9, **QUIET)
+    assert not (tmp_path / "out").exists()
+    build(rows, tmp_path / "out", size=9, also_resample="nearest", **QUIET)
+    for sample, row in zip(samples_of(tmp_path / "out"), rows, strict=True):
+        assert np.array_equal(sample["mask_image"], row["mask_image"][1::2, 1::2])
+    build(rows, tmp_path / "as it is", **QUIET)
+
+
+def test_label_maps_of_own_steps_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
+    (tmp_path / "my_maps.py").write_text(STEP)
+    write_picture(tmp_path / "in" / "a.jpg", scene(0, (24, 18)))
+    call = (tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map,resize", "--size", 9, "--workers", 1)
+    env = environment(python_path=tmp_path)
+    done = run_packer("build", *call, env=env, expect=3)
+    assert "expected also_resample, by which 'parts_image' would be resized too" in done.stderr
+    run_packer("build", *call, "--also-resample", "nearest", "--overwrite", env=env)
+    (sample,) = samples_of(tmp_path / "out")
+    assert set(np.unique(sample["parts_image"])) <= set(range(5))

@@ -1,0 +1,345 @@
+"""Tables as people have them: the types of their columns, lists of numbers, and files that lie elsewhere."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.command import read_jsonl, run_packer
+from support.media import scene, write_picture
+
+from packer import build
+from packer.assembly.samples import PackedSamples
+from packer.packed.merge import merge
+from packer.packed.verify.verify import verify
+from packer.sources.base import Roots
+from shardspec.errors import UsageError
+from shardspec.layout import Layout
+
+PICTURE = scene(0, (24, 16))
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+
+
+def write_pictures(folder: Path, count: int) -> Path:
+    """``0.png``, ``1.png`` and so on."""
+    for number in range(count):
+        write_picture(folder / f"{number}.png", scene(number, (24, 16)))
+    return folder
+
+
+def write_csv(table: Path, **columns: list[Any]) -> Path:
+    """A table of those columns."""
+    table.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    table.write_text("\n".join(lines) + "\n")
+    return table
+
+
+def values_of(root: Path, field: str) -> list[Any]:
+    """A field of all samples."""
+    samples = PackedSamples(root)
+    found = [sample[field] for sample in samples.read(range(len(samples)))]
+    samples.rows.close()
+    return found
+
+
+class TestTypes:
+    """One table's values say "000", the next one's 100: the type is that of the column, and not of a file."""
+
+    def two_tables(self, root: Path) -> tuple[Path, Path]:
+        """As FaceForensics++ numbers its videos."""
+        write_pictures(root / "a", 2)
+        write_pictures(root / "b", 2)
+        paths = ["0.png", "1.png"]
+        first = write_csv(root / "a" / "t.csv", path=paths, video=["000", "033"], grade=["1", "2"])
+        return first, write_csv(root / "b" / "t.csv", path=paths, video=["100", "133"], grade=["1.5", "2"])
+
+    def test_leading_zeros_stay_text_and_a_merge_says_what_helps(self, tmp_path: Path) -> None:
+        tables = self.two_tables(tmp_path)
+        for name, table in zip("xy", tables, strict=True):
+            run_packer("build", table, tmp_path / name, "--workers", 1, "--quiet")
+        assert values_of(tmp_path / "x", "video") == ["000", "033"]
+        assert values_of(tmp_path / "y", "video") == [100, 133]
+        done = run_packer("merge", tmp_path / "x", tmp_path / "y", tmp_path / "out", expect=2)
+        assert "build both from their tables with --float grade, --text video (or --int COLUMN" in done.stderr
+        for name, table in zip("xy", tables, strict=True):
+            options = ("--text", "video", "--float", "grade", "--workers", 1, "--quiet", "--overwrite")
+            run_packer("build", table, tmp_path / name, *options)
+        run_packer("merge", tmp_path / "x", tmp_path / "y", tmp_path / "out", "--quiet")
+        assert values_of(tmp_path / "out", "video") == ["000", "033", "100", "133"]
+        assert values_of(tmp_path / "out", "grade") == [1.0, 2.0, 1.5, 2.0]
+
+    def test_integers_where_all_are(self, tmp_path: Path) -> None:
+        for name, table in zip("xy", self.two_tables(tmp_path), strict=True):
+            build(table, tmp_path / name, int=["video"], float="grade", **QUIET)
+        merge([tmp_path / "x", tmp_path / "y"], tmp_path / "out", **QUIET)
+        assert values_of(tmp_path / "out", "video") == [0, 33, 100, 133]
+
+    def test_keys_of_a_recipe_file(self, tmp_path: Path) -> None:
+        _, table = self.two_tables(tmp_path)
+        (tmp_path / "r.toml").write_text('text = ["video", "grade"]\n')
+        run_packer("build", table, tmp_path / "out", "--config", tmp_path / "r.toml", "--quiet")
+        assert values_of(tmp_path / "out", "video") == ["100", "133"]
+        assert values_of(tmp_path / "out", "grade") == ["1.5", "2"]
+        again = run_packer("build", table, tmp_path / "out", "--text", "video", "--text", "grade", "--quiet")
+        assert "finished already" in again.stdout
+        done = run_packer("build", table, tmp_path / "out", "--text", "video", "--quiet", expect=None)
+        assert done.returncode != 0
+        assert "option text: was ['video', 'grade'], now ['video']" in done.stderr
+
+    def test_text_is_as_it_is_written(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path, 3)
+        table = write_csv(
+            tmp_path / "t.csv", path=["0.png", "1.png", "2.png"], x=["1.50", "", "2e1"], y=["1", "2", "3"]
+        )
+        build(table, tmp_path / "out", text="x", **QUIET)
+        assert values_of(tmp_path / "out", "x") == ["1.50", "", "2e1"]
+        assert [bool(valid) for valid in values_of(tmp_path / "out", "x_valid")] == [True, False, True]
+        assert values_of(tmp_path / "out", "y") == [1, 2, 3]
+
+    def test_other_tables_too(self, tmp_path: Path) -> None:
+        """They say the types themselves, and one may be of texts where the next is of numbers."""
+        write_pictures(tmp_path, 2)
+        rows = [{"path": "0.png", "a": 7, "b": "003", "c": True}, {"path": "1.png", "a": None, "b": "4.0", "c": False}]
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+        for number, table in enumerate((tmp_path / "t.jsonl", tmp_path / "t.parquet", rows)):
+            out = tmp_path / f"out-{number}"
+            how = {} if number < 2 else {"root": tmp_path}
+            build(table, out, text=["a", "c"], int="b", **how, **QUIET)
+            assert values_of(out, "a") == ["7", ""]
+            assert values_of(out, "b") == [3, 4]
+            assert values_of(out, "c") == ["true", "false"]
+
+    def test_numbers_as_labels_become_classes(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path, 2)
+        table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], label=["7", "3"])
+        made = build(table, tmp_path / "out", text="label", **QUIET).manifest
+        assert made.schema["label"].classes == ("3", "7")
+        assert values_of(tmp_path / "out", "label") == [1, 0]
+
+    def test_a_path_is_never_a_number(self, tmp_path: Path) -> None:
+        write_picture(tmp_path / "100.png", PICTURE)
+        (tmp_path / "100").write_bytes((tmp_path / "100.png").read_bytes())
+        made = build(write_csv(tmp_path / "t.csv", path=["100"]), tmp_path / "out", **QUIET)
+        assert made.counts.packed_items == 1
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--int", "x"], "column 'x', line 3: expected int (--int x), found '1.5'"),
+            (["--float", "x", "--int", "y"], "column 'y', line 3: expected int (--int y), found '1e3'"),
+            (["--float", "z"], "column 'z', line 2: expected float (--float z), found 'nan'"),
+            (["--text", "grad"], "text: expected a column beside the paths, one of x, y, z, found 'grad'"),
+            (["--text", "path"], "text: expected a column beside the paths, one of x, y, z, found 'path'"),
+            (["--text", "x", "--int", "x"], "int: expected one type of column 'x', found text as well"),
+        ],
+    )
+    def test_wrong_types_are_named_with_the_place(self, tmp_path: Path, options: list[str], message: str) -> None:
+        write_pictures(tmp_path, 2)
+        columns = {"path": ["0.png", "1.png"], "x": ["1", "1.5"], "y": ["2", "1e3"], "z": ["nan", "1"]}
+        table = write_csv(tmp_path / "t.csv", **columns)
+        done = run_packer("build", table, tmp_path / "out", *options, expect=2)
+        assert message in done.stderr
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("option", ["--text", "--int", "--float", "--root"])
+    def test_only_tables_have_columns(self, tmp_path: Path, option: str) -> None:
+        write_pictures(tmp_path / "in", 1)
+        done = run_packer("build", tmp_path / "in", tmp_path / "out", option, tmp_path, expect=2)
+        assert f"{option[2:]}: read only of a table, found a folder" in done.stderr
+
+
+class TestNumberLists:
+    """Boxes, embeddings and the like are arrays, and no texts of JSON."""
+
+    ROWS = (
+        {"quad": [1, 2, 3, 4], "points": [[0.5, 1], [2, 3]], "many": [1.5], "flags": [True, False], "words": ["a", 1]},
+        {"quad": [5, 6, 7, 8], "points": [[4, 5], [6, 7]], "many": [], "flags": [False, True], "words": ["b"]},
+        {"quad": [9, 0, 1, 2], "points": [[8, 9], [0, 1.5]], "many": [2, 3], "flags": [True, True], "words": []},
+    )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """With a picture each."""
+        return [{"path": f"{number}.png", **row} for number, row in enumerate(self.ROWS)]
+
+    @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+    def test_they_become_arrays(self, tmp_path: Path, suffix: str) -> None:
+        write_pictures(tmp_path, 3)
+        table, rows = tmp_path / f"t{suffix}", self.rows()
+        if suffix == ".jsonl":
+            table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            for row in rows:
+                row["words"] = [str(word) for word in row["words"]]
+            pq.write_table(pa.Table.from_pylist(rows), table)
+        run_packer("build", table, tmp_path / "out", "--workers", 2, "--quiet")
+        schema = Layout(tmp_path / "out").load().schema
+        kinds = {name: (schema[name].kind, schema[name].dtype, schema[name].shape) for name in self.ROWS[0]}
+        assert kinds == {
+            "quad": ("fixed", "<i8", (4,)),
+            "points": ("fixed", "<f8", (2, 2)),
+            "many": ("ragged", "<f8", (None,)),
+            "flags": ("fixed", "|b1", (2,)),
+            "words": ("text", "|u1", (None,)),
+        }
+        for name in ("quad", "points", "many", "flags"):
+            for found, row in zip(values_of(tmp_path / "out", name), rows, strict=True):
+                assert np.array_equal(found, row[name])
+        assert values_of(tmp_path / "out", "words") == [row["words"] for row in rows]
+        assert verify(tmp_path / "out", deep=True).problems == ()
+        done = run_packer("build", table, tmp_path / "try", "--dry-run", "--quiet")
+        assert "3 samples" in done.stdout
+
+    def test_one_task_of_empty_lists_has_the_type_of_the_column(self, tmp_path: Path) -> None:
+        rows = [{"image": PICTURE, "boxes": [] if number < 40 else [[1.5, 2, 3, 4]] * 2} for number in range(70)]
+        schema = build(rows, tmp_path / "out", **QUIET).manifest.schema
+        assert (schema["boxes"].kind, schema["boxes"].shape) == ("ragged", (None, 4))
+        assert [len(value) for value in values_of(tmp_path / "out", "boxes")] == [0] * 40 + [2] * 30
+
+    @pytest.mark.parametrize(("known", "shape"), [([[1, 2], [3, 4]], (2,)), ([[1, 2], [3]], (None,))])
+    def test_a_missing_list(self, tmp_path: Path, known: list[list[int]], shape: tuple[int | None, ...]) -> None:
+        rows = [{"image": PICTURE, "x": value} for value in (*known, None)]
+        field = build(rows, tmp_path / "out", **QUIET).manifest.schema["x"]
+        assert field.shape == shape
+        assert values_of(tmp_path / "out", "x")[2].tolist() == ([0, 0] if shape == (2,) else [])
+        assert [bool(valid) for valid in values_of(tmp_path / "out", "x_valid")] == [True, True, False]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [[1, None], [2, 3]],
+            [[1, True], [2, 3]],
+            [[[1], [2, 3]], [[1], [2]]],
+            [[1, 2], [[1, 2]]],
+            [[[1, 2]], [[1, 2, 3]]],
+            [[2**63], [1]],
+            [[], []],
+            [[[]], [[1]]],
+        ],
+    )
+    def test_other_lists_stay_json(self, tmp_path: Path, values: list[Any]) -> None:
+        rows = [{"image": PICTURE, "x": value} for value in values]
+        field = build(rows, tmp_path / "out", **QUIET).manifest.schema["x"]
+        assert (field.kind, field.codec.name) == ("text", "json")
+        assert values_of(tmp_path / "out", "x") == values
+
+    def test_steps_see_arrays(self, tmp_path: Path) -> None:
+        def double(samples: Any) -> Any:
+            for sample in samples:
+                yield {**sample, "quad": sample["quad"] * 2}
+
+        rows = [{"image": PICTURE, "quad": [1, 2, 3]}, {"image": PICTURE, "quad": [4, 5, 6]}]
+        build(rows, tmp_path / "out", steps=["decode", double], **QUIET)
+        assert [value.tolist() for value in values_of(tmp_path / "out", "quad")] == [[2, 4, 6], [8, 10, 12]]
+
+
+class TestElsewhere:
+    """The table lies in one place, the files in another."""
+
+    @pytest.mark.parametrize("absolute", [True, False])
+    def test_it_is_said_at_once_and_what_helps(self, tmp_path: Path, absolute: bool) -> None:
+        write_pictures(tmp_path / "data" / "real", 3)
+        folder = tmp_path / "data" if absolute else Path("../data")
+        table = write_csv(tmp_path / "lists" / "t.csv", path=[folder / "real" / f"{n}.png" for n in range(3)])
+        done = run_packer("build", table, tmp_path / "out", expect=2)
+        assert (
+            f"expected files inside {tmp_path / 'lists'}, found 3 of 3 paths that lead out of it, such as line 2: "
+            f"'{folder}/real/0.png': give the folder that the files lie in with --root DIR"
+        ) in done.stderr
+        assert "packing" not in done.stderr
+        assert not (tmp_path / "out").exists()
+
+    def test_one_path_of_many_is_said_too(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "in", 2)
+        write_picture(tmp_path / "2.png", PICTURE)
+        (tmp_path / "in" / "link.png").symlink_to(tmp_path / "2.png")
+        for path in ("../2.png", "link.png"):
+            table = write_csv(tmp_path / "in" / "t.csv", path=["0.png", "1.png", path])
+            with pytest.raises(UsageError, match=f"found 1 of 3 paths that lead out of it, such as line 4: '{path}'"):
+                build(table, tmp_path / "out", **QUIET)
+            build(table, tmp_path / path.replace("/", "-"), limit=2, **QUIET)
+
+    def test_paths_are_relative_to_the_root_or_absolute_below_it(self, tmp_path: Path) -> None:
+        data = write_pictures(tmp_path / "data", 3)
+        table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png", data / "1.png", "../data/2.png"])
+        call = (table, tmp_path / "out", "--root", data, "--workers", 1, "--quiet")
+        run_packer("build", *call)
+        assert values_of(tmp_path / "out", "source") == ["0.png", "1.png", "2.png"]
+        for file in ("manifest.json", "items.jsonl", "rejects.jsonl"):
+            path = tmp_path / "out" / file
+            assert not path.exists() or str(tmp_path) not in path.read_text()
+        assert Layout(tmp_path / "out").load().generations[0].recipe["root"] == ["data"]
+        assert "finished already" in run_packer("build", *call).stdout
+
+    def test_keys_of_a_recipe_file_and_the_folder_of_the_call(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "data", 1)
+        table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"])
+        (tmp_path / "r.toml").write_text('root = "data"\n')
+        call = (table, tmp_path / "out", "--config", tmp_path / "r.toml", "--workers", 1, "--quiet")
+        run_packer("build", *call, cwd=tmp_path)
+        assert values_of(tmp_path / "out", "source") == ["0.png"]
+        other = (table, tmp_path / "out", "--root", tmp_path / "data", "--quiet")
+        assert "finished already" in run_packer("build", *other).stdout
+
+    def test_a_root_behind_a_link_leaves_no_absolute_name(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path / "disk" / "data", 2)
+        (tmp_path / "mount").symlink_to(tmp_path / "disk")
+        paths = [tmp_path / "mount" / "data" / "0.png", tmp_path / "disk" / "data" / "1.png"]
+        for number, root in enumerate(("mount", "disk")):
+            table = write_csv(tmp_path / "lists" / "t.csv", path=paths)
+            out = tmp_path / f"out-{number}"
+            build(table, out, root=tmp_path / root / "data", **QUIET)
+            assert values_of(out, "source") == ["0.png", "1.png"]
+        table = write_csv(tmp_path / "disk" / "data" / "t.csv", path=paths)
+        build(table, tmp_path / "beside", **QUIET)
+        assert values_of(tmp_path / "beside", "source") == ["0.png", "1.png"]
+
+    def test_several_roots_keep_files_of_one_name_apart(self, tmp_path: Path) -> None:
+        first, second = write_pictures(tmp_path / "a", 2), write_pictures(tmp_path / "b", 1)
+        write_picture(second / "own.png", PICTURE)
+        (first / "link.png").symlink_to(second / "own.png")
+        paths = [first / "0.png", second / "0.png", "own.png", "link.png", "1.png"]
+        table = write_csv(tmp_path / "lists" / "t.csv", path=paths)
+        run_packer("build", table, tmp_path / "out", "--root", first, "--root", second, "--workers", 1, "--quiet")
+        assert values_of(tmp_path / "out", "source") == ["a/0.png", "b/0.png", "b/own.png", "a/link.png", "a/1.png"]
+        table = write_csv(tmp_path / "lists" / "t.csv", path=[*paths, "0.png"])
+        build(table, tmp_path / "twice", root=[first, second], max_rejects=1, **QUIET)
+        (line,) = read_jsonl(tmp_path / "twice" / "rejects.jsonl")
+        assert (line["item"], line["reason"].partition(":")[0]) == (
+            "0.png",
+            "expected a path below one of the roots, found it below 2",
+        )
+
+    def test_further_columns_of_paths_go_by_the_roots_too(self, tmp_path: Path) -> None:
+        data = write_pictures(tmp_path / "data", 2)
+        table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"], mask=[data / "1.png"])
+        listing = build_listing(table, data, "mask")
+        (item,) = listing
+        assert item.files["also"].name == "1.png"
+
+    def test_wrong_roots(self, tmp_path: Path) -> None:
+        for name in ("a/x", "b/x"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "file").touch()
+        for folders, message in (
+            (("none",), "root: expected a folder, found none at"),
+            (("file",), "root: expected a folder, found a file at"),
+            (("a", "a/x"), "root: expected folders apart from one another"),
+            (("a/x", "b/x"), "root: expected folders of different names"),
+        ):
+            with pytest.raises(UsageError, match=message):
+                Roots.of(*(tmp_path / folder for folder in folders))
+
+
+def build_listing(table: Path, root: Path, also: str) -> list[Any]:
+    """The items of a build of faces with masks, without its detector."""
+    from packer.builds.build import open_source
+    from packer.builds.listing import list_items
+    from packer.recipe import Recipe
+
+    recipe = Recipe(preset="faces", also=also, root=(str(root),))
+    return list(list_items(open_source(table, table.parent / "out", recipe), recipe).items)
