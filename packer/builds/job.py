@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from packer.assembly.index import write_index
 from packer.assembly.plan import Piece, plan_assembly, shuffled
 from packer.builds.listing import describe_repeats, list_items
 from packer.builds.part import Part
-from packer.builds.parts import SchemaSettler
+from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
 from packer.builds.plan import Plan, describe_made, describe_mismatch, is_storable, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.reports import ReportWriter
@@ -26,7 +26,7 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing, Source
-from packer.sources.item import Item, item_name
+from packer.sources.item import Item, ItemReport, item_name
 from packer.steps.chain import Step, check_steps
 from packer.steps.encode import image_codec
 from packer.steps.equipment import Equipment
@@ -210,7 +210,7 @@ class Job:
                     assert event.unit is not None
                     assert event.item is not None
                     name = item_name(self._workspace.items, plan.tasks[event.unit.number], event.item)
-                    raise BuildError(f"item {name!r} gave no sample, and --on-error is fail: {event.message}")
+                    self._check_reject(name, event.message)
                 if event.kind == "done" and event.unit is not None:
                     self._session.note_done(event)
 
@@ -238,16 +238,15 @@ class Job:
     def _plan_assembly(self, plan: Plan) -> None:
         """Settle the schema, write reports and index, cut the shards. The assembly plan is written last."""
         space = self._workspace
-        settler = SchemaSettler(
-            image_codec(self._recipe), plan.classes, {len(layout.names): name for name, layout in LAYOUTS.items()}
-        )
+        parts = [space.part(number) for number in range(len(plan.tasks))]
+        columns = choose_columns(map(Part, parts))
+        layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
+        settler = SchemaSettler(columns, image_codec(self._recipe), plan.classes, layouts)
         rows = []
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME) as reports:
-            for number, task in enumerate(plan.tasks):
-                part = Part(space.part(number))
-                reports.add(part.reports())
-                settler.add(part, f"task {number} (items {task.start} to {task.stop - 1})")
-                rows.append(len(part))
+            for part in map(Part, parts):
+                reports.add(self._check_reports(settled_reports(part, columns)))
+                rows.append(settler.add(part))
             counts = reports.counts(plan.ignored)
         counted_up = {"counts": counts.to_json(), "marked": reports.marked if self._recipe.restart_markers else None}
         write_durably(space.root / _COUNTS_NAME, json.dumps(counted_up).encode())
@@ -259,12 +258,22 @@ class Job:
             raise TooManyRejectsError(
                 f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
             )
-        config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
+        config = describe_rows(columns, rows, settler.settle())
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
         assembly = plan_assembly(space, config, self._recipe.format, pieces, order)
         write_index(assembly.source, assembly.order, space.final / INDEX_FOLDER)
         assembly.save()
+
+    def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
+        for report in reports:
+            if not report.samples:
+                self._check_reject(report.name, f"{report.step}: {report.reason}")
+            yield report
+
+    def _check_reject(self, item: str, why: str) -> None:
+        if self._options.on_error == "fail":
+            raise BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
     def _commit(self, plan: Plan, shards: tuple[Shard, ...]) -> BuildResult:
         found = json.loads((self._workspace.root / _COUNTS_NAME).read_bytes())

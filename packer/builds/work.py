@@ -1,8 +1,7 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import PlannedShards
@@ -106,7 +105,7 @@ class Work:
         """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""
         self.prepare()
         report = ItemReport(item.name)
-        mark = part.mark()
+        part.begin()
         try:
             if item.reject is not None:
                 raise StepError("source", item.reject)
@@ -117,11 +116,11 @@ class Work:
                 # Whatever was read well is not what was planned, and another build would find other bytes.
                 raise StepError("source", changes[0])
         except StepError as error:
-            part.rollback(mark)
+            part.undo()
             told = [error.reason, *([report.damage] if report.damage else []), *item.changes()]
             reason = "; ".join(dict.fromkeys(told))
             report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
-        part.reports.append(report)
+        part.end(report)
         return report
 
     def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
@@ -144,20 +143,13 @@ class Work:
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
         if not joined.exists():
-            self._concatenate(task, paths, joined)
+            with PartWriter(joined) as part:
+                for path in paths:
+                    part.extend(Part(path))
+                part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return {"rows": len(Part(joined))}
-
-    def _concatenate(self, task: Task, paths: Sequence[Path], joined: Path) -> None:
-        with PartWriter(joined) as part:
-            for item, path in zip(self.items(task), paths, strict=True):
-                rows = Part(path)
-                if part.columns is None or not len(rows) or rows.columns == part.columns:
-                    part.extend(rows)
-                else:  # once more, behind the others: what differs from them is a reject, as in a task that ran as a whole
-                    self._item(item, part, {})
-            part.finish()
+        return {"rows": sum(map(len, Part(joined).groups))}
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:

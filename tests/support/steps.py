@@ -125,6 +125,14 @@ def add_field(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield {**sample, "extra": 1} if _is_bad(sample) else sample
 
 
+def change_fields(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give a second sample for bad items, with a field that the first lacks."""
+    for sample in samples:
+        yield sample
+        if _is_bad(sample):
+            yield {**sample, "extra": 1}
+
+
 def add_field_or_kill(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Give bad items a field that the others lack, and bring down the process on the worst."""
     for sample in add_field(samples):
