@@ -105,9 +105,11 @@ def choose_columns(parts: Iterable[Part]) -> PartColumns:
     """
     items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
     for part in parts:
-        columns = [tuple(group.columns.items()) for group in part.groups]
-        items.update(columns[number] for number in part.group_of if number is not None)
-    return dict(max(items, key=items.__getitem__, default=()))
+        kinds = [tuple(group.columns.items()) for group in part.groups]
+        items.update(kinds[number] for number in part.group_of if number is not None)
+    for columns, _ in items.most_common(1):  # of equal counts the first that was met
+        return dict(columns)
+    return {}
 
 
 def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:

@@ -273,7 +273,10 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
         ("give_nothing", "support.steps:give_nothing: gave no sample (1 sample came to it)"),
         ("exit_early", "support.steps:exit_early: SystemExit: 0"),
         ("give_no_dict", "support.steps:give_no_dict: expected samples as dicts, found ndarray"),
-        ("add_field", "encode: the sample differs from those before it: field 'extra' is new"),
+        (
+            "add_field",
+            "encode: expected the fields that the samples of most items have, found others: field 'extra' is new",
+        ),
     ],
 )
 def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Path, step: str, told: str) -> None:
