@@ -1,12 +1,14 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.part import Part, PartWriter
 from packer.builds.plan import Plan, Task
+from packer.faults import find_memory_error, may_pass, system_reason
 from packer.jobs.units import Progress, Unit, Verdicts
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport, read_items
@@ -17,6 +19,9 @@ from packer.steps.equipment import Equipment
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from shardspec.errors import CodecError, SchemaError
+
+READ_PAUSES_S = (0.5, 2.0)
+"""How long an item waits before each further try, where it could not be read for a reason that may pass."""
 
 
 class Work:
@@ -70,6 +75,8 @@ class Work:
         ------
         BuildError
             The job cannot go on, whatever the item.
+        MemoryError
+            Memory ran out, which is no fault of an item's.
         """
         with writing(self.workspace.out):
             if unit.do == "shard":
@@ -105,23 +112,43 @@ class Work:
         """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""
         self.prepare()
         report = ItemReport(item.name)
-        part.begin()
-        try:
-            if item.reject is not None:
-                raise StepError("source", item.reject)
-            if item.index in verdicts:
-                raise StepError(*verdicts[item.index])
-            self._append_samples(item, report, part)
-            if changes := list(item.changes()):
-                # Whatever was read well is not what was planned, and another build would find other bytes.
-                raise StepError("source", changes[0])
-        except StepError as error:
-            part.undo()
-            told = [error.reason, *([report.damage] if report.damage else []), *item.changes()]
-            reason = "; ".join(dict.fromkeys(told))
-            report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
+        for pause_s in (*READ_PAUSES_S, None):
+            part.begin()
+            try:
+                self._pack(item, report, part, verdicts)
+            except StepError as error:
+                part.undo()
+                if pause_s is not None and may_pass(error):
+                    time.sleep(pause_s)
+                    report = ItemReport(item.name)
+                    continue
+                report = _describe_reject(item, report, error)
+            break
         part.end(report)
         return report
+
+    def _pack(self, item: Item, report: ItemReport, part: PartWriter, verdicts: Verdicts) -> None:
+        """Run the steps over one item, if it is worth it, and append its samples."""
+        if item.reject is not None:
+            raise StepError("source", item.reject)
+        if item.index in verdicts:
+            raise StepError(*verdicts[item.index])
+        try:
+            self._append_samples(item, report, part)
+        except (StepError, MemoryError) as error:
+            if (lack := find_memory_error(error)) is None:
+                raise
+            step = error.step if isinstance(error, StepError) else "encode"
+            raise MemoryError(
+                f"memory ran out at {item.name!r}, in {step}: {str(lack) or type(lack).__name__}"
+            ) from error
+        try:
+            changes = list(item.changes())
+        except OSError as error:
+            raise StepError("source", f"expected a readable file, found: {system_reason(error)}") from error
+        if changes:
+            # Whatever was read well is not what was planned, and another build would find other bytes.
+            raise StepError("source", changes[0])
 
     def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
         assert self._pipeline is not None
@@ -150,6 +177,17 @@ class Work:
         for path in paths:
             path.unlink(missing_ok=True)
         return {"rows": sum(map(len, Part(joined).groups))}
+
+
+def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemReport:
+    """What is kept of an item that failed."""
+    told = [error.reason, *([report.damage] if report.damage else [])]
+    with suppress(OSError):
+        told += item.changes()
+    if may_pass(error):
+        told.append(f"tried {len(READ_PAUSES_S) + 1} times")
+    reason = "; ".join(dict.fromkeys(told))
+    return ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from packer.faults import describe_error
 from packer.recipe import Recipe, StepSpec
 from packer.sources.item import Item, ItemReport
 from packer.sources.packed_items import PackedItems
@@ -111,15 +112,13 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         for sample in given:
             _check_sample(sample)
             yield sample
-    except (StepError, MemoryError):
+    except StepError:
         raise
     except ItemError as error:
-        raise StepError(name, str(error)) from error
+        raise StepError(name, str(error) or describe_error(error)) from error
     except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        raise StepError(
-            name, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
-        ) from error
+        raise StepError(name, f"{describe_error(error)} ({Path(last.filename).name}, line {last.lineno})") from error
 
 
 def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+from packer.faults import system_reason
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport
 from packer.sources.packed_items import PACKED_ROW
@@ -57,7 +58,9 @@ def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     try:
         data = item.location().read_bytes()
     except OSError as error:
-        raise ItemError(f"expected a readable file, found: {error.strerror}") from error
+        raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
+    except MemoryError as error:
+        raise MemoryError(f"no memory for a file of {item.bytes / 1e6:.0f} MB") from error
     try:
         picture = decode_picture(data)
     except PictureError as error:

@@ -38,6 +38,11 @@ class InlineEngine:
                     self._work.prepare()  # only libraries that are loaded can be told to use one thread
                 with one_thread():
                     result = self._work.run(unit, verdicts, progress)
+            except MemoryError as error:  # nothing could be freed by another process's end, so it is no reject either
+                text = (
+                    f"{str(error) or 'memory ran out'}: run the same command again to resume, with more memory to spare"
+                )
+                self._events.append(Event("failed", unit, message=text))
             except ShardspecError as error:
                 self._events.append(Event("failed", unit, message=str(error)))
             else:

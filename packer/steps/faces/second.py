@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from packer.faults import system_reason
 from packer.sources.item import ItemFile
 from packer.sources.suffixes import is_video
 from packer.vision.decode.errors import PictureError, VideoError
@@ -64,7 +65,7 @@ class Companion:
         except (PictureError, VideoError) as error:
             raise ItemError(f"{self._what}: {error}") from error
         except OSError as error:
-            raise ItemError(f"{self._what}: expected a readable file, found: {error.strerror}") from error
+            raise ItemError(f"{self._what}: expected a readable file, found: {system_reason(error)}") from error
 
     def _frame(self, index: int) -> npt.NDArray[np.uint8] | None:
         if self._video is None:

@@ -161,6 +161,8 @@ class Decoding:
                     context.skip_frame = skipping = skip
             try:
                 frames = context.decode(packet)
+            except MemoryError:  # libav's is one of its own errors too
+                raise
             except av.error.FFmpegError as error:
                 self._fail(error)
                 # A decoder with several threads reports what happened to an earlier packet.
@@ -187,6 +189,8 @@ class Decoding:
                     break
                 if packet.size:
                     yield packet
+        except MemoryError:  # libav's is one of its own errors too
+            raise
         except av.error.FFmpegError as error:
             self.problems.append(f"reading stopped: {reason(error)}")
         yield None
@@ -197,6 +201,8 @@ class Decoding:
         for _ in range(self._threads):
             try:
                 frames += self._stream.codec_context.decode(None)
+            except MemoryError:  # libav's is one of its own errors too
+                raise
             except av.error.FFmpegError as error:
                 if isinstance(error, EOFError):
                     break
