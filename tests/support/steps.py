@@ -17,6 +17,7 @@ import numpy as np
 
 from packer.steps.ahead import THREAD_NAME
 from shardspec.errors import ItemError
+from support.processes import workers_of
 
 LOG = "PACKER_TEST_LOG"
 """The environment variable that names the log file; it is no part of the recipe, so that recipes stay the same."""
@@ -64,6 +65,15 @@ def kill_itself(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Bring down the whole process on a bad item."""
     for sample in samples:
         if _is_bad(sample):
+            log_line(sample["source"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield sample
+
+
+def kill_beside_others(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Bring down the whole process on a bad item while there are other workers, idle or not."""
+    for sample in samples:
+        if _is_bad(sample) and len(workers_of(os.getppid())) > 1:
             log_line(sample["source"])
             os.kill(os.getpid(), signal.SIGKILL)
         yield sample

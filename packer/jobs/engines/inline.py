@@ -20,7 +20,7 @@ class InlineEngine:
         """One, unless a unit waits to run."""
         return 0 if self._started or self._events else 1
 
-    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Remember the unit; `wait` runs it."""
         self._started.append((unit, verdicts))
 
