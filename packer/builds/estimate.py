@@ -10,6 +10,7 @@ from typing import Any
 
 from packer.builds.listing import describe_repeats, list_items
 from packer.builds.part import Part
+from packer.builds.parts import choose_columns, settled_reports
 from packer.builds.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.work import BuildWork
@@ -202,8 +203,10 @@ def _pack(
         work.run(Unit("task", number), {}, lambda *_: None)
     seconds = time.perf_counter() - started_s
     parts = [Part(space.part(number)) for number in range(len(small.tasks))]
-    reports = [report for part in parts for report in part.reports()]
+    columns = choose_columns(parts)
+    reports = [report for part in parts for report in settled_reports(part, columns)]
     rejected = [report for report in reports if not report.samples]
     reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
-    size = sum(int(part.lengths.sum()) for part in parts)
-    return _Tried(len(items), sum(map(len, parts)), size, len(rejected), seconds, reason)
+    packed = [rows for part in parts if (rows := part.group(columns)) is not None]
+    size = sum(rows.bytes for rows in packed)
+    return _Tried(len(items), sum(map(len, packed)), size, len(rejected), seconds, reason)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,17 +10,18 @@ from typing import Any
 from packer.assembly.plan import Piece, shuffled
 from packer.builds.listing import describe_repeats
 from packer.builds.part import Part
-from packer.builds.parts import SchemaSettler
+from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
 from packer.builds.plan import BuildPlan, describe_made, describe_mismatch, is_storable, make_plan
 from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import BuildWork
-from packer.jobs.job import JobResult
+from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
+from packer.sources.item import ItemReport
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import image_codec
 from packer.vision.decode.restart_markers import LEAST_AREA
@@ -150,6 +151,7 @@ class BuildJob:
         functions: Mapping[str, Step] | None = None,
     ) -> None:
         self._recipe = recipe
+        self._options = options
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
         self.plan, self._lines = make_plan(recipe, runtime, listing)
@@ -227,16 +229,15 @@ class BuildJob:
         TooManyRejectsError
             If no item gave a sample.
         """
-        settler = SchemaSettler(
-            image_codec(self._recipe), self.plan.classes, {len(layout.names): name for name, layout in LAYOUTS.items()}
-        )
+        parts = [space.part(number) for number in range(len(self.tasks))]
+        columns = choose_columns(map(Part, parts))
+        layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
+        settler = SchemaSettler(columns, image_codec(self._recipe), self.plan.classes, layouts)
         rows = []
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME) as reports:
-            for number, task in enumerate(self.tasks):
-                part = Part(space.part(number))
-                reports.add(part.reports())
-                settler.add(part, f"task {number} (items {task.start} to {task.stop - 1})")
-                rows.append(len(part))
+            for part in map(Part, parts):
+                reports.add(self._check_reports(settled_reports(part, columns)))
+                rows.append(settler.add(part))
             counts = reports.counts(self.plan.ignored)
         found = {
             "counts": counts.to_json(),
@@ -246,7 +247,7 @@ class BuildJob:
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples:
             raise _give_up(space, counts)
-        config = {"kind": "parts", "tasks": rows, "schema": settler.settle().to_json()}
+        config = describe_rows(columns, rows, settler.settle())
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         return Assembly(config, self._recipe.format, [Piece(counts.samples, self._recipe.shard_size)], order)
 
@@ -258,6 +259,12 @@ class BuildJob:
         plan = self.plan
         generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
         return [Made(generation, counts.samples)]
+
+    def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
+        for report in reports:
+            if not report.samples and self._options.on_error == "fail":
+                raise failed_item(report.name, f"{report.step}: {report.reason}")
+            yield report
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""

@@ -1,15 +1,18 @@
 """A part: the encoded samples of one task, in order. Internal, removed when the shards that need it are durable.
 
-The file is the rows' bytes one after another, each row its fields in the order of the columns; then the index, an int64 array
-(rows, columns) of byte lengths and an int32 array (rows, axes of all columns) of shapes; then the JSON footer; then 16 bytes: the footer's offset as
-a little-endian uint64 and a mark. It is written once, front to back, under a temporary name, so a long video needs no memory.
+The file is the rows' bytes one after another, each row its fields in the order of its columns; then the index; then the JSON footer; then
+16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same columns are a group. The index is, group by
+group, an int64 array (rows,) of where each row begins and an int64 array (rows, columns) of byte lengths; and behind those of all groups,
+group by group, an int32 array (rows, axes of all columns) of shapes. A part is written once, front to back, under a temporary name, so a
+long video needs no memory.
 """
 
 import json
 import mmap
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +24,51 @@ from packer.steps.encode import ColumnSpec, EncodedValue
 from packer.workspace.durable import fsync_folder
 from shardspec.errors import BuildError, SchemaError
 
-_MARK = b"PARTv1\r\n"
+_MARK = b"PARTv2\r\n"
+
+Columns = Mapping[str, ColumnSpec]
+"""What the rows of a group have in common, in the order of a row's bytes, which is that of the names."""
+
+
+@dataclass
+class _Rows:
+    """The rows of a group that is being written."""
+
+    columns: Columns
+    starts: list[int] = field(default_factory=list)
+    lengths: list[list[int]] = field(default_factory=list)
+    shapes: list[list[int]] = field(default_factory=list)
+
+    def cut(self, rows: int) -> None:
+        """Keep the first rows only."""
+        del self.starts[rows:], self.lengths[rows:], self.shapes[rows:]
 
 
 class PartWriter:
     """Writes one part. Use as a context manager; without `finish` nothing is left.
 
+    Each item is begun with `begin`, and ended with `end`.
+
     Parameters
     ----------
     path : Path
         Where the part appears, whole, on `finish`.
+
+    Attributes
+    ----------
+    reports : list of ItemReport
+        Of the items that have ended.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         self._file = self._temporary.open("xb")
-        self.columns: dict[str, ColumnSpec] | None = None
-        self._lengths: list[list[int]] = []
-        self._shapes: list[list[int]] = []
+        self._groups: list[_Rows] = []
+        self._group: int | None = None
+        self._offset, self._rows = 0, 0
         self.reports: list[ItemReport] = []
+        self._group_of: list[int | None] = []
 
     def __enter__(self) -> "PartWriter":
         return self
@@ -49,65 +77,76 @@ class PartWriter:
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
-    def mark(self) -> tuple[int, int]:
-        """A place to roll back to."""
-        return len(self._lengths), self._file.tell()
-
-    def rollback(self, mark: tuple[int, int]) -> None:
-        """Forget every row appended since `mark`."""
-        rows, offset = mark
-        del self._lengths[rows:], self._shapes[rows:]
-        self._file.seek(offset)
-        self._file.truncate()
-        if not rows:
-            self.columns = None
+    def begin(self) -> None:
+        """Begin an item."""
+        self._offset, self._group = self._file.tell(), None
 
     def append(self, row: Mapping[str, EncodedValue]) -> None:
-        """Append one row.
+        """Append one row of the item.
 
         Raises
         ------
         SchemaError
-            Its fields, dtypes or numbers of axes differ from the rows before it.
+            Its fields, dtypes or numbers of axes differ from those of the item's rows before it.
         """
         names = sorted(row)
         specs = {name: row[name].spec for name in names}
-        if self.columns is None:
-            self.columns = specs
-        elif specs != self.columns:
-            raise SchemaError(f"the sample differs from those before it: {describe_difference(self.columns, specs)}")
+        if self._group is None:
+            self._group = self._find_group(specs)
+            self._rows = len(self._groups[self._group].starts)
+        group = self._groups[self._group]
+        if specs != group.columns:
+            raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, specs)}")
+        group.starts.append(self._file.tell())
         for name in names:
             self._file.write(row[name].data)
-        self._lengths.append([len(row[name].data) for name in names])
-        self._shapes.append([axis for name in names for axis in row[name].shape])
+        group.lengths.append([len(row[name].data) for name in names])
+        group.shapes.append([axis for name in names for axis in row[name].shape])
+
+    def undo(self) -> None:
+        """Forget every row of the item."""
+        if self._group is not None:
+            self._groups[self._group].cut(self._rows)
+            if not self._rows:  # the item's first row made it, so no other item has it and none stands behind it
+                self._groups.pop()
+        self._file.seek(self._offset)
+        self._file.truncate()
+        self._group = None
+
+    def end(self, report: ItemReport) -> None:
+        """End the item."""
+        self.reports.append(report)
+        self._group_of.append(self._group)
 
     def extend(self, part: "Part") -> None:
         """Append all rows and reports of another part."""
-        if len(part):
-            if self.columns is None:
-                self.columns = part.columns
-            elif self.columns != part.columns:
-                raise SchemaError(f"the parts differ: {describe_difference(self.columns, part.columns)}")
+        offset = self._file.tell()
         self._file.write(part.row_data())
-        self._lengths.extend(part.lengths.tolist())
-        self._shapes.extend(part.shapes.tolist())
+        places = []
+        for rows in part.groups:
+            places.append(self._find_group(rows.columns))
+            group = self._groups[places[-1]]
+            group.starts.extend((rows.starts + offset).tolist())
+            group.lengths.extend(rows.lengths.tolist())
+            group.shapes.extend(rows.shapes.tolist())
         self.reports.extend(part.reports())
+        self._group_of.extend(None if number is None else places[number] for number in part.group_of)
 
     def finish(self) -> None:
         """Write the index and footer and move the part into place; if another worker was first, its part stays."""
-        columns = self.columns or {}
-        lengths = np.array(self._lengths, "<i8").reshape(len(self._lengths), len(columns))
-        shapes = np.array(self._shapes, "<i4").reshape(len(self._lengths), sum(spec.ndim for spec in columns.values()))
         self._file.write(bytes(-self._file.tell() % 8))
         index_offset = self._file.tell()
-        self._file.write(lengths.tobytes())
-        self._file.write(shapes.tobytes())
+        for group in self._groups:
+            self._file.write(np.array(group.starts, "<i8").tobytes())
+            self._file.write(np.array(group.lengths, "<i8").tobytes())
+        for group in self._groups:
+            self._file.write(np.array(group.shapes, "<i4").tobytes())
         footer_offset = self._file.tell()
         footer = {
-            "columns": [[name, *spec] for name, spec in columns.items()],
-            "rows": len(lengths),
+            "groups": [[len(group.starts), to_json(group.columns)] for group in self._groups],
             "index_offset": index_offset,
             "reports": [report.to_json() for report in self.reports],
+            "group_of": self._group_of,
         }
         self._file.write(json.dumps(footer, separators=(",", ":")).encode())
         self._file.write(footer_offset.to_bytes(8, "little") + _MARK)
@@ -118,51 +157,104 @@ class PartWriter:
             os.replace(self._temporary, self.path)
         fsync_folder(self.path.parent)
 
+    def _find_group(self, columns: Columns) -> int:
+        """The number of the group that has these columns, made if there is none."""
+        for number, group in enumerate(self._groups):
+            if group.columns == columns:
+                return number
+        self._groups.append(_Rows(columns))
+        return len(self._groups) - 1
+
 
 class Part:
     """A finished part, mapped into memory.
 
     Attributes
     ----------
-    columns : dict of str to ColumnSpec
-        In the order of the row's bytes. Empty if there are no rows.
+    groups : list of RowGroup
+        One for the rows of most parts, one more for each kind of odd items; none where no item gave a sample.
+    group_of : list of int or None
+        For each item, which group its rows are in; None where it has none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if found[-8:] != _MARK:
+            raise BuildError(
+                f"{path}: expected a finished part of this build, found something else: remove the .build folder and build again"
+            )
+        footer_offset = int.from_bytes(found[-16:-8], "little")
+        footer = json.loads(found[footer_offset:-16])
+        self._reports: list[dict[str, Any]] = footer["reports"]
+        self.group_of: list[int | None] = footer["group_of"]
+        self._view = memoryview(found)
+        self.groups = list(_read_groups(self._view, footer))
+
+    def reports(self) -> list[ItemReport]:
+        """What became of the task's items, in order."""
+        return [ItemReport(**document) for document in self._reports]
+
+    def group(self, columns: Columns) -> "RowGroup | None":
+        """The rows that have these columns; None where no row has."""
+        return next((group for group in self.groups if group.columns == columns), None)
+
+    def row_data(self) -> memoryview:
+        """The bytes of all rows."""
+        return self._view[: sum(group.bytes for group in self.groups)]
+
+
+def _read_groups(view: memoryview, footer: Mapping[str, Any]) -> Iterator["RowGroup"]:
+    """The groups of a part's index."""
+    counts = [(rows, from_json(columns)) for rows, columns in footer["groups"]]
+    offset = footer["index_offset"]
+    shapes_offset = offset + 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
+    for rows, columns in counts:
+        axes = sum(spec.ndim for spec in columns.values())
+        starts: npt.NDArray[np.int64] = np.frombuffer(view, "<i8", rows, offset)
+        lengths: npt.NDArray[np.int64] = np.frombuffer(view, "<i8", rows * len(columns), offset + starts.nbytes)
+        shapes: npt.NDArray[np.int32] = np.frombuffer(view, "<i4", rows * axes, shapes_offset)
+        yield RowGroup(view, columns, starts, lengths.reshape(rows, len(columns)), shapes.reshape(rows, axes))
+        offset += starts.nbytes + lengths.nbytes
+        shapes_offset += shapes.nbytes
+
+
+class RowGroup:
+    """The rows of a part that have the same columns, in order.
+
+    Attributes
+    ----------
+    columns : mapping of str to ColumnSpec
+        In the order of the row's bytes.
+    starts : (rows,) int64
+        Where in the part each row begins.
     lengths : (rows, columns) int64
         Encoded bytes of each value.
     shapes : (rows, axes) int32
         Shapes of the decoded values, the columns' axes side by side.
     """
 
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if self._map[-8:] != _MARK:
-            raise BuildError(
-                f"{path}: expected a finished part of this build, found something else: remove the .build folder and build again"
-            )
-        footer_offset = int.from_bytes(self._map[-16:-8], "little")
-        footer = json.loads(self._map[footer_offset:-16])
-        self._reports: list[dict[str, Any]] = footer["reports"]
-        self.columns = {name: ColumnSpec(*spec) for name, *spec in footer["columns"]}
-        rows, columns = footer["rows"], len(self.columns)
-        axes = sum(spec.ndim for spec in self.columns.values())
-        index_offset = footer["index_offset"]
-        self.lengths: npt.NDArray[np.int64] = np.frombuffer(self._map, "<i8", rows * columns, index_offset).reshape(
-            rows, columns
-        )
-        shapes_offset = index_offset + self.lengths.nbytes
-        self.shapes: npt.NDArray[np.int32] = np.frombuffer(self._map, "<i4", rows * axes, shapes_offset).reshape(
-            rows, axes
-        )
-        ends = np.cumsum(self.lengths.reshape(-1))
-        self._starts = (ends - self.lengths.reshape(-1)).reshape(rows, columns)
-        self._view = memoryview(self._map)
+    def __init__(
+        self,
+        view: memoryview,
+        columns: Columns,
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        shapes: npt.NDArray[np.int32],
+    ) -> None:
+        self._view = view
+        self.columns = columns
+        self.starts = starts
+        self.lengths = lengths
+        self.shapes = shapes
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def reports(self) -> list[ItemReport]:
-        """What became of the task's items, in order."""
-        return [ItemReport(**document) for document in self._reports]
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes of all rows."""
+        return int(self.lengths.sum())
 
     def axes(self, name: str) -> npt.NDArray[np.int32]:
         """Shapes of a column's values, (rows, ndim)."""
@@ -174,19 +266,24 @@ class Part:
         raise KeyError(name)
 
     def values(self, name: str, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[memoryview]:
-        """The encoded bytes of a column in the given rows; valid while the part is referred to."""
+        """The encoded bytes of a column in the given rows; valid while the group is referred to."""
         column = list(self.columns).index(name)
-        starts, lengths = self._starts[rows, column], self.lengths[rows, column]
-        return [
-            self._view[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
-        ]
-
-    def row_data(self) -> memoryview:
-        """The bytes of all rows."""
-        return self._view[: int(self.lengths.sum())]
+        starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
+        ends = starts + self.lengths[rows, column]
+        return [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def describe_difference(expected: Mapping[str, ColumnSpec], found: Mapping[str, ColumnSpec]) -> str:
+def to_json(columns: Columns) -> list[Any]:
+    """Columns as JSON."""
+    return [[name, *spec] for name, spec in columns.items()]
+
+
+def from_json(document: list[Any]) -> dict[str, ColumnSpec]:
+    """Read what `to_json` made."""
+    return {name: ColumnSpec(*spec) for name, *spec in document}
+
+
+def describe_difference(expected: Columns, found: Columns) -> str:
     """How two sets of columns differ, field by field."""
     lines = []
     for name in sorted({*expected, *found}):

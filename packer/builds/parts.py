@@ -1,14 +1,16 @@
-"""The rows of a build's parts, in task order, with the schema settled over all of them."""
+"""The rows of a build's parts, in task order, with the schema settled over all of them. Rows of other columns than most are left out."""
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.builds.part import Part, describe_difference
+from packer.builds.part import Columns as PartColumns
+from packer.builds.part import Part, RowGroup, describe_difference, from_json, to_json
+from packer.sources.item import ItemReport
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from packer.workspace import Workspace
 from shardspec.columns import Columns, IntArray
@@ -27,7 +29,7 @@ class PartRows:
     Parameters
     ----------
     config : mapping
-        ``tasks``: rows of each task's part; ``schema``: the settled schema.
+        See `describe_rows`.
     root : Path
         The build's working folder.
     """
@@ -38,8 +40,9 @@ class PartRows:
             raise SchemaError("the assembly plan holds no schema")
         self.schema = schema
         self._workspace = Workspace(root)
+        self._columns = from_json(config["columns"])
         self._ends = np.cumsum(np.array(config["tasks"], np.int64))
-        self._open: OrderedDict[int, Part] = OrderedDict()
+        self._open: OrderedDict[int, RowGroup] = OrderedDict()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -86,12 +89,55 @@ class PartRows:
     def _tasks_with_rows(self) -> list[int]:
         return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
 
-    def _part(self, task: int) -> Part:
-        part = self._open.pop(task, None) or Part(self._workspace.part(task))
-        self._open[task] = part
+    def _part(self, task: int) -> RowGroup:
+        rows = self._open.pop(task, None) or Part(self._workspace.part(task)).group(self._columns)
+        assert rows is not None
+        self._open[task] = rows
         if len(self._open) > _OPEN_PARTS:
             self._open.popitem(last=False)
-        return part
+        return rows
+
+
+def choose_columns(parts: Iterable[Part]) -> PartColumns:
+    """The columns that most items' samples have, or of several such those that come first; none if no item gave a sample.
+
+    It takes all parts to know, so that no place among the items, and no number of workers, decides.
+    """
+    items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
+    for part in parts:
+        kinds = [tuple(group.columns.items()) for group in part.groups]
+        items.update(kinds[number] for number in part.group_of if number is not None)
+    for columns, _ in items.most_common(1):  # of equal counts the first that was met
+        return dict(columns)
+    return {}
+
+
+def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
+    """What became of a part's items, of which those whose samples have other columns are rejects."""
+    for report, number in zip(part.reports(), part.group_of, strict=True):
+        if number is None or part.groups[number].columns == columns:
+            yield report
+            continue
+        reason = (
+            "expected the fields that the samples of most items have, found others: "
+            f"{describe_difference(columns, part.groups[number].columns)}"
+        )
+        yield ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
+
+
+def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) -> dict[str, Any]:
+    """The configuration of `PartRows`.
+
+    Parameters
+    ----------
+    columns : mapping of str to ColumnSpec
+        From `choose_columns`.
+    tasks : sequence of int
+        Rows with these columns in each task's part.
+    schema : Schema
+        Settled over those rows.
+    """
+    return {"kind": "parts", "columns": to_json(columns), "tasks": list(tasks), "schema": schema.to_json()}
 
 
 class SchemaSettler:
@@ -99,6 +145,8 @@ class SchemaSettler:
 
     Parameters
     ----------
+    columns : mapping of str to ColumnSpec
+        Those of the rows that count.
     image_codec : NamedConfig
     classes : dict of str to list of str
         Class names by field.
@@ -106,38 +154,34 @@ class SchemaSettler:
         The point layout of a ``landmarks`` field by its number of points.
     """
 
-    def __init__(self, image_codec: NamedConfig, classes: Mapping[str, list[str]], layouts: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        columns: PartColumns,
+        image_codec: NamedConfig,
+        classes: Mapping[str, list[str]],
+        layouts: Mapping[int, str],
+    ) -> None:
+        self._columns = columns
         self._image_codec = image_codec
         self._classes = classes
         self._layouts = layouts
-        self._columns: dict[str, ColumnSpec] | None = None
         self._shapes: dict[str, list[int | None]] = {}
 
-    def add(self, part: Part, where: str) -> None:
-        """Take in one part.
-
-        Raises
-        ------
-        SchemaError
-            Its columns are not those of the parts before it.
-        """
-        if not len(part):
-            return
-        if self._columns is None:
-            self._columns = part.columns
-        elif part.columns != self._columns:
-            raise SchemaError(
-                f"{where}: its samples differ from those before: {describe_difference(self._columns, part.columns)}"
-            )
-        for name in part.columns:
-            axes = part.axes(name)
+    def add(self, part: Part) -> int:
+        """Take in one part and return how many of its rows count."""
+        rows = part.group(self._columns)
+        if rows is None:
+            return 0
+        for name in rows.columns:
+            axes = rows.axes(name)
             low, high = axes.min(axis=0).tolist(), axes.max(axis=0).tolist()
             known = self._shapes.setdefault(name, list(low))
             self._shapes[name] = [k if k == a == b else None for k, a, b in zip(known, low, high, strict=True)]
+        return len(rows)
 
     def settle(self) -> Schema:
         """The schema of all that was added."""
-        columns = self._columns or {}
+        columns = self._columns
         first = [name for name in FIELD_ORDER if name in columns]
         return Schema(tuple(self._field(name, columns[name]) for name in first + sorted(set(columns) - set(first))))
 

@@ -1,9 +1,9 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import PlannedShards
@@ -16,9 +16,13 @@ from packer.sources.values import with_arrays
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
+from packer.vision.faults import find_memory_error, may_pass, system_reason
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from shardspec.errors import CodecError, SchemaError
+
+READ_PAUSES_S = (0.5, 2.0)
+"""How long an item waits before each further try, where it could not be read for a reason that may pass."""
 
 
 class BuildWork:
@@ -72,6 +76,8 @@ class BuildWork:
         ------
         BuildError
             The job cannot go on, whatever the item.
+        MemoryError
+            Memory ran out, which is no fault of an item's.
         """
         with writing(self.workspace.out):
             if unit.do == "shard":
@@ -108,23 +114,43 @@ class BuildWork:
         """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""
         self.prepare()
         report = ItemReport(item.name)
-        mark = part.mark()
-        try:
-            if item.reject is not None:
-                raise StepError("source", item.reject)
-            if item.index in verdicts:
-                raise StepError(*verdicts[item.index])
-            self._append_samples(item, report, part)
-            if changes := list(item.changes()):
-                # Whatever was read well is not what was planned, and another build would find other bytes.
-                raise StepError("source", changes[0])
-        except StepError as error:
-            part.rollback(mark)
-            told = [error.reason, *([report.damage] if report.damage else []), *item.changes()]
-            reason = "; ".join(dict.fromkeys(told))
-            report = ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
-        part.reports.append(report)
+        for pause_s in (*READ_PAUSES_S, None):
+            part.begin()
+            try:
+                self._pack(item, report, part, verdicts)
+            except StepError as error:
+                part.undo()
+                if pause_s is not None and may_pass(error):
+                    time.sleep(pause_s)
+                    report = ItemReport(item.name)
+                    continue
+                report = _describe_reject(item, report, error)
+            break
+        part.end(report)
         return report
+
+    def _pack(self, item: Item, report: ItemReport, part: PartWriter, verdicts: Verdicts) -> None:
+        """Run the steps over one item, if it is worth it, and append its samples."""
+        if item.reject is not None:
+            raise StepError("source", item.reject)
+        if item.index in verdicts:
+            raise StepError(*verdicts[item.index])
+        try:
+            self._append_samples(item, report, part)
+        except (StepError, MemoryError) as error:
+            if (lack := find_memory_error(error)) is None:
+                raise
+            step = error.step if isinstance(error, StepError) else "encode"
+            raise MemoryError(
+                f"memory ran out at {item.name!r}, in {step}: {str(lack) or type(lack).__name__}"
+            ) from error
+        try:
+            changes = list(item.changes())
+        except OSError as error:
+            raise StepError("source", f"expected a readable file, found: {system_reason(error)}") from error
+        if changes:
+            # Whatever was read well is not what was planned, and another build would find other bytes.
+            raise StepError("source", changes[0])
 
     def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
         assert self._pipeline is not None
@@ -146,20 +172,24 @@ class BuildWork:
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
         if not joined.exists():
-            self._concatenate(task, paths, joined)
+            with PartWriter(joined) as part:
+                for path in paths:
+                    part.extend(Part(path))
+                part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return {"rows": len(Part(joined))}
+        return {"rows": sum(map(len, Part(joined).groups))}
 
-    def _concatenate(self, task: Task, paths: Sequence[Path], joined: Path) -> None:
-        with PartWriter(joined) as part:
-            for item, path in zip(self.items(task), paths, strict=True):
-                rows = Part(path)
-                if part.columns is None or not len(rows) or rows.columns == part.columns:
-                    part.extend(rows)
-                else:  # once more, behind the others: what differs from them is a reject, as in a task that ran as a whole
-                    self._item(item, part, {})
-            part.finish()
+
+def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemReport:
+    """What is kept of an item that failed."""
+    told = [error.reason, *([report.damage] if report.damage else [])]
+    with suppress(OSError):
+        told += item.changes()
+    if may_pass(error):
+        told.append(f"tried {len(READ_PAUSES_S) + 1} times")
+    reason = "; ".join(dict.fromkeys(told))
+    return ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:

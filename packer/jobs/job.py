@@ -194,7 +194,10 @@ class Job:
             def on_event(event: Event) -> None:
                 stage.advance(*tally.take(event))
                 if event.kind == "item" and not event.samples and self._options.on_error == "fail":
-                    raise BuildError(self._describe_failed_item(event))
+                    assert event.unit is not None
+                    assert event.item is not None
+                    task = plan.tasks[event.unit.number]
+                    raise failed_item(item_name(self.workspace.items, task, event.item), event.message)
                 if event.kind == "done" and event.unit is not None:
                     append_line(
                         self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}
@@ -202,12 +205,6 @@ class Job:
 
             units = [Unit("task", number) for number in missing]
             self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
-
-    def _describe_failed_item(self, event: Event) -> str:
-        assert event.unit is not None
-        assert event.item is not None
-        name = item_name(self.workspace.items, self.plan.tasks[event.unit.number], event.item)
-        return f"item {name!r} gave no sample, and --on-error is fail: {event.message}"
 
     def _run_units(
         self,
@@ -278,6 +275,11 @@ class Job:
     def _done(self, *what: str) -> int:
         """Units of these kinds that the journal has, over all calls."""
         return sum(line["did"] in what for line in read_lines(self.workspace.journal))
+
+
+def failed_item(item: str, why: str) -> BuildError:
+    """The error of an item that gave no sample, where that is to end the job."""
+    return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
 def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:

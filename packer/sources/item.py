@@ -85,14 +85,20 @@ class Item:
         return Path(self.path)
 
     def changes(self) -> Iterator[str]:
-        """Which of the item's files are no longer what they were when it was listed, in words."""
+        """Which of the item's files are no longer what they were when it was listed, in words.
+
+        Raises
+        ------
+        OSError
+            A file cannot be looked at.
+        """
         own = [] if self.path is None else [ItemFile(self.name, self.path, self.bytes, self.mtime_ns)]
         for file in [*own, *self.files.values()]:
             if not file.mtime_ns:  # no file that was looked at
                 continue
             try:
                 found = Path(file.path).stat()
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 yield f"{file.name!r} was there when the build was planned"
             else:
                 if (found.st_size, found.st_mtime_ns) != (file.bytes, file.mtime_ns):

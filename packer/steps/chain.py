@@ -14,6 +14,7 @@ from packer.recipe import Recipe, StepSpec
 from packer.sources.item import Item, ItemReport
 from packer.steps.packed import PackedItems
 from packer.vision.detect.detections import FaceDetector
+from packer.vision.faults import describe_error
 from shardspec.errors import ItemError, UsageError
 from shardspec.plurals import counted
 from shardspec.registry import Entry, import_target, resolve
@@ -129,15 +130,13 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
         for sample in given:
             _check_sample(sample)
             yield sample
-    except (StepError, MemoryError):
+    except StepError:
         raise
     except ItemError as error:
-        raise StepError(name, str(error)) from error
+        raise StepError(name, str(error) or describe_error(error)) from error
     except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        raise StepError(
-            name, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
-        ) from error
+        raise StepError(name, f"{describe_error(error)} ({Path(last.filename).name}, line {last.lineno})") from error
 
 
 def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:

@@ -15,6 +15,7 @@ from packer.vision.decode.errors import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
+from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
 
 FRAMES_AHEAD = 4
@@ -56,7 +57,9 @@ def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     try:
         data = item.location().read_bytes()
     except OSError as error:
-        raise ItemError(f"expected a readable file, found: {error.strerror}") from error
+        raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
+    except MemoryError as error:
+        raise MemoryError(f"no memory for a file of {item.bytes / 1e6:.0f} MB") from error
     try:
         picture = decode_picture(data)
     except PictureError as error:

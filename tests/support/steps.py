@@ -1,7 +1,9 @@
 """Steps as users write them, good and bad, named in recipes as ``support.steps:NAME``."""
 
+import errno
 import os
 import re
+import resource
 import signal
 import subprocess
 import threading
@@ -10,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
 from packer.steps.decode import THREAD_NAME
+from shardspec.errors import ItemError
+from support.processes import workers_of
 
 LOG = "PACKER_TEST_LOG"
 """The environment variable that names the log file; it is no part of the recipe, so that recipes stay the same."""
@@ -60,6 +65,15 @@ def kill_itself(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Bring down the whole process on a bad item."""
     for sample in samples:
         if _is_bad(sample):
+            log_line(sample["source"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield sample
+
+
+def kill_beside_others(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Bring down the whole process on a bad item while there are other workers, idle or not."""
+    for sample in samples:
+        if _is_bad(sample) and len(workers_of(os.getppid())) > 1:
             log_line(sample["source"])
             os.kill(os.getpid(), signal.SIGKILL)
         yield sample
@@ -123,6 +137,14 @@ def add_field(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Give bad items a field that the others lack."""
     for sample in samples:
         yield {**sample, "extra": 1} if _is_bad(sample) else sample
+
+
+def change_fields(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Give a second sample for bad items, with a field that the first lacks."""
+    for sample in samples:
+        yield sample
+        if _is_bad(sample):
+            yield {**sample, "extra": 1}
 
 
 def add_field_or_kill(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -205,3 +227,51 @@ def tell_ahead(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Say in every sample whether its video is decoded in a thread of its own."""
     for sample in samples:
         yield {**sample, "ahead": any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())}
+
+
+def leave_little_memory(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Let the process take 90 MB more at most while a bad item is under way."""
+    for sample in samples:
+        if _is_bad(sample):
+            log_line(sample["source"])
+            taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (taken + 90 * 10**6, resource.RLIM_INFINITY))
+        yield sample
+
+
+LACKS = 3
+
+
+def _lack_memory(samples: Iterator[Sample], error: Exception) -> Iterator[Sample]:
+    """Raise an error on a bad item for the first times that it is tried."""
+    for sample in samples:
+        if _is_bad(sample):
+            log_line(sample["source"])
+            if len(read_log(Path(os.environ[LOG]))) <= LACKS:
+                raise error
+        yield sample
+
+
+def lack_memory_nothing(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """As Python and Pillow say it."""
+    yield from _lack_memory(samples, MemoryError())
+
+
+def lack_memory_opencv(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """As OpenCV says it."""
+    yield from _lack_memory(
+        samples, cv2.error("OpenCV(4) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate")
+    )
+
+
+def lack_memory_system(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """As the system says it."""
+    yield from _lack_memory(samples, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+
+
+def lack_memory_wrapped(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """As a step says it that takes every error for its item's."""
+    try:
+        yield from _lack_memory(samples, MemoryError())
+    except MemoryError as error:
+        raise ItemError("this picture is no good") from error

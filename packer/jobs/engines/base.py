@@ -46,8 +46,8 @@ class Engine(Protocol):
         """Number of units that can be started now."""
         ...
 
-    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
-        """Start a unit; `fresh` asks for a worker that has done nothing yet."""
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
+        """Start a unit; `fresh` asks for a worker that has done nothing yet, `alone` for the end of all others, which are idle."""
         ...
 
     def wait(self) -> Event:

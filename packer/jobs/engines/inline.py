@@ -20,7 +20,7 @@ class InlineEngine:
         """One, unless a unit waits to run."""
         return 0 if self._started or self._events else 1
 
-    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Remember the unit; `wait` runs it."""
         self._started.append((unit, verdicts))
 
@@ -38,6 +38,11 @@ class InlineEngine:
                     self._work.prepare()  # only libraries that are loaded can be told to use one thread
                 with one_thread():
                     result = self._work.run(unit, verdicts, progress)
+            except MemoryError as error:  # nothing could be freed by another process's end, so it is no reject either
+                text = (
+                    f"{str(error) or 'memory ran out'}: run the same command again to resume, with more memory to spare"
+                )
+                self._events.append(Event("failed", unit, message=text))
             except ShardspecError as error:
                 self._events.append(Event("failed", unit, message=str(error)))
             else:

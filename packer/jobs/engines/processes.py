@@ -133,8 +133,14 @@ class ProcessesEngine:
         """Number of workers without a unit."""
         return sum(worker is None or worker.unit is None for worker in self._workers)
 
-    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
-        """Give a unit to an idle worker, starting a process where there is none."""
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
+        """Give a unit to an idle worker, starting a process where there is none. `alone`, the others end, and free their memory."""
+        if alone:
+            for worker in self._workers:
+                if worker is not None:
+                    assert worker.unit is None
+                    worker.end()
+            self._workers[:] = [None] * len(self._workers)
         places = [i for i, worker in enumerate(self._workers) if worker is None or worker.unit is None]
         place = min(places, key=lambda i: self._workers[i] is None)
         worker = self._workers[place]

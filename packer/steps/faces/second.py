@@ -12,6 +12,7 @@ from packer.vision.decode.errors import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
+from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
 
 
@@ -64,7 +65,7 @@ class Companion:
         except (PictureError, VideoError) as error:
             raise ItemError(f"{self._what}: {error}") from error
         except OSError as error:
-            raise ItemError(f"{self._what}: expected a readable file, found: {error.strerror}") from error
+            raise ItemError(f"{self._what}: expected a readable file, found: {system_reason(error)}") from error
 
     def _frame(self, index: int) -> npt.NDArray[np.uint8] | None:
         if self._video is None:

@@ -36,6 +36,8 @@ def open_video(
         pass
     try:
         container = av.open(f"file:{name}", options=_OPTIONS, metadata_errors="replace")
+    except MemoryError:  # libav's is one of its own errors too
+        raise
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError(
             f"expected a video, found a file that does not open: {reason(error)} (cut off before its index, or no video)"
@@ -49,6 +51,8 @@ def open_video(
         stream.codec_context.thread_type = "FRAME" if parallel else "NONE"
     except (av.error.FFmpegError, PictureError, VideoError) as error:
         container.close()
+        if isinstance(error, MemoryError):
+            raise
         raise VideoError(str(error)) from error
     return container, stream
 

@@ -1,5 +1,8 @@
 """How large a picture or a video frame may be."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from packer.vision.decode.errors import PictureError
 
 MAX_PIXELS = 178_956_970
@@ -21,3 +24,15 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
             f"expected at most {max_pixels} pixels, found a header that says {width} x {height} = {width * height}; "
             "raise the limit if the file can be trusted"
         )
+
+
+@contextmanager
+def needing_memory(kind: str, width: int, height: int) -> Iterator[None]:
+    """Have a `MemoryError` inside say how much a picture takes."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(
+            f"no memory for a {kind} of {width} × {height} pixels, which takes {3 * width * height / 1e6:.0f} MB decoded, "
+            "and more while it is decoded"
+        ) from error

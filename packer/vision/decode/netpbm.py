@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.vision.decode.errors import PictureError
-from packer.vision.decode.limits import check_size
+from packer.vision.decode.limits import check_size, needing_memory
 
 _CHANNELS = {b"P4": 1, b"P5": 1, b"P6": 3}
 _SPACE_OR_COMMENT = re.compile(rb"(?:\s|#[^\n]*\n)+")
@@ -43,7 +43,12 @@ def decode_netpbm(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
     check_size(width, height, max_pixels)
     if not data[at : at + 1].isspace():
         raise PictureError("expected one white space after the Netpbm header, found none")
-    body = data[at + 1 :]
+    with needing_memory("Netpbm", width, height):
+        return _decode_body(data, at + 1, magic, width, height, largest)
+
+
+def _decode_body(data: bytes, at: int, magic: bytes, width: int, height: int, largest: int) -> NDArray[np.uint8]:
+    body = data[at:]
     if magic == b"P4":
         rows = _take(body, height * -(-width // 8), np.dtype(np.uint8)).reshape(height, -1).view(np.uint8)
         grey = (1 - np.unpackbits(rows, axis=1, count=width)) * np.uint8(255)  # 1 is black

@@ -24,8 +24,8 @@ from PIL import (
 
 from packer.vision.decode.errors import PictureError
 from packer.vision.decode.jpeg import check_cmyk, coded_as, decode_strict
-from packer.vision.decode.jpeg_header import read_header
-from packer.vision.decode.limits import MAX_PIXELS, check_size
+from packer.vision.decode.jpeg_header import JpegHeader, read_header
+from packer.vision.decode.limits import MAX_PIXELS, check_size, needing_memory
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.decode.rgb import to_rgb
@@ -48,6 +48,8 @@ _MAGIC = (
     ("BMP", re.compile(rb"BM")),
     ("Netpbm", re.compile(rb"P[1-7][\s#]")),
 )
+_WEBP_PIXEL_BYTES = 12
+"""Of the canvases and the frame, in RGBA, that libwebp and Pillow hold at a time (measured: up to 10)."""
 _HARMLESS = re.compile(r"extraneous bytes before marker|JFIF revision|Adobe color transform")
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
 
@@ -98,6 +100,8 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
     PictureError
         If the bytes are empty, no known picture, cut off, damaged, larger than `max_pixels`, or of a kind of pixel that the
         rule leaves out. A JPEG that libjpeg calls corrupt is refused even where Pillow would show a half-grey picture.
+    MemoryError
+        If the machine has too little memory for the picture, which may be a good one. The message says how much it takes.
     """
     kind = _sniff(data)
     if kind == "Netpbm":
@@ -131,6 +135,11 @@ def _decode_jpeg(data: bytes, max_pixels: int) -> Picture:
     if header is None:
         raise PictureError("expected a JPEG's frame header, found none before the pixels or the end of the file")
     check_size(header.width, header.height, max_pixels)
+    with needing_memory("JPEG", header.width, header.height):
+        return _decode_checked_jpeg(data, header, max_pixels)
+
+
+def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int) -> Picture:
     orientation = exif_orientation(header.exif)
     try:
         coding = coded_as(data)
@@ -156,17 +165,28 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[
             warnings.simplefilter("ignore")
             with _PLUGINS[kind](BytesIO(data)) as image:
                 check_size(*image.size, max_pixels)
-                image.load()
-                pixels = to_rgb(image, bits=data[24] if kind == "PNG" else 8)  # its header gives the depth at byte 24
+                with needing_memory(kind, *image.size):
+                    image.load()
+                    pixels = to_rgb(
+                        image, bits=data[24] if kind == "PNG" else 8
+                    )  # its header gives the depth at byte 24
                 exif = image.info.get("exif", b"") if kind != "TIFF" else b""
-    except PictureError:
+    except (PictureError, MemoryError):
         raise
     except Exception as error:
-        # What a damaged file makes Pillow raise is anything: SyntaxError, struct.error, EOFError, MemoryError.
+        # What a damaged file makes Pillow raise is anything: SyntaxError, struct.error, EOFError.
+        if kind == "WebP":
+            _check_webp_memory(*_webp_size(data))
         raise PictureError(
-            f"expected a whole {kind}, found one that does not decode: {error or type(error).__name__}"
+            f"expected a whole {kind}, found one that does not decode: {str(error) or type(error).__name__}"
         ) from error
     return pixels, exif_orientation(exif)
+
+
+def _check_webp_memory(width: int, height: int) -> None:
+    """Whether there was memory for a picture that did not decode: libwebp names no reason."""
+    with needing_memory("WebP", width, height):
+        np.empty((height, width, _WEBP_PIXEL_BYTES), np.uint8)
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

@@ -159,6 +159,8 @@ class Decoding:
                     context.skip_frame = skipping = skip
             try:
                 frames = context.decode(packet)
+            except MemoryError:  # libav's is one of its own errors too
+                raise
             except av.error.FFmpegError as error:
                 self._fail(error)
                 # A decoder with several threads reports what happened to an earlier packet.
@@ -185,6 +187,8 @@ class Decoding:
                     break
                 if packet.size:
                     yield packet
+        except MemoryError:  # libav's is one of its own errors too
+            raise
         except av.error.FFmpegError as error:
             self.problems.append(f"reading stopped: {reason(error)}")
         yield None
@@ -195,6 +199,8 @@ class Decoding:
         for _ in range(self._threads):
             try:
                 frames += self._stream.codec_context.decode(None)
+            except MemoryError:  # libav's is one of its own errors too
+                raise
             except av.error.FFmpegError as error:
                 if isinstance(error, EOFError):
                     break

@@ -112,6 +112,8 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
                     rows.append((packet.pts, packet.is_keyframe, not packet.is_corrupt, read))
                 due = packet.dts if due is None else max(due, packet.dts or due)
                 read += 1
+        except MemoryError:  # libav's is one of its own errors too
+            raise
         except av.error.FFmpegError as error:
             damage = f"reading stopped after {read} packets: {reason(error)}"
         start = _start(container, stream)

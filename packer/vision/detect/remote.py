@@ -39,6 +39,8 @@ class RemoteDetector:
         ------
         ItemError
             The detector cannot take these frames; the message is its own.
+        MemoryError
+            It has no memory for them.
         DetectorLost
             It has ended, or does not answer.
         """
@@ -72,6 +74,8 @@ class RemoteDetector:
         header = self._channel.receive(what)
         if header is None:
             raise DetectorLost(f"the detector process has ended while this process waited for {what}")
+        if header.get("memory"):
+            raise MemoryError(header["error"])
         if "error" in header:
             raise ItemError(header["error"])
         return header

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from packer.vision.detect.channel import Channel, ChannelError
 from packer.vision.detect.detections import Detections, FaceDetector
+from packer.vision.faults import describe_error, find_memory_error
 from shardspec.plurals import counted
 
 __all__ = ["DetectorServer", "ServedDetector"]
@@ -43,6 +44,7 @@ class _Request:
     frames: list[Frame]
     found: Detections | None = None
     error: str = ""
+    lacked_memory: bool = False
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -95,7 +97,8 @@ class DetectorServer:
             request.found = detector.detect(request.frames)
         except Exception as error:
             detector.detect([np.zeros((_PROBE_SIDE, _PROBE_SIDE, _CHANNELS), np.uint8)])
-            request.error = f"{type(error).__name__}: {error}"
+            request.error = describe_error(error)
+            request.lacked_memory = find_memory_error(error) is not None
         request.frames.clear()
         self._announce("over", request.worker, count)
         request.done.set()
@@ -118,9 +121,8 @@ class DetectorServer:
                 frames = [_new_frame(self._detector, *shape) for shape in shapes]
             except MemoryError as error:
                 self._announce("over", worker, len(shapes))
-                channel.send(
-                    {"error": f"no memory for {counted(len(shapes), 'frame')}: {type(error).__name__}: {error}"}
-                )
+                text = f"no memory for {counted(len(shapes), 'frame')}: {describe_error(error)}"
+                channel.send({"error": text, "memory": True})
                 return
             channel.send({"room": True})
             for frame in frames:
@@ -130,7 +132,7 @@ class DetectorServer:
             self._requests.put(request)
             request.done.wait()
         if request.found is None:
-            channel.send({"error": request.error})
+            channel.send({"error": request.error, "memory": request.lacked_memory})
             return
         found = request.found
         faces = np.diff(found.offsets).tolist()

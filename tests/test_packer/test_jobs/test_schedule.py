@@ -35,13 +35,16 @@ class FakeEngine:
         self.places = places
         self.running: deque[Event] = deque()
         self.started: list[Unit] = []
+        self.alone: list[bool] = []
 
     def idle(self) -> int:
         return self.places - len(self.running)
 
-    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         assert self.idle()
+        assert not (alone and self.running)
         self.started.append(unit)
+        self.alone.append(alone)
         self.running.append(self.behave(unit, verdicts, fresh))
 
     def wait(self) -> Event:
@@ -100,6 +103,44 @@ def test_an_item_that_brings_down_fresh_workers_by_itself_is_rejected(space: Wor
     (verdict,) = read_lines(space.verdicts)
     assert (verdict["item"], verdict["step"]) == (4, "worker")
     assert "brought down a worker 3 times, by itself (signal 9)" in verdict["reason"]
+
+
+def test_what_may_reject_an_item_runs_alone_when_all_else_is_done(space: Workspace) -> None:
+    """Items 0 and 2 bring down any worker that is not alone, and item 1 that one, too, at first."""
+    deaths = iter([True] * 3)
+
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        if unit == Unit("task", 0):
+            return Event("died", unit, 2)
+        alone = engine.alone[-1]
+        died = unit == Unit("item", 0, 1) and (not alone or next(deaths, False))
+        died |= unit.do == "item" and unit.item in (0, 2) and not alone
+        return (
+            Event("died", unit, unit.item, message="signal 9")
+            if died and unit.item not in verdicts
+            else Event("done", unit)
+        )
+
+    engine = FakeEngine(behave)
+    Schedule(engine, space, TASKS, lambda event: None).run([Unit("task", 0), Unit("task", 1)])
+    alone = [unit for unit, lonely in zip(engine.started, engine.alone, strict=True) if lonely]
+    beside = [unit for unit, lonely in zip(engine.started, engine.alone, strict=True) if not lonely]
+    assert sorted(unit.item for unit in alone) == [0, 1, 1, 1, 2]
+    assert beside.count(Unit("item", 0, 0)) == 1
+    assert beside.count(Unit("item", 0, 2)) == 0, "its task has shown that it needs to be alone"
+    assert engine.alone.index(True) > engine.started.index(Unit("task", 1))
+    assert engine.started[-1] == Unit("join", 0)
+    assert [line["item"] for line in read_lines(space.verdicts)] == [1]
+
+
+def test_a_shard_whose_worker_dies_again_and_again_is_written_alone(space: Workspace) -> None:
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        return Event("done", unit) if engine.alone[-1] or unit.number else Event("died", unit, None)
+
+    engine = FakeEngine(behave)
+    Schedule(engine, space, (), lambda event: None).run([Unit("shard", number) for number in range(4)])
+    assert engine.started[-1] == Unit("shard", 0)
+    assert engine.alone == [False] * (len(engine.alone) - 1) + [True]
 
 
 def test_a_worker_that_dies_before_it_has_begun_an_item_is_not_the_items_fault(space: Workspace) -> None:
@@ -199,6 +240,19 @@ def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) ->
     check_whole(tmp_path / "out")
 
 
+def test_no_number_of_workers_decides_which_items_are_rejected(tmp_path: Path) -> None:
+    """Items for which there is memory enough only while no other worker is there."""
+    pictures_with(tmp_path, "02-bad.png", "33-bad.png")
+    counts = build_with(tmp_path, "kill_beside_others")
+    assert (counts["packed_items"], counts["rejected_items"]) == (38, 0)
+    assert read_log(tmp_path / "log"), "they have been killed beside others"
+    build = ("build", tmp_path / "source", tmp_path / "one", "--steps", "decode,support.steps:kill_beside_others")
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "none")})
+    run_packer(*build, "--workers", 1, env=env)
+    assert read_log(tmp_path / "none") == []
+    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("step", "lost", "follows"),
     [
@@ -272,7 +326,10 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
         ("give_nothing", "support.steps:give_nothing: gave no sample (1 sample came to it)"),
         ("exit_early", "support.steps:exit_early: SystemExit: 0"),
         ("give_no_dict", "support.steps:give_no_dict: expected samples as dicts, found ndarray"),
-        ("add_field", "encode: the sample differs from those before it: field 'extra' is new"),
+        (
+            "add_field",
+            "encode: expected the fields that the samples of most items have, found others: field 'extra' is new",
+        ),
     ],
 )
 def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Path, step: str, told: str) -> None:
@@ -313,20 +370,15 @@ def test_a_value_that_cannot_be_stored_costs_exactly_its_item(tmp_path: Path, wh
     check_whole(tmp_path / "out")
 
 
-def test_samples_that_differ_from_task_to_task_end_the_build_with_both_told(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "source", [f"{n:02d}.png" for n in range(32)] + ["32-bad.png"])
-    told = build_with(tmp_path, "add_field", expect=1)
-    assert "task 1 (items 32 to 32): its samples differ from those before: field 'extra' is new" in told
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
 def test_a_task_that_ran_item_by_item_has_the_same_bytes(tmp_path: Path) -> None:
     """What differs from the rest of its task is a reject, whether the task ran as a whole or item by item."""
     pictures_with(tmp_path, "33-bad.png", "34-worst.png")
     counts = build_with(tmp_path, "add_field_or_kill", "--max-rejects", "100%")
     assert counts["rejected_items"] == 2
     rejects = rejects_of(tmp_path / "out")
-    assert rejects["33-bad.png"] == "encode: the sample differs from those before it: field 'extra' is new"
+    assert rejects["33-bad.png"] == (
+        "encode: expected the fields that the samples of most items have, found others: field 'extra' is new"
+    )
     assert rejects["34-worst.png"].startswith("worker: brought down a worker 3 times")
     check_whole(tmp_path / "out")
 

@@ -1,0 +1,72 @@
+"""Faults of the machine, for which no item is to blame: memory that ran out, and reads that fail and may succeed later."""
+
+import errno
+import re
+from collections.abc import Iterator
+
+_PASSING = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EAGAIN",
+        "EBUSY",
+        "ECONNABORTED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "EIO",
+        "EMFILE",
+        "ENETDOWN",
+        "ENETRESET",
+        "ENETUNREACH",
+        "ENFILE",
+        "ENOTCONN",
+        "EREMOTEIO",
+        "ESTALE",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)  # not every system has all of them
+)
+"""Errors of disks, network file systems and full tables, which another moment may be without."""
+
+_OF_MEMORY = re.compile(
+    r"out of memory|bad_alloc|(insufficient|not enough) memory|(can'?t|cannot|failed to|unable to) (allocate|start new thread)",
+    re.IGNORECASE,
+)
+"""How libraries that raise another error than `MemoryError` say so: OpenCV, OpenVINO, torch, Pillow, threads."""
+
+
+def find_memory_error(error: BaseException) -> BaseException | None:
+    """The error that says that memory ran out, among an error and what led to it; None if none says so."""
+    for one in _chain(error):
+        if isinstance(one, MemoryError) or (isinstance(one, OSError) and one.errno == errno.ENOMEM):
+            return one
+    return next((one for one in _chain(error) if _is_of_library(one) and _OF_MEMORY.search(str(one))), None)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether an error, or what led to it, is one of reading that need not come again."""
+    return any(isinstance(one, OSError) and one.errno in _PASSING for one in _chain(error))
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and the message of an error, or the type alone where there is no message."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def system_reason(error: OSError) -> str:
+    """What the system says of an error, without its number and the file's name; never empty."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Whether an error may be a library's that knows no `MemoryError`; the words of ours may quote an item's."""
+    return isinstance(error, RuntimeError | OSError) or type(error).__module__ == "cv2"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, what it was raised from, and so on."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
