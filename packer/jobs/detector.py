@@ -14,8 +14,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from packer.jobs.process import end_group, end_with_parent, send, take_streams
-from packer.jobs.threads import one_thread
+from packer.jobs.process import end_group, end_with_parent, one_thread, send, take_streams
 from packer.recipe import Recipe
 from packer.steps.faces.face_detector import make_detector
 from packer.vision.detect.handover import take_over

@@ -11,14 +11,11 @@ from typing import Any
 
 from packer.assembly.plan import AssemblyPlan, plan_assembly, write_index
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.engines.inline import InlineEngine
-from packer.jobs.engines.processes import ProcessesEngine
-from packer.jobs.item_tally import ItemTally
-from packer.jobs.lost_worker import describe_lost
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
-from packer.jobs.schedule import Schedule
+from packer.jobs.schedule import ItemTally, Schedule, describe_lost
 from packer.jobs.shards import assemble_shards
+from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
@@ -32,6 +29,7 @@ from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.plurals import counted
+from shardspec.registry import resolve
 
 
 @dataclass(frozen=True)
@@ -227,25 +225,22 @@ class Job:
         try:
             if announced:
                 self._listener.on_message(f"{announced} {done_by}")
-            Schedule(engine, self.workspace, self.plan.tasks, report).run(units)
+            limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
+            Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units)
         finally:
             engine.close()
 
     def _open_engine(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
-        """The engine, and who does the work, in words."""
-        if self._options.engine == "inline":
-            return InlineEngine(self.plan.open_work(self.workspace)), "in this process"
-        workers = count_workers(self._options.workers, self.plan.preset, units)
+        """The engine, and where it does the work, in words."""
+        entry = ENGINES[self._options.engine]
+        workers = count_workers(self._options.workers, self.plan.preset, units) if entry.many_workers else 1
         # A worker that waits for another process's faces has nothing else to do meanwhile.
         ahead = shares_detector or has_core_to_spare(min(workers, units))
-        engine = ProcessesEngine(
-            self.workspace,
-            workers,
-            self._options.item_timeout,
-            decodes_ahead=ahead,
-            shared_detector=shares_detector,
+        team = Team(workers, self._options.item_timeout, ahead, shares_detector)
+        engine: Engine = resolve("engine", self._options.engine, ENGINES)(
+            self.workspace, lambda: self.plan.open_work(self.workspace), team
         )
-        return engine, f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
+        return engine, entry.describe(workers)
 
     def _cut(self) -> AssemblyPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""

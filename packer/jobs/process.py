@@ -5,6 +5,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 _PR_SET_PDEATHSIG = 1
@@ -57,3 +60,50 @@ def end_with_parent() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP))
     if os.getppid() != parent:
         os._exit(1)
+
+
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def limit_environment(environment: MutableMapping[str, str]) -> None:
+    """Tell libraries that a new process will load to use one thread."""
+    for name in _VARIABLES:
+        environment[name] = "1"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run OpenCV and torch, as far as they are loaded, with one thread inside the block."""
+    cv2, torch = sys.modules.get("cv2"), sys.modules.get("torch")
+    before = (cv2.getNumThreads() if cv2 else 1, torch.get_num_threads() if torch else 1)
+    _set(cv2, torch, (1, 1))
+    try:
+        yield
+    finally:
+        _set(cv2, torch, before)
+
+
+def _set(cv2: object, torch: object, threads: tuple[int, int]) -> None:
+    if cv2 is not None:
+        cv2.setNumThreads(threads[0])  # type: ignore[attr-defined]  # the module, seen through sys.modules
+    if torch is not None:
+        torch.set_num_threads(threads[1])  # type: ignore[attr-defined]  # the module, seen through sys.modules
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of ours, ``python -m`` with nothing added to the path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment of this process: what can be imported here (steps, too) can there, in the same order; math runs in one thread."""
+    found = dict(os.environ)
+    limit_environment(found)
+    found["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    return found

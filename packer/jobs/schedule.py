@@ -1,11 +1,13 @@
-"""The schedule: which unit runs next, and what follows when a worker dies or an item hangs."""
+"""The schedule: which unit runs next, what follows when a worker dies or an item takes too long, and what counts as done."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from packer.jobs.engines.base import Engine, Event
+from packer.jobs.engines.base import Clock, Engine, Event
 from packer.jobs.plan import Task, Unit
+from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
 from shardspec.errors import BuildError
 
@@ -34,11 +36,18 @@ class Schedule:
     tasks : sequence of Task
         Of the plan, for units that have items.
     on_event : callable
-        Told of every event, for the progress display and the journal.
+        Called with every event, for the progress display and the journal.
+    item_timeout : float or None
+        Seconds that one item may take, without those in which it waits for what another does; None for no limit.
     """
 
     def __init__(
-        self, engine: Engine, workspace: Workspace, tasks: Sequence[Task], on_event: Callable[[Event], None]
+        self,
+        engine: Engine,
+        workspace: Workspace,
+        tasks: Sequence[Task],
+        on_event: Callable[[Event], None],
+        item_timeout: float | None = None,
     ) -> None:
         self._engine = engine
         self._workspace = workspace
@@ -52,6 +61,8 @@ class Schedule:
         self._deaths: Counter[Unit] = Counter()
         self._idle_deaths: Counter[Unit] = Counter()
         self._items_left: dict[int, int] = {}
+        self._times = ItemTimes(Clock())
+        self._item_timeout = item_timeout
         self._verdicts = {line["item"]: (line["step"], line["reason"]) for line in read_lines(workspace.verdicts)}
 
     def run(self, units: Iterable[Unit]) -> None:
@@ -65,8 +76,22 @@ class Schedule:
         self._waiting.extend((unit, False) for unit in units)
         while self._waiting or self._alone or self._running:
             self._start()
-            event = self._engine.wait()
-            self._on_event(replace(event, follows=self._handle(event)))
+            self._take(self._engine.wait())
+            self._stop_overdue()
+
+    def _take(self, event: Event) -> None:
+        """Act on an event, and report it."""
+        self._times.take(event)
+        self._on_event(replace(event, follows=self._handle(event)))
+
+    def _stop_overdue(self) -> None:
+        """End the workers whose item takes too long."""
+        self._times.tick(self._engine.held())
+        if self._item_timeout is None:
+            return
+        for unit, item in self._times.longer_than(self._item_timeout):
+            if self._engine.stop(unit, item):
+                self._take(Event("timeout", unit, item, message=f"took longer than {self._item_timeout:g} s"))
 
     def _start(self) -> None:
         """Start what may run now."""
@@ -83,7 +108,7 @@ class Schedule:
             self._engine.start(self._lonely, self._verdicts_of(self._lonely), True, alone=True)
 
     def _handle(self, event: Event) -> str:
-        """Draw the consequences of an event; those of a worker's end in words."""
+        """Update the queue after an event; if a worker was lost, say what follows."""
         unit = event.unit
         if event.kind == "failed":
             raise BuildError(event.message)
@@ -170,3 +195,83 @@ class Schedule:
             return {}
         start, stop, _ = self._tasks[unit.number]
         return {item: why for item, why in self._verdicts.items() if start <= item < stop}
+
+
+class ItemTimes:
+    """How long the items that are under way have taken, by unit.
+
+    Parameters
+    ----------
+    clock : Clock
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looked_s = clock.now_s()
+        self._taken_s: dict[Unit, tuple[int, float]] = {}
+
+    def take(self, event: Event) -> None:
+        """An item begins, or a unit or its item ends."""
+        if event.unit is None:
+            return
+        if event.kind == "start" and event.item is not None:
+            self._taken_s[event.unit] = event.item, 0.0
+        else:
+            self._taken_s.pop(event.unit, None)
+
+    def tick(self, held: Collection[Unit]) -> None:
+        """Let the time since the last call pass, but for units that wait for what another does."""
+        self._clock.tick()
+        passed_s, self._looked_s = self._clock.now_s() - self._looked_s, self._clock.now_s()
+        for unit, (item, taken_s) in self._taken_s.items():
+            if unit not in held:
+                self._taken_s[unit] = item, taken_s + passed_s
+
+    def longer_than(self, limit_s: float) -> list[tuple[Unit, int]]:
+        """The units, with their items, whose item has taken longer."""
+        return [(unit, item) for unit, (item, taken_s) in self._taken_s.items() if taken_s > limit_s]
+
+
+_ENDS = {"died": "died", "timeout": "was ended"}
+
+
+def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
+    """One line about an event of which something follows; empty for any other."""
+    if not event.follows or event.unit is None:
+        return ""
+    unit = event.unit
+    item = unit.item if event.item is None and unit.do == "item" else event.item
+    at = f"{unit.do} {unit.number}" if item is None else repr(item_name(workspace.items, tasks[unit.number], item))
+    return f"packer: a worker process {_ENDS[event.kind]} at {at} ({event.message}): {event.follows}"
+
+
+class Gain(NamedTuple):
+    """What an event adds to the items, samples and rejects so far. Less than nothing, where an item gives less than it did before."""
+
+    items: int
+    samples: int
+    rejects: int
+
+
+class ItemTally:
+    """Knows what the items gave of tasks that are not done yet, so that nothing of a task that runs again counts twice.
+
+    A task that is done counts with all its items, those included of which no event said anything.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._of_plan = tasks
+        self._tasks: dict[int, dict[int, Gain]] = {}
+
+    def take(self, event: Event) -> Gain:
+        """What the end of an item, or of a unit, adds."""
+        if event.unit is None or event.item is None or event.kind != "item":
+            if event.kind == "done" and event.unit is not None and event.unit.do in ("task", "join"):
+                task = self._of_plan[event.unit.number]
+                unheard = task.stop - task.start - len(self._tasks.pop(event.unit.number, {}))
+                return Gain(unheard, 0, 0)
+            return Gain(0, 0, 0)
+        items = self._tasks.setdefault(event.unit.number, {})
+        before = items.get(event.item, Gain(0, 0, 0))
+        now = items[event.item] = Gain(1, event.samples, int(not event.samples))
+        return Gain(*(a - b for a, b in zip(now, before, strict=True)))

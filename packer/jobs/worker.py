@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import end_group, end_with_parent, send, take_streams
-from packer.jobs.threads import one_thread
+from packer.jobs.process import end_group, end_with_parent, one_thread, send, take_streams
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace

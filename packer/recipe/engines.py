@@ -27,6 +27,12 @@ class EngineEntry(Entry):
     shares_detector: bool = False
     many_workers: bool = False
 
+    def describe(self, workers: int) -> str:
+        """Where the work is done, in words."""
+        if not self.many_workers:
+            return "in this process"
+        return f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
+
 
 ENGINES: Mapping[str, EngineEntry] = {
     "inline": EngineEntry("packer.jobs.engines.inline:InlineEngine", takes_functions=True),

@@ -1,11 +1,16 @@
 """What an engine is."""
 
+import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from packer.jobs.plan import Unit, Verdicts
 
-EventKind = Literal["item", "done", "failed", "died", "timeout", "again", "tick"]
+TICK_S = 0.5
+"""Seconds that an engine waits for an event at most."""
+
+EventKind = Literal["start", "item", "done", "failed", "died", "timeout", "again", "tick"]
 
 
 @dataclass(frozen=True)
@@ -14,8 +19,8 @@ class Event:
 
     Attributes
     ----------
-    kind : {"item", "done", "failed", "died", "timeout", "again", "tick"}
-        An item ended; a unit ended; the job cannot go on; a worker died; an item took too long and its worker was ended;
+    kind : {"start", "item", "done", "failed", "died", "timeout", "again", "tick"}
+        An item begins; an item ended; a unit ended; the job cannot go on; a worker died; an item took too long and its worker was ended;
         a unit must run again through no fault of its own; nothing for a while.
     unit : Unit or None
     item : int or None
@@ -51,9 +56,35 @@ class Engine(Protocol):
         ...
 
     def wait(self) -> Event:
-        """The next event; a ``tick`` after about a second without one."""
+        """The next event; a ``tick`` after about `TICK_S` without one."""
+        ...
+
+    def held(self) -> Collection[Unit]:
+        """Units whose item waits for what another worker asked of a process that they share."""
+        ...
+
+    def stop(self, unit: Unit, item: int) -> bool:
+        """End the worker that is at an item of a unit; no event of it follows. False if it is there no more."""
         ...
 
     def close(self) -> None:
         """End all workers at once."""
         ...
+
+
+class Clock:
+    """Time that stands still while this process is stopped (Ctrl-Z, a suspended Slurm job): its workers are stopped, too."""
+
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._ticked_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Let the time since the last tick pass; a wait is hardly longer than `TICK_S`."""
+        now_s = time.monotonic()
+        self._passed_s += min(now_s - self._ticked_s, 2 * TICK_S)
+        self._ticked_s = now_s
+
+    def now_s(self) -> float:
+        """Seconds that have passed by the last tick."""
+        return self._passed_s

@@ -5,7 +5,7 @@ import socket
 import subprocess
 from typing import Any, NamedTuple
 
-from packer.jobs.engines.child import Answers, Child
+from packer.jobs.child import Answers, Child
 from packer.vision.detect.handover import hand_over
 from packer.workspace import Workspace
 from shardspec.plurals import counted

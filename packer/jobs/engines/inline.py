@@ -1,18 +1,21 @@
 """The inline engine: units run in this process, one at a time."""
 
 from collections import deque
+from collections.abc import Callable, Collection
 
 from packer.jobs.engines.base import Event
 from packer.jobs.plan import Unit, Verdicts, Work
-from packer.jobs.threads import one_thread
+from packer.jobs.process import one_thread
+from packer.recipe.engines import Team
+from packer.workspace import Workspace
 from shardspec.errors import ShardspecError
 
 
 class InlineEngine:
     """Runs each unit when its event is waited for. Items have no time limit here: nothing could end them."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, _workspace: Workspace, open_work: Callable[[], Work], _team: Team) -> None:
+        self._work = open_work()
         self._started: deque[tuple[Unit, Verdicts]] = deque()
         self._events: deque[Event] = deque()
 
@@ -48,6 +51,14 @@ class InlineEngine:
             else:
                 self._events.append(Event("done", unit, result=result))
         return self._events.popleft() if self._events else Event("tick")
+
+    def held(self) -> Collection[Unit]:
+        """None: nothing is shared."""
+        return ()
+
+    def stop(self, unit: Unit, item: int) -> bool:
+        """Nothing can be ended while it runs here."""
+        return False
 
     def close(self) -> None:
         """Let go of what the work has open."""

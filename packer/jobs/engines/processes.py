@@ -1,20 +1,19 @@
 """The processes engine: worker processes of our own entry point, so a user's script needs no ``__main__`` guard."""
 
 import itertools
-import json
 import queue
-import time
 from collections import Counter, deque
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
-from packer.jobs.engines.base import Event
-from packer.jobs.engines.child import Answers, Child
+from packer.jobs.child import Answers, Child
+from packer.jobs.engines.base import TICK_S, Clock, Event
 from packer.jobs.engines.detector import DetectorChild, Late
-from packer.jobs.plan import Unit, Verdicts
+from packer.jobs.plan import Unit, Verdicts, Work
+from packer.recipe.engines import Team
 from packer.workspace import Workspace
 
-_TICK_S = 0.5
 _START_ATTEMPTS = 5
 """Processes in a row that may die before they are ready (killed from outside, say) until the job gives up."""
 
@@ -38,7 +37,6 @@ class _Worker(Child):
         self.serial = serial
         self.unit: Unit | None = None
         self.item: int | None = None
-        self.item_started_s = 0.0
         self.used = False
         self.lost_detector = False
         self.pending: dict[str, Any] | None = None
@@ -50,15 +48,6 @@ class _Worker(Child):
                 command += [str(keep[0]), str(detector.item_timeout)]
             super().__init__(command, workspace.logs / f"worker-{place:03d}.log", answers, keep=keep)
 
-    def send(self, request: dict[str, Any]) -> None:
-        """Give the process a unit; one that has died says so by the end of its answers."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""
         if message["event"] == "lost":
@@ -66,68 +55,30 @@ class _Worker(Child):
         else:
             super().take(message, answers)
 
-    def note(self, message: dict[str, Any], now_s: float) -> None:
+    def note(self, message: dict[str, Any]) -> None:
         """Keep in mind which item is under way."""
         if message["event"] == "start":
-            self.item, self.item_started_s = message["item"], now_s
+            self.item = message["item"]
         elif message["event"] == "end":
             self.item = None
 
 
-class _Clock:
-    """Time that stands still while this process is stopped (Ctrl-Z, a suspended Slurm job): its workers are stopped, too."""
-
-    def __init__(self) -> None:
-        self._passed_s = 0.0
-        self._ticked_s = time.monotonic()
-
-    def tick(self) -> None:
-        """Let the time since the last tick pass; a wait is hardly longer than `_TICK_S`."""
-        now_s = time.monotonic()
-        self._passed_s += min(now_s - self._ticked_s, 2 * _TICK_S)
-        self._ticked_s = now_s
-
-    def now_s(self) -> float:
-        """Seconds that have passed by the last tick."""
-        return self._passed_s
-
-
 class ProcessesEngine:
-    """Runs units in worker processes and notices those that die or hang.
+    """Runs units in worker processes and notices those that die.
 
-    Parameters
-    ----------
-    workspace : Workspace
-    workers : int
-    item_timeout : float
-        Seconds that one item may take, without those in which it waits for another's faces.
-    decodes_ahead : bool
-        See `packer.steps.chain.Equipment`.
-    shared_detector : bool
-        Whether one process more detects for all workers. When it dies, they are ended, and all start afresh.
+    Where one process more detects for all workers and dies, they are ended, and all start afresh.
     """
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        workers: int,
-        item_timeout: float,
-        *,
-        decodes_ahead: bool = False,
-        shared_detector: bool = False,
-    ) -> None:
+    def __init__(self, workspace: Workspace, _open_work: Callable[[], Work], team: Team) -> None:
         self._workspace = workspace
-        self._item_timeout = item_timeout
-        self._decodes_ahead = decodes_ahead
-        self._shares = shared_detector
+        self._team = team
         self._detector: DetectorChild | None = None
         self._answers: Answers = queue.SimpleQueue()
-        self._workers: list[_Worker | None] = [None] * workers
+        self._workers: list[_Worker | None] = [None] * team.workers
         self._serials = itertools.count()
         self._events: deque[Event] = deque()
         self._failed_starts: Counter[type[Child]] = Counter()
-        self._clock = _Clock()
-        self._looked_s = 0.0
+        self._clock = Clock()
 
     def idle(self) -> int:
         """Number of workers without a unit."""
@@ -156,11 +107,11 @@ class ProcessesEngine:
     def wait(self) -> Event:
         """The next event."""
         while True:
-            self._look_for_overdue()
+            self._look_for_late_detector()
             if self._events:
                 return self._events.popleft()
             try:
-                child, message = self._answers.get(timeout=_TICK_S)
+                child, message = self._answers.get(timeout=TICK_S)
             except queue.Empty:
                 self._look_for_silent_deaths()
                 if not self._events:
@@ -169,6 +120,22 @@ class ProcessesEngine:
                 self._translate(child, message)
             finally:
                 self._clock.tick()
+
+    def held(self) -> Collection[Unit]:
+        """Units whose item waits for the faces of another worker's frames."""
+        detector = self._detector
+        if detector is None:
+            return ()
+        return [w.unit for w in self._workers if w is not None and w.unit is not None and detector.delays(w.serial)]
+
+    def stop(self, unit: Unit, item: int) -> bool:
+        """End the worker that is at an item."""
+        for worker in self._workers:
+            if worker is not None and (worker.unit, worker.item) == (unit, item):
+                worker.end()
+                self._workers[worker.place] = None
+                return True
+        return False
 
     def close(self) -> None:
         """Kill all workers, and the detecting process."""
@@ -181,9 +148,11 @@ class ProcessesEngine:
         self._detector = None
 
     def _start_worker(self, place: int) -> _Worker:
-        if self._shares and self._detector is None:
-            self._detector = DetectorChild(self._workspace, self._answers, self._item_timeout)
-        return _Worker(place, next(self._serials), self._workspace, self._decodes_ahead, self._answers, self._detector)
+        if self._team.shares_detector and self._detector is None:
+            self._detector = DetectorChild(self._workspace, self._answers, self._team.item_timeout)
+        return _Worker(
+            place, next(self._serials), self._workspace, self._team.decodes_ahead, self._answers, self._detector
+        )
 
     def _send_pending(self) -> None:
         """A unit waits until all is loaded that is slow to load, so that no item's time passes meanwhile."""
@@ -210,8 +179,10 @@ class ProcessesEngine:
 
     def _translate_work(self, worker: _Worker, kind: str, message: dict[str, Any]) -> None:
         unit = worker.unit
-        worker.note(message, self._clock.now_s())
-        if kind == "end":
+        worker.note(message)
+        if kind == "start":
+            self._events.append(Event("start", unit, message["item"]))
+        elif kind == "end":
             self._events.append(Event("item", unit, message["item"], message["samples"], message=message["reason"]))
         elif kind == "done":
             worker.unit = None
@@ -219,7 +190,7 @@ class ProcessesEngine:
         elif kind == "failed":
             self._events.append(Event("failed", unit, message=message["message"]))
         elif kind == "died":
-            self._bury(worker, "died", worker.describe_death())
+            self._bury(worker)
 
     def _look_for_silent_deaths(self) -> None:
         """A process that has ended while a child of its keeps the pipe open, so that no end of its answers is seen."""
@@ -227,33 +198,23 @@ class ProcessesEngine:
             self._lose_detector()
         for worker in self._workers:
             if worker is not None and worker.process.poll() is not None:
-                self._bury(worker, "died", worker.describe_death())
+                self._bury(worker)
 
-    def _look_for_overdue(self) -> None:
-        now_s = self._clock.now_s()
-        passed_s, self._looked_s = now_s - self._looked_s, now_s
-        if self._detector is not None and (late := self._detector.overdue(now_s)):
+    def _look_for_late_detector(self) -> None:
+        if self._detector is not None and (late := self._detector.overdue(self._clock.now_s())):
             self._lose_detector(late)
-        for worker in self._workers:
-            if worker is None or worker.item is None:
-                continue
-            if self._detector is not None and self._detector.delays(worker.serial):
-                worker.item_started_s += passed_s  # or the item could take its time with few workers only
-            if now_s - worker.item_started_s > self._item_timeout:
-                self._bury(worker, "timeout", f"took longer than {self._item_timeout:g} s")
 
-    def _bury(self, worker: _Worker, kind: str, message: str) -> None:
-        """Forget a worker that is gone, or make it so."""
+    def _bury(self, worker: _Worker) -> None:
+        """Forget a worker that has died."""
+        message = worker.describe_death()
         worker.end()
-        if kind == "died" and worker.lost_detector and self._detector is not None:
+        if worker.lost_detector and self._detector is not None:
             self._lose_detector()
             return
         self._workers[worker.place] = None
         if not worker.ready and self._failed_start("worker processes do", message, worker):
             return
-        self._events.append(
-            Event("timeout" if kind == "timeout" else "died", worker.unit, worker.item, message=message)
-        )
+        self._events.append(Event("died", worker.unit, worker.item, message=message))
 
     def _lose_detector(self, late: Late | None = None) -> None:
         """End the detecting process and all workers. Of their items, that of the last request is to blame, if it is of one of them.
@@ -293,7 +254,7 @@ class ProcessesEngine:
             except queue.Empty:
                 return
             if isinstance(child, _Worker):
-                child.note(message, self._clock.now_s())
+                child.note(message)
 
     def _failed_start(self, what: str, message: str, child: Child) -> bool:
         """Count processes that died before they were ready, and tell whether the job is given up."""

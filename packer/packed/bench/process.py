@@ -1,25 +1,20 @@
 """A process that does measured work on request, and what the system says of it meanwhile."""
 
-import json
-import os
-import selectors
-import subprocess
+import queue
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.jobs.entry_point import inherited_environment, module_command
+from packer.jobs.child import Answers, Child
 from shardspec.errors import BuildError
 
 _POLL_S = 0.05
 """How often memory is looked at while a process works."""
 
-_LOG_TAIL_BYTES = 1500
 
-
-class MeasuredProcess:
+class MeasuredProcess(Child):
     """``python -m MODULE`` that reads a line and answers with one, both JSON.
 
     Parameters
@@ -38,15 +33,9 @@ class MeasuredProcess:
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
         self.module = module
         self.peak_bytes = 0
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
-        self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-            module_command(module),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=inherited_environment(),
-            text=True,
-        )
+        self._answers: Answers = queue.SimpleQueue()
+        self._folder = tempfile.TemporaryDirectory()
+        super().__init__([module], Path(self._folder.name) / "log", self._answers)
         self.send(request)
 
     def __enter__(self) -> Self:
@@ -55,37 +44,23 @@ class MeasuredProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.process.kill()
-        self.process.communicate()
-        self._log.close()
+        self.end()
+        self._folder.cleanup()
 
-    def send(self, request: Mapping[str, Any]) -> None:
-        """Give it something to do."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the missing answer says so
-
-    def answer(self) -> dict[str, Any]:
-        """What it has done.
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """What it has done; None if it has not answered yet.
 
         Raises
         ------
         BuildError
-            It has ended, or says that it cannot.
+            If it has ended, or says that it cannot.
         """
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            self._log.seek(-min(_LOG_TAIL_BYTES, self._log.seek(0, os.SEEK_END)), os.SEEK_END)
-            tail = self._log.read().decode(errors="replace").strip()
-            raise BuildError(
-                f"{self.module}: expected an answer, found it ended with status {self.process.returncode}:\n{tail}"
-            )
-        found: dict[str, Any] = json.loads(line)
+        try:
+            _, found = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if found.get("event") == "died":
+            raise BuildError(f"{self.module}: expected an answer, found that it ended ({self.describe_death()})")
         if "error" in found:
             raise BuildError(found["error"])
         return found
@@ -104,16 +79,11 @@ class MeasuredProcess:
 def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
     """One answer of each, with an eye on their memory until all have come."""
     answers: dict[int, dict[str, Any]] = {}
-    with selectors.DefaultSelector() as selector:
+    while len(answers) < len(processes):
         for number, process in enumerate(processes):
-            assert process.process.stdout is not None
-            selector.register(process.process.stdout, selectors.EVENT_READ, number)
-        while len(answers) < len(processes):
-            for process in processes:
-                process.look()
-            for key, _ in selector.select(_POLL_S):
-                answers[key.data] = processes[key.data].answer()
-                selector.unregister(key.fileobj)
+            process.look()
+            if number not in answers and (answer := process.answer(_POLL_S / len(processes))) is not None:
+                answers[number] = answer
     return [answers[number] for number in range(len(processes))]
 
 

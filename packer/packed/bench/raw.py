@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from packer.jobs.threads import one_thread
+from packer.jobs.process import one_thread
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport
 from packer.steps.chain import Pipeline, StepError

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.packed_rows import batch_rows, open_shard
-from packer.jobs.entry_point import inherited_environment, module_command
-from packer.jobs.process import take_streams
+from packer.jobs.process import inherited_environment, module_command, take_streams
 from packer.packed.verify.values import ValueChecks
 from readers.formats.base import ShardReader
 from readers.formats.checks import without_advice

@@ -13,8 +13,8 @@ import pytest
 from support.command import COMMAND_LIMIT_S, environment
 from support.processes import PATIENCE_S
 
-from packer.jobs.engines import child as child_module
-from packer.jobs.engines.child import Answers, Child
+from packer.jobs import child as child_module
+from packer.jobs.child import Answers, Child
 
 
 def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,15 @@
-"""Whom the engine blames when the detecting process takes too long, and whose time passes meanwhile."""
+"""Which item is to blame when the detecting process takes too long, and whose time passes meanwhile."""
 
 from pathlib import Path
 
 import pytest
 
+from packer.jobs.engines.base import Clock, Event
 from packer.jobs.engines.detector import Busy, DetectorChild
 from packer.jobs.engines.processes import ProcessesEngine, _Worker
-from packer.jobs.plan import Unit
+from packer.jobs.plan import Unit, Work
+from packer.jobs.schedule import ItemTimes
+from packer.recipe.engines import Team
 from packer.workspace import Workspace
 
 
@@ -25,13 +28,21 @@ class Overdue(DetectorChild):
         self.busy = self._at_end
 
 
+def open_engine(folder: Path) -> ProcessesEngine:
+    """An engine of two workers that share a detector; it starts none by itself."""
+
+    def no_work() -> Work:
+        raise AssertionError("worker processes open their own")
+
+    return ProcessesEngine(Workspace(folder), no_work, Team(2, 10.0, shares_detector=True))
+
+
 class AtWork(_Worker):
     """A worker process at an item of the task of its number."""
 
     def __init__(self, serial: int) -> None:
         self.place = self.serial = serial
         self.unit, self.item = Unit("task", serial), 10 * serial
-        self.item_started_s = 0.0
         self.ready = True
 
     def end(self) -> None:
@@ -49,38 +60,45 @@ class AtWork(_Worker):
 def test_a_request_that_came_to_its_end_is_not_to_blame_nor_is_the_next(
     tmp_path: Path, at_end: Busy, expected: list[tuple[str, int | None]]
 ) -> None:
-    engine = ProcessesEngine(Workspace(tmp_path), 2, 10.0, shared_detector=True)
+    engine = open_engine(tmp_path)
     engine._detector, engine._workers = Overdue(at_end), [AtWork(0), AtWork(1)]
     events = [engine.wait() for _ in range(2)]
     assert [(event.kind, event.item) for event in events] == expected
     assert [event.unit for event in events] == [Unit("task", 0), Unit("task", 1)]
 
 
-class Clock:
-    """Time that passes when it is told to."""
+class Stopped(Clock):
+    """Time that passes when it is set."""
 
     def __init__(self) -> None:
         self.s = 0.0
+
+    def tick(self) -> None:
+        pass
 
     def now_s(self) -> float:
         return self.s
 
 
 def test_an_items_time_does_not_pass_while_it_waits_for_the_faces_of_others(tmp_path: Path) -> None:
-    engine, clock = ProcessesEngine(Workspace(tmp_path), 2, 10.0, shared_detector=True), Clock()
+    engine, clock = open_engine(tmp_path), Stopped()
     detector, waiting = Overdue(Busy(0, None, 0)), AtWork(1)
-    engine._detector, engine._workers, engine._clock = detector, [None, waiting], clock
+    engine._detector, engine._workers = detector, [None, waiting]
+    times = ItemTimes(clock)
+    times.take(Event("start", waiting.unit, waiting.item))
     for number in range(4, 10):
         detector.take({"event": "waits", "worker": 1, "frames": 4}, engine._answers)
         detector.take({"event": "busy", "worker": 0, "frames": 4}, engine._answers)
         assert detector.busy == Busy(2 * number - 4, 0, 4)
         clock.s += 4
-        engine._look_for_overdue()
+        times.tick(engine.held())
         detector.take({"event": "over", "worker": 0, "frames": 4}, engine._answers)
-    assert not engine._events
+    assert not times.longer_than(10.0)
     for _ in range(3):  # its own request, or none, is no excuse
         detector.take({"event": "busy", "worker": 1, "frames": 4}, engine._answers)
         clock.s += 4
-        engine._look_for_overdue()
+        times.tick(engine.held())
         detector.take({"event": "over", "worker": 1, "frames": 4}, engine._answers)
-    assert [(event.kind, event.item) for event in engine._events] == [("timeout", 10)]
+    assert times.longer_than(10.0) == [(Unit("task", 1), 10)]
+    assert engine.stop(Unit("task", 1), 10)
+    assert not engine.stop(Unit("task", 1), 10)  # it is gone

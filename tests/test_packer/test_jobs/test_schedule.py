@@ -18,9 +18,8 @@ from support.steps import LOG, ODD_VALUES, read_log
 
 import packer
 from packer.jobs.engines.base import Event
-from packer.jobs.item_tally import ItemTally
 from packer.jobs.plan import Task, Unit, Verdicts
-from packer.jobs.schedule import Schedule
+from packer.jobs.schedule import ItemTally, Schedule
 from packer.workspace import Workspace, read_lines
 from shardspec.errors import BuildError
 
@@ -49,6 +48,12 @@ class FakeEngine:
 
     def wait(self) -> Event:
         return self.running.popleft() if self.running else Event("tick")
+
+    def held(self) -> list[Unit]:
+        return []
+
+    def stop(self, unit: Unit, item: int) -> bool:
+        raise AssertionError("no limit was given")
 
     def close(self) -> None:
         assert not self.running

@@ -1,4 +1,4 @@
-"""A process that an engine has started: its answers, its log, its end."""
+"""A process of our own modules: its answers, its log, its end."""
 
 import contextlib
 import json
@@ -7,11 +7,11 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.jobs.entry_point import inherited_environment, module_command
+from packer.jobs.process import inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
 """A child that left the process's group may hold its pipe open; the reader is a daemon and may wait for it."""
@@ -66,6 +66,13 @@ class Child:
         self._reader = threading.Thread(target=self._read, args=(answers,), daemon=True)
         self._reader.start()
 
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Give the process something to do; one that has died says so by the end of its answers."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+
     def end(self) -> None:
         """Kill the process, with all that it started, and wait until it is gone and all its answers are read."""
         if os.name == "posix":
@@ -101,7 +108,7 @@ class Child:
             for line in lines:
                 try:
                     message = json.loads(line)
-                except ValueError:  # a line cut by the process's death
-                    break
+                except ValueError:  # cut by the process's death, or printed before it had taken its standard output
+                    continue
                 self.take(message, answers)
         answers.put((self, {"event": "died"}))
