@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import Groups, read_groups
+from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Piece, shuffled
 from packer.jobs.job import JobResult
 from packer.jobs.row_job import run_row_job
-from packer.packed.assignment import assign_groups, check_ratios
+from packer.packed.assignment import check_ratios
 from packer.packed.plan import Arrangement, Input, join_generations, open_input, plan_of, shard_bytes
 from packer.packed.row_reports import read_report, write_reports
 from packer.recipe.options import BuildOptions
@@ -22,6 +23,8 @@ from shardspec.columns import IntArray
 from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.schema import Schema
+from shardspec.splits import assign_groups, classes_of_groups
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def split(
 ) -> list[SplitPart]:
     """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    All samples with one value of `by` go into one split (`packer.packed.assignment.assign_groups` says which). Keys stay what they
+    All samples with one value of `by` go into one split (`shardspec.splits.assign_groups` says which). Keys stay what they
     were, so `packer.packed.merge.merge` gives the samples back. Items are counted where they have samples; the source's rejects belong
     to no split.
 
@@ -102,7 +105,10 @@ def split(
             f"{source}: expected a value of {by!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
             "so nothing tells where they belong: fill the column (an original can name itself), or take another field"
         )
-    chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed))
+    classes = None
+    if _has_classes(one.manifest.schema):
+        classes = classes_of_groups(groups.of_row, _labels(one.path), len(groups.names))
+    chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed, classes))
     items = _Items(one)
     options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     options |= {"by": by, "ratios": shares, "seed": seed}
@@ -113,6 +119,19 @@ def split(
         result = run_row_job(arrangement, target / name, BuildOptions(**how), shown=progress)
         parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result))
     return parts
+
+
+def _has_classes(schema: Schema) -> bool:
+    """Whether ``label`` numbers classes."""
+    return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
+
+
+def _labels(path: Path) -> IntArray:
+    """The ``label`` of every row."""
+    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
+    labels = [np.asarray(batch["label"], np.int64).copy() for batch in rows.batches(["label"])]
+    rows.close()
+    return np.concatenate([np.empty(0, np.int64), *labels])
 
 
 class _Items:
