@@ -1,11 +1,9 @@
-"""Which group goes into which split: a pure function of the groups' sizes, the ratios and a seed."""
+"""The ratios of a split, as they are given. `shardspec.splits` says which group goes where."""
 
-import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from shardspec.errors import UsageError
-from shardspec.plurals import counted
 from shardspec.schema import NAME
 
 _TOLERANCE = 1e-6
@@ -50,52 +48,3 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
         if abs(total - whole) <= whole * _TOLERANCE:
             return {name: ratio / whole for name, ratio in ratios.items()}
     raise UsageError(f"ratios: expected numbers that add up to 1 (or to 100), found {total:g}")
-
-
-def assign_groups(names: Sequence[str], sizes: Sequence[int], ratios: Mapping[str, float], seed: int) -> list[str]:
-    """The split of each group.
-
-    Large groups go first, each to the split that lacks most samples; so the small ones even out what the large ones leave, and
-    the ratios are met as closely as whole groups allow, far closer than by a hash of each group alone. Among groups whose sizes
-    have the same number of binary digits the order is that of SHA-256 of (seed, name): another seed gives another split. No split stays empty.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Different from one another. Their order does not matter.
-    sizes : sequence of int
-        Samples of each group.
-    ratios : dict of str to float
-        Adding up to 1.
-
-    Returns
-    -------
-    list of str
-        A key of `ratios` for each group.
-
-    Raises
-    ------
-    UsageError
-        There are fewer groups than splits.
-    """
-    if len(names) < len(ratios):
-        raise UsageError(
-            f"expected as many groups as splits or more, found {counted(len(names), 'group')} for {len(ratios)} splits: "
-            "split by a field with more values"
-        )
-    total = sum(sizes)
-    lacking = {name: ratio * total for name, ratio in ratios.items()}
-    empty = set(ratios)
-    chosen = [""] * len(names)
-    order = sorted(range(len(names)), key=lambda group: (-sizes[group].bit_length(), _draw(seed, names[group])))
-    for position, group in enumerate(order):
-        must_fill = len(order) - position <= len(empty)
-        split = max((name for name in ratios if name in empty or not must_fill), key=lacking.__getitem__)
-        empty.discard(split)
-        lacking[split] -= sizes[group]
-        chosen[group] = split
-    return chosen
-
-
-def _draw(seed: int, name: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()

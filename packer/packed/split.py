@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import Groups, read_groups
+from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Piece, shuffled
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
-from packer.packed.assignment import assign_groups, check_ratios
+from packer.packed.assignment import check_ratios
 from packer.packed.export.export import safe_name
 from packer.packed.plan import (
     Input,
@@ -31,6 +32,8 @@ from shardspec.columns import IntArray
 from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.schema import Schema
+from shardspec.splits import assign_groups, classes_of_groups
 from shardspec.wording import list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -87,7 +90,7 @@ def split(
 ) -> list[SplitPart]:
     """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    By shares, all samples with one value of `by` go into one split (`packer.packed.assignment.assign_groups` says which). With `into`,
+    By shares, all samples with one value of `by` go into one split (`shardspec.splits.assign_groups` says which). With `into`,
     each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so
     `packer.packed.merge.merge` gives the samples back. Items are counted where they have samples; the source's rejects belong to no split.
 
@@ -139,7 +142,10 @@ def split(
     options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     if into is None:
         _refuse_splits(groups.names, field, shares)
-        chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed))
+        classes = None
+        if _has_classes(one.manifest.schema):
+            classes = classes_of_groups(groups.of_row, _labels(one.path), len(groups.names))
+        chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed, classes))
         options |= {"by": by, "ratios": shares, "seed": seed}
         values: dict[str, str | None] = dict.fromkeys(shares)
     else:
@@ -191,6 +197,19 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
             )
         folders[value] = folder
     return [folders[value] for value in values]
+
+
+def _has_classes(schema: Schema) -> bool:
+    """Whether ``label`` numbers classes."""
+    return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
+
+
+def _labels(path: Path) -> IntArray:
+    """The ``label`` of every row."""
+    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
+    labels = [np.asarray(batch["label"], np.int64).copy() for batch in rows.batches(["label"])]
+    rows.close()
+    return np.concatenate([np.empty(0, np.int64), *labels])
 
 
 class _Items:

@@ -19,6 +19,7 @@ from readers.order.stores import Store
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError, UsageError
+from shardspec.splits import assign_groups, classes_of_groups
 
 _SPLIT_TAG = 0x73706C6974
 
@@ -214,40 +215,66 @@ def split(
 ) -> tuple[Subset, ...]:
     """Split a dataset at random into disjoint parts; a function of the seed.
 
+    With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of ``label`` where
+    there are enough; the same seed parts the groups as ``packer split`` does (`shardspec.splits.assign_groups`).
+
     Parameters
     ----------
     fractions : sequence of float
-        Of the samples (of the groups with `by`), above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+        Of the samples, above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
     by : str, optional
         A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
 
     Raises
     ------
     UsageError
-        Such fractions cannot be, or leave a part without a sample; or samples have no value of `by`.
+        If there are no such fractions, or they leave a part without a sample, or samples have no value of `by`.
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
         raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
     shares = [as_number("fractions", share) for share in fractions]
     if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
         raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
-    if by is None:
-        groups, count = np.arange(len(dataset)), len(dataset)
-    else:
-        values = np.asarray(dataset.column(by))
-        _check_values(dataset, by, values)
-        names, groups = np.unique(values, return_inverse=True)
-        count = len(names)
+    if by is not None:
+        return _split_groups(dataset, shares, seed, by)
+    count = len(dataset)
     ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
     bounds = np.round(np.cumsum([0.0, *shares]) * count).astype(np.int64)
     if count and not np.diff(bounds).all():
-        what = "samples" if by is None else f"values of {by!r}"
-        raise UsageError(
-            f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
-        )
-    place = ranks[groups] if len(groups) else ranks
+        raise _empty_part(shares, count, "samples")
     return tuple(
-        Subset(dataset, np.flatnonzero((place >= low) & (place < high))) for low, high in pairwise(bounds.tolist())
+        Subset(dataset, np.flatnonzero((ranks >= low) & (ranks < high))) for low, high in pairwise(bounds.tolist())
+    )
+
+
+def _split_groups(dataset: SampleDataset, shares: list[float], seed: int, by: str) -> tuple[Subset, ...]:
+    """Parts that have groups whole."""
+    values = np.asarray(dataset.column(by))
+    _check_values(dataset, by, values)
+    found, groups = np.unique(values, return_inverse=True)
+    if not len(found):
+        return tuple(Subset(dataset, []) for _ in shares)
+    sizes = np.bincount(groups)
+    if len(found) < len(shares) or min(shares) * len(values) < sizes.min() / 2:
+        raise _empty_part(shares, len(found), f"values of {by!r}")
+    classes = None
+    with suppress(SchemaError):
+        labels = np.asarray(dataset.column("label"))
+        if labels.dtype.kind in "iu" and labels.ndim == 1:
+            classes = classes_of_groups(groups, labels, len(found))
+    ratios = {str(number): share for number, share in enumerate(shares)}
+    rest = str(len(shares))
+    ratios |= {rest: 1 - sum(shares)} if sum(shares) < 1 - 1e-9 else {}
+    # As `packer split` names them.
+    known = dict(enumerate(dataset.classes or ())) if by == "label" else {}
+    names = [known.get(value, str(value)) for value in found.tolist()]
+    chosen = np.array(assign_groups(names, sizes.tolist(), ratios, seed, classes, rest))
+    return tuple(Subset(dataset, np.flatnonzero(chosen[groups] == str(number))) for number in range(len(shares)))
+
+
+def _empty_part(shares: list[float], count: int, what: str) -> UsageError:
+    return UsageError(
+        f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
     )
 
 

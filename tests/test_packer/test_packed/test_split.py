@@ -12,18 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import run_packer
-from support.datasets import assert_same, encode, face_schema, write_dataset
+from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
 from support.packed_files import face_columns, read_all, write_faces
 
 import packer
 from packer.cli import main
-from packer.packed.assignment import assign_groups, check_ratios, parse_ratios
+from packer.packed.assignment import check_ratios, parse_ratios
 from packer.packed.leaks import find_leaks
 from packer.packed.merge import merge
 from packer.packed.split import split
 from packer.packed.verify.verify import verify
+from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, describe_file
+from shardspec.schema import Schema
+from shardspec.splits import assign_groups
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
 RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -52,6 +55,53 @@ def test_many_even_groups_meet_the_ratios_to_the_sample() -> None:
     chosen = assign_groups(names, [7] * 1000, RATIOS, 0)
     assert {name: chosen.count(name) for name in RATIOS} == {"train": 800, "val": 100, "test": 100}
     assert assign_groups(names, [7] * 1000, RATIOS, 1) != chosen
+
+
+@given(
+    groups=st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(0, 3), max_size=2)), min_size=3, max_size=40),
+    seed=st.integers(0, 3),
+    shares=st.sampled_from([{"a": 0.8, "b": 0.2}, {"a": 0.8, "b": 0.1, "c": 0.1}, {"a": 0.5, "b": 0.2, "rest": 0.3}]),
+)
+def test_classes_are_shared_out_where_groups_suffice(
+    groups: list[tuple[int, set[int]]], seed: int, shares: dict[str, float]
+) -> None:
+    names = [f"video {number}" for number in range(len(groups))]
+    sizes, classes = [size for size, _ in groups], [sorted(found) for _, found in groups]
+    plain = assign_groups(names, sizes, shares, seed, rest="rest")
+    chosen = assign_groups(names, sizes, shares, seed, classes, "rest")
+    back = assign_groups(names[::-1], sizes[::-1], shares, seed, classes[::-1], "rest")
+    assert back[::-1] == chosen
+    wanted = set(shares) - {"rest"}
+
+    def having(assigned: list[str]) -> dict[str, list[int]]:
+        return {
+            name: [c for at, found in zip(assigned, classes, strict=True) if at == name for c in found]
+            for name in shares
+        }
+
+    before, after = having(plain), having(chosen)
+    if all(set(before[name]) == set().union(*before.values()) for name in wanted):
+        assert chosen == plain
+    for name in wanted:
+        assert name in chosen
+        assert set(before[name]) <= set(after[name])
+        for other in wanted:  # what a split lacks no other could give away whole
+            for at, found in zip(chosen, classes, strict=True):
+                lacked = set(found) - set(after[name])
+                assert not (at == other and lacked and all(after[other].count(c) > 1 for c in found))
+
+
+def test_a_split_without_a_class_gets_one_at_little_cost() -> None:
+    sizes = [44, 40, 36, 30, 25, 20, 10, 8, 4, 2, 1]
+    names = [f"{number}.mp4" for number in range(len(sizes))]
+    ratios = {"train": 0.8, "val": 0.2}
+    for seed in range(20):
+        for fakes in itertools.combinations(range(len(sizes)), 2):
+            classes = [[1] if number in fakes else [0] for number in range(len(sizes))]
+            chosen = assign_groups(names, sizes, ratios, seed, classes)
+            assert {chosen[number] for number in fakes} == {"train", "val"}
+            got = sum(size for size, split in zip(sizes, chosen, strict=True) if split == "val")
+            assert abs(got - 44) <= 7
 
 
 @pytest.mark.parametrize(
@@ -337,3 +387,42 @@ def test_wrong_calls_of_into(tmp_path: Path) -> None:
     done = run_packer("split", *where, "--into", "split", "--ratios", "a=0.5,b=0.5", expect=2)
     assert "ratios: read only with by, found into 'split'" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_readers_part_groups_as_the_command_does(tmp_path: Path) -> None:
+    """220 samples of eleven videos of very different lengths: shares are of samples, and both classes are in both parts."""
+    sizes = [60, 40, 30, 25, 20, 15, 10, 8, 6, 4, 2]
+    video = np.repeat(np.arange(len(sizes)), sizes)
+    schema = Schema(
+        (text("key"), text("source"), fixed("video", "<i4"), fixed("label", "<i8", classes=("real", "fake")))
+    )
+    columns = {
+        "key": [f"{number:08d}-000000" for number in range(220)],
+        "source": [f"{number}.mp4" for number in video],
+        "video": video.astype(np.int32),
+        "label": (video % 3 == 0).astype(np.int64),
+    }
+    write_dataset(tmp_path / "all", "npy", schema, columns)
+    for by, seed in itertools.product(("source", "video"), range(4)):
+        train, val = open_dataset(tmp_path / "all").split([0.8, 0.2], seed, by)
+        out = tmp_path / f"{by}-{seed}"
+        assert (
+            main(
+                [
+                    "split",
+                    str(tmp_path / "all"),
+                    str(out),
+                    "--by",
+                    by,
+                    "--ratios",
+                    "train=0.8,val=0.2",
+                    "--seed",
+                    str(seed),
+                ]
+            )
+            == 0
+        )
+        for part, name in ((train, "train"), (val, "val")):
+            assert open_dataset(out / name).column("key") == part.column("key")
+        assert abs(len(val) - 44) <= 3
+        assert set(train.column("label")) == set(val.column("label")) == {0, 1}
