@@ -13,7 +13,7 @@ from packer.assembly.plan import Piece, plan_assembly, shuffled
 from packer.builds.listing import describe_repeats, list_items
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler
-from packer.builds.plan import Plan, describe_made, describe_mismatch, is_storable, make_plan
+from packer.builds.plan import Plan, describe_made, describe_mismatch, is_storable, live_columns, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.reports import ReportWriter
 from packer.builds.work import Work
@@ -40,8 +40,10 @@ from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, REJECTS_NAME
 from shardspec.manifest import Manifest
 from shardspec.plurals import counted
 from shardspec.points import LAYOUTS
+from shardspec.wording import cut, list_some, shorten
 
 _SHOWN_REASONS = 3
+_SHOWN_CHARACTERS = 300
 _COUNTS_NAME = "counts.json"
 
 
@@ -178,10 +180,16 @@ class Job:
         """Hold on to items that only this process has."""
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if self._live or self._functions:
-            what = "arrays in the source" if self._live else "steps passed as functions"
+            if self._options.engine != "inline" and self._live:
+                item = next(iter(self._live.values()))
+                columns = [f"{name!r} ({type(item.columns[name]).__name__})" for name in live_columns(item)]
+                raise UsageError(
+                    f"expected columns of numbers, texts, lists or objects, which worker processes can read from the plan, found "
+                    f"{list_some(columns)}: build with --engine inline (engine='inline' in Python), or leave the column out of the source"
+                )
             if self._options.engine != "inline":
                 raise UsageError(
-                    f"{what} need engine='inline', or a 'module:function' name that worker processes can import"
+                    "steps passed as functions need engine='inline', or a 'module:function' name that worker processes can import"
                 )
 
     def _describe(self, old: Mapping[str, Any], plan: Plan, lines: list[str]) -> str:
@@ -253,7 +261,10 @@ class Job:
         write_durably(space.root / _COUNTS_NAME, json.dumps(counted_up).encode())
         if not counts.samples:
             reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
-            shown = "; ".join(f"{line['item']!r}, {line['step']}: {line['reason']}" for line in reasons)
+            shown = "; ".join(
+                f"{shorten(line['item'], _SHOWN_CHARACTERS)}, {line['step']}: {cut(line['reason'], _SHOWN_CHARACTERS)}"
+                for line in reasons
+            )
             # Nothing is worth a resume: the call that mends this has another plan, which what is here would only refuse.
             space.give_up(space.final / REJECTS_NAME)
             raise TooManyRejectsError(

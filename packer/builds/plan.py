@@ -13,10 +13,14 @@ from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from packer.sources.suffixes import is_video
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.wording import shorten
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
 """A task holds at most so much, or one item, so its cut depends on the source alone."""
+
+_SHOWN = 300
+"""Characters of an option in a message."""
 
 VIDEO_WEIGHT = 8
 """A video's bytes count so many times: each of them stands for far more pixels than a picture's."""
@@ -150,7 +154,12 @@ def _facts_of_files(item: Item) -> list[Any]:
 
 def is_storable(item: Item) -> bool:
     """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
-    return all(digest_value(value) is value for value in item.columns.values())
+    return not live_columns(item)
+
+
+def live_columns(item: Item) -> list[str]:
+    """The columns of an item that a plan cannot hold: arrays and bytes."""
+    return [name for name, value in item.columns.items() if digest_value(value) is not value]
 
 
 def _storable(item: Item) -> Item:
@@ -210,7 +219,7 @@ def _describe_items(names: Sequence[str], verb: str) -> list[str]:
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Every key whose value has changed, in words."""
     return [
-        f"{what} {key}: was {old.get(key)!r}, now {new.get(key)!r}"
+        f"{what} {key}: was {shorten(old.get(key), _SHOWN)}, now {shorten(new.get(key), _SHOWN)}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]

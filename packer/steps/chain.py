@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import Recipe, StepSpec
-from packer.sources.item import Item, ItemReport
+from packer.sources.item import REASON_LENGTH, Item, ItemReport
 from packer.sources.packed_items import PackedItems
 from packer.steps.equipment import Equipment
 from shardspec.errors import ItemError, UsageError
 from shardspec.plurals import counted
 from shardspec.registry import Entry, import_target, resolve
 from shardspec.suggest import did_you_mean
+from shardspec.wording import cut
 
 Sample = dict[str, Any]
 Step = Callable[[Iterator[Sample]], Iterator[Sample]]
@@ -42,6 +43,7 @@ class StepError(Exception):
     """A step raised. Carries the step's name; the cause is what it raised."""
 
     def __init__(self, step: str, reason: str) -> None:
+        reason = cut(reason, REASON_LENGTH)
         super().__init__(f"{step}: {reason}")
         self.step = step
         self.reason = reason
