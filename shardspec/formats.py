@@ -24,6 +24,8 @@ class Format:
         Name of the dataset class in `readers`.
     sidecar : str or None
         Suffix of a second file that belongs to each shard.
+    card : str or None
+        Text of a file ``README.md`` beside the shards, where tools of the format look for one.
     """
 
     suffix: str
@@ -31,7 +33,22 @@ class Format:
     writer: Entry
     dataset: str
     sidecar: str | None = None
+    card: str | None = None
 
+
+_HUGGING_FACE_CARD = """\
+---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: shard-*.parquet
+---
+
+A dataset packed by facepack: manifest.json says what it holds. The lines above say to `datasets.load_dataset` which files
+are the data; without them it guesses by names, and takes those of the index.
+"""
+"""A dataset card: https://huggingface.co/docs/hub/datasets-manual-configuration."""
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
@@ -57,6 +74,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("readers.formats.parquet:ParquetShardReader", "parquet"),
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
+        card=_HUGGING_FACE_CARD,
     ),
     "tfrecord": Format(
         ".tfrecord",
