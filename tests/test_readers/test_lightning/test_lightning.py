@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import shutil
 import weakref
 from pathlib import Path
 
@@ -202,3 +204,13 @@ def test_options_that_exclude_each_other_are_refused(jpeg_path):
         PackedDataModule(jpeg_path, batch_size=8, loader="processes", batch_transform=dict)
     with pytest.raises(UsageError, match="fields, decode: expected none with a dataset that is open already"):
         PackedDataModule(open_dataset(jpeg_path), batch_size=8, fields=["key"])
+
+
+def test_a_machine_with_slurm_runs_these_tests(tmp_path, monkeypatch):
+    """Lightning's hint about ``srun``, if it is there, is none of ours; what is not ignored here fails a test."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert shutil.which("srun") == str(srun)
+    assert make_trainer(tmp_path).world_size == 1
