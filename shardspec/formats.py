@@ -26,6 +26,8 @@ class Format:
         Suffix of a second file that belongs to each shard.
     libraries : tuple of str
         Distributions whose versions may decide a shard's bytes, numpy aside.
+    card : str or None
+        Text of a file ``README.md`` beside the shards, where tools of the format look for one.
     """
 
     suffix: str
@@ -34,7 +36,22 @@ class Format:
     dataset: str
     sidecar: str | None = None
     libraries: tuple[str, ...] = ()
+    card: str | None = None
 
+
+_HUGGING_FACE_CARD = """\
+---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: shard-*.parquet
+---
+
+A dataset packed by facepack: manifest.json says what it holds. The lines above say to `datasets.load_dataset` which files
+are the data; without them it guesses by names, and takes those of the index.
+"""
+"""A dataset card: https://huggingface.co/docs/hub/datasets-manual-configuration."""
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
@@ -63,6 +80,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
         libraries=("pyarrow",),
+        card=_HUGGING_FACE_CARD,
     ),
     "tfrecord": Format(
         ".tfrecord",

@@ -13,6 +13,7 @@ from shardspec.manifest import Manifest
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
 ITEMS_NAME = "items.jsonl"
+CARD_NAME = "README.md"
 INDEX_FOLDER = "index"
 BUILD_FOLDER = ".build"
 
@@ -46,6 +47,11 @@ class Layout:
     def items(self) -> Path:
         """One JSON line per item: its state and what was seen in it."""
         return self.root / ITEMS_NAME
+
+    @property
+    def card(self) -> Path:
+        """What the folder holds, for other tools; there in formats that have one."""
+        return self.root / CARD_NAME
 
     @property
     def build(self) -> Path:

@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["list_some", "shorten"]
+__all__ = ["LENGTH", "LISTED", "cut", "list_some", "shorten"]
 
 LENGTH = 80
 """Characters of one value in a message."""
@@ -25,6 +25,11 @@ def shorten(value: Any, length: int = LENGTH) -> str:
         return f"{value[:length]!r}… ({len(value)} {unit})"
     text = _REPR.repr(value)
     return text if len(text) <= length else f"{text[:length]}… ({type(value).__name__})"
+
+
+def cut(text: str, length: int) -> str:
+    """A text for a message as it is; of a long one its beginning, and how long it is."""
+    return text if len(text) <= length else f"{text[:length]}… ({len(text)} characters)"
 
 
 def list_some(texts: Sequence[str], listed: int = LISTED) -> str:

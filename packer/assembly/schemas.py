@@ -9,6 +9,7 @@ import numpy as np
 from shardspec.codecs import codec_for
 from shardspec.errors import SchemaError
 from shardspec.schema import Field, Schema
+from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
 """From a column of one dataset, as `shardspec.columns` has them, to the united field's."""
@@ -30,7 +31,8 @@ def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     first = schemas[0]
     differences = list(dict.fromkeys(text for other in schemas[1:] for text in _differences(first, other)))
     if differences:
-        raise SchemaError("; ".join(differences))
+        more = f"; and {len(differences) - LISTED} more differences" if len(differences) > LISTED else ""
+        raise SchemaError("; ".join(differences[:LISTED]) + more)
     return Schema(tuple(_unite([schema[name] for schema in schemas]) for name in first.names))
 
 
@@ -102,4 +104,8 @@ def _field_differences(expected: Field, found: Field) -> Iterator[str]:
         free |= {"shape", "kind"} if expected.codec.name == "raw" else {"shape"}
     for key in dict.fromkeys((*a, *b)):
         if key not in free and a.get(key) != b.get(key):
-            yield f"field {expected.name!r}, {key}: expected {a.get(key)}, found {b.get(key)}"
+            yield f"field {expected.name!r}, {key}: expected {_show(a.get(key))}, found {_show(b.get(key))}"
+
+
+def _show(value: Any) -> str:
+    return cut(str(value), LENGTH) if not isinstance(value, list) else shorten(value)

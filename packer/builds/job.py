@@ -11,7 +11,7 @@ from packer.assembly.plan import Piece, shuffled
 from packer.builds.listing import describe_repeats
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
-from packer.builds.plan import BuildPlan, describe_made, describe_mismatch, is_storable, make_plan
+from packer.builds.plan import BuildPlan, describe_made, describe_mismatch, is_storable, live_columns, make_plan
 from packer.builds.reports import BrokenTracks, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.job import JobResult, failed_item
@@ -21,7 +21,7 @@ from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
-from packer.sources.item import ItemReport
+from packer.sources.item import Item, ItemReport
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import image_codec
 from packer.vision.decode.restart_markers import LEAST_AREA
@@ -33,8 +33,10 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.plurals import counted
 from shardspec.points import LAYOUTS
+from shardspec.wording import cut, list_some, shorten
 
 _SHOWN_REASONS = 3
+_SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,11 +159,8 @@ class BuildJob:
         self.plan, self._lines = make_plan(recipe, runtime, listing)
         # Items that only this process has.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
-        if (self._live or self._functions) and not ENGINES[options.engine].takes_functions:
-            what = "arrays in the source" if self._live else "steps passed as functions"
-            raise UsageError(
-                f"{what} need engine={FOR_FUNCTIONS!r}, or a 'module:function' name that worker processes can import"
-            )
+        if not ENGINES[options.engine].takes_functions:
+            _refuse_functions(self._live.values(), self._functions)
         repeats = describe_repeats(listing.items[: recipe.limit])
         self.notes = (repeats,) if repeats else ()
         self.marked: int | None = None
@@ -283,10 +282,28 @@ def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     return asked
 
 
+def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> None:
+    """See that worker processes can have all that the build needs."""
+    for item in live:
+        columns = [f"{name!r} ({type(item.columns[name]).__name__})" for name in live_columns(item)]
+        raise UsageError(
+            f"expected columns of numbers, texts, lists or objects, which worker processes can read from the plan, found "
+            f"{list_some(columns)}: build with --engine {FOR_FUNCTIONS} (engine={FOR_FUNCTIONS!r} in Python), or leave the column "
+            "out of the source"
+        )
+    if functions:
+        raise UsageError(
+            f"steps passed as functions need engine={FOR_FUNCTIONS!r}, or a 'module:function' name that worker processes can import"
+        )
+
+
 def _give_up(space: Workspace, counts: Counts) -> TooManyRejectsError:
     """End a build that has no sample. A resume would gain nothing: the call that mends this has another plan."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
-    shown = "; ".join(f"{line['item']!r}, {line['step']}: {line['reason']}" for line in reasons)
+    shown = "; ".join(
+        f"{shorten(line['item'], _SHOWN_CHARACTERS)}, {line['step']}: {cut(line['reason'], _SHOWN_CHARACTERS)}"
+        for line in reasons
+    )
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"

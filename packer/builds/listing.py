@@ -4,20 +4,24 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from packer.recipe import Recipe
 from packer.recipe.unread_options import SAMPLING
 from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
-from packer.sources.suffixes import is_video
+from packer.sources.suffixes import is_picture, is_video
 from packer.steps.faces.boxes import open_sidecar
 from shardspec.errors import UsageError
 from shardspec.plurals import counted
-from shardspec.wording import list_some
+from shardspec.wording import list_some, shorten
 
 _NEED_IMAGE = ("faces", "resize")
 """Built-in steps that work on a picture which is there."""
+
+_PATH_CHARACTERS = 300
+"""Of a path in a reason."""
 
 
 def list_items(source: Source, recipe: Recipe) -> Listing:
@@ -77,13 +81,13 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names."""
     field = listing.fields.get(column)
     if listing.roots is None or field is None or any(field not in item.columns for item in listing.items):
-        known = f"found {', '.join(listing.fields)}" if listing.fields else "found a source without columns"
+        known = f"found {list_some(list(listing.fields))}" if listing.fields else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
     found = []
     for item in listing.items:
         path = item.columns[field]
         if not isinstance(path, str):
-            raise UsageError(f"{option}: expected paths in column {column!r}, found {path!r}")
+            raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
         found.append(_with_file(item, option, column, path, listing.roots) if path else item)
     return found
 
@@ -95,12 +99,19 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
         return item
     reason = other.reject
     if reason is None and is_video(name) != is_video(item.name):
-        kinds = ("a video", "a picture") if is_video(item.name) else ("a picture", "a video")
-        reason = f"expected {kinds[0]} like {item.name!r}, found {kinds[1]}"
+        wanted = "a video" if is_video(item.name) else "a picture"
+        reason = f"expected {wanted} like {item.name!r}, found {_kind_of(name)}"
     if reason is not None:
-        return replace(item, reject=item.reject or f"column {column!r}, {path!r}: {reason}")
+        return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, _PATH_CHARACTERS)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
+
+
+def _kind_of(name: str) -> str:
+    """What a file is by its suffix."""
+    if is_video(name):
+        return "a video"
+    return "a picture" if is_picture(name) else f"a file {PurePath(name).suffix or 'without suffix'}"
 
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:

@@ -143,7 +143,12 @@ def _facts_of_files(item: Item) -> list[Any]:
 
 def is_storable(item: Item) -> bool:
     """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
-    return all(digest_value(value) is value for value in item.columns.values())
+    return not live_columns(item)
+
+
+def live_columns(item: Item) -> list[str]:
+    """The columns of an item that a plan cannot hold: arrays and bytes."""
+    return [name for name, value in item.columns.items() if digest_value(value) is not value]
 
 
 def _storable(item: Item) -> Item:

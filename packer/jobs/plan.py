@@ -10,6 +10,9 @@ from shardspec.columns import IntArray
 from shardspec.entries import Generation
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
+from shardspec.wording import shorten
+
+_SHOWN_CHARACTERS = 300
 
 Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be tried (again), with the step and reason of their reject."""
@@ -217,7 +220,7 @@ class JobPlan(Protocol):
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Every key whose value has changed, in words."""
     return [
-        f"{what} {key}: was {old.get(key)!r}, now {new.get(key)!r}"
+        f"{what} {key}: was {shorten(old.get(key), _SHOWN_CHARACTERS)}, now {shorten(new.get(key), _SHOWN_CHARACTERS)}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]

@@ -7,6 +7,7 @@ from shardspec.entries import total
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.plurals import counted
+from shardspec.wording import list_some
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def render(path: Path) -> str:
     ]
     for field in manifest.schema:
         shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
-        extra = f", {len(field.classes)} classes: {', '.join(field.classes[:8])}" if field.classes else ""
+        extra = f", {len(field.classes)} classes: {list_some(field.classes)}" if field.classes else ""
         extra += f", layout {field.layout}" if field.layout else ""
         lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
     return "\n".join(lines)

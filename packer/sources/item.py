@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardspec.wording import cut
+
 ALSO = "also"
 BOXES_FROM = "boxes_from"
 """Options whose columns name further files of an item."""
@@ -13,6 +15,9 @@ BOXES_FROM = "boxes_from"
 PACKED_ROW = "_packed_row"
 """Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``, and behind them the largest
 ordinal that follows the row's key in other keys, if there is one."""
+
+REASON_LENGTH = 1000
+"""Characters of a reason in a report, whatever a library or a step has to say."""
 
 
 class ItemFile(NamedTuple):
@@ -165,11 +170,11 @@ class ItemReport:
 
     def skip(self, frame: int, reason: str) -> None:
         """Record a frame that gives no sample."""
-        self.skipped.setdefault(reason, []).append(frame)
+        self.skipped.setdefault(cut(reason, REASON_LENGTH), []).append(frame)
 
     def add_damage(self, what: str) -> None:
         """Record that something could not be read or cut."""
-        self.damage = f"{self.damage}; {what}" if self.damage else what
+        self.damage = cut(f"{self.damage}; {what}" if self.damage else what, REASON_LENGTH)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""

@@ -21,6 +21,9 @@ from shardspec.suggest import did_you_mean
 from shardspec.wording import list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
+_PATH_MAX = 4096
+"""Characters of a path; a longer text is a file's content, or some other slip."""
+
 _INT64 = np.iinfo(np.int64)
 _SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: "", list: [], tuple: (), dict: {}, bytes: b""}
 
@@ -129,7 +132,7 @@ class RowsSource:
         for index, row in enumerate(rows):
             values = {name: values[index] for name, values in columns.items()}
             path = row.get(path_column)
-            if isinstance(path, str | Path) and str(path):
+            if isinstance(path, str | Path) and 0 < len(str(path)) <= _PATH_MAX:
                 items.append(self.roots.describe(index, path, values))
             elif values.get("image") is not None:
                 items.append(Item(index, f"row-{index:08d}", None, columns=values))
@@ -148,7 +151,9 @@ class RowsSource:
             return "label" if "label" in fields.values() else None
         if label_from not in fields:
             like = did_you_mean(label_from, fields)
-            raise UsageError(f"label_from: expected a column, one of {', '.join(fields)}, found {label_from!r}{like}")
+            raise UsageError(
+                f"label_from: expected a column, one of {list_some(list(fields))}, found {label_from!r}{like}"
+            )
         return fields[label_from]
 
 
@@ -266,7 +271,9 @@ def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], wh
                     f"column {column!r}, {where(row)}: expected finite numbers, found {shorten(value)}"
                 ) from error
             except TypeError as error:
-                raise UsageError(f"column {column!r}, {where(row)}: expected what JSON can say, {error}") from error
+                raise UsageError(
+                    f"column {column!r}, {where(row)}: expected what JSON can say, {error}: leave the column out of the source"
+                ) from error
 
 
 def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[list[int], list[str] | None]:

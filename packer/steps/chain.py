@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import Recipe, StepSpec
-from packer.sources.item import Item, ItemReport
+from packer.sources.item import REASON_LENGTH, Item, ItemReport
 from packer.steps.packed import PackedItems
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error
@@ -19,6 +19,7 @@ from shardspec.errors import ItemError, UsageError
 from shardspec.plurals import counted
 from shardspec.registry import Entry, import_target, resolve
 from shardspec.suggest import did_you_mean
+from shardspec.wording import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class StepError(Exception):
     """A step raised. Carries the step's name; the cause is what it raised."""
 
     def __init__(self, step: str, reason: str) -> None:
+        reason = cut(reason, REASON_LENGTH)
         super().__init__(f"{step}: {reason}")
         self.step = step
         self.reason = reason

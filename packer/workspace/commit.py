@@ -1,12 +1,13 @@
-"""The commit: reports, index and manifest, after which the folder is a packed dataset."""
+"""The commit: reports, index, card and manifest, after which the folder is a packed dataset."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packer.workspace import Workspace
-from packer.workspace.durable import fsync_folder, link_tree, write_durably
+from packer.workspace.durable import fsync_file, fsync_folder, link_tree, write_durably
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import FileEntry, Generation
+from shardspec.formats import get_format
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema
@@ -19,7 +20,9 @@ def commit(
 
     After a crash at any moment it may be repeated, but for a replacement whose successor stands: `finish_replacement` goes on with that.
     """
-    manifest = Manifest(format, schema, tuple(generations), _files(Layout(workspace.final)), wall_clock)
+    final = Layout(workspace.final)
+    _write_card(final, format)
+    manifest = Manifest(format, schema, tuple(generations), _files(final), wall_clock)
     if workspace.replaced.exists():
         write_durably(workspace.successor, manifest.dumps())
         finish_replacement(workspace)
@@ -32,9 +35,16 @@ def commit(
     return manifest
 
 
+def _write_card(layout: Layout, format: str) -> None:
+    card = get_format(format).card
+    if card is not None:
+        layout.card.write_bytes(card.encode())
+        fsync_file(layout.card)
+
+
 def _files(layout: Layout) -> tuple[FileEntry, ...]:
     """Entries of the files that belong to no shard."""
-    paths = [layout.items, layout.rejects]
+    paths = [layout.card, layout.items, layout.rejects]
     folder = layout.root / INDEX_FOLDER
     paths += sorted(folder.glob("*.npy")) if folder.is_dir() else []
     return tuple(describe_file(layout.root, path) for path in paths if path.exists())

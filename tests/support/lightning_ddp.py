@@ -17,11 +17,12 @@ from readers.order.auto import AnyShuffle
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
 LIGHTNINGS_WARNINGS = (
-    # Its own: of PyTorch's private trees, of a GPU or a checkpoint's reading, of epochs shorter than its logging.
+    # Its own: of PyTorch's private trees, of a GPU or a checkpoint's reading, of epochs shorter than its logging, of Slurm.
     "ignore:`isinstance:FutureWarning",
     "ignore:`isinstance:DeprecationWarning",
     "ignore:.*does not have many workers",
     "ignore:.*configuration validation",
+    "ignore:The `srun` command is available on your system but is not used",
 )
 
 

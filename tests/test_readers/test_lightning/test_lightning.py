@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import shutil
 import weakref
 from pathlib import Path
 
@@ -221,3 +223,13 @@ def test_labels_of_other_classes_are_refused(tmp_path, role):
         PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "one"})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"}, fields=["key"])
+
+
+def test_a_machine_with_slurm_runs_these_tests(tmp_path, monkeypatch):
+    """Lightning's hint about ``srun``, if it is there, is none of ours; what is not ignored here fails a test."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert shutil.which("srun") == str(srun)
+    assert make_trainer(tmp_path).world_size == 1

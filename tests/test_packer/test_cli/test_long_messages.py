@@ -1,0 +1,142 @@
+"""Messages and reasons stay short, whatever is in the source, and say where and what to do."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from support.command import environment, read_jsonl, run_packer
+from support.media import scene, write_picture
+
+from packer import build
+from packer.packed.merge import merge
+from shardspec.errors import UsageError
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+
+
+def png_of(number: int) -> bytes:
+    """A picture of some 100 kB."""
+    file = io.BytesIO()
+    noise = np.random.default_rng(number).integers(0, 256, (200, 200, 3), np.uint8)
+    Image.fromarray(noise).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["struct", "bytes", "text"])
+def test_pictures_in_place_of_paths(tmp_path: Path, kind: str) -> None:
+    """As Hugging Face's datasets hold them, or as base64."""
+    pictures = [png_of(number) for number in range(4)]
+    values: list[Any] = pictures
+    if kind == "struct":
+        values = [{"bytes": picture, "path": None} for picture in pictures]
+    elif kind == "text":
+        values = [picture.hex() for picture in pictures]
+    pq.write_table(pa.table({"photo": values, "label": [0, 1, 0, 1]}), tmp_path / "t.parquet")
+    call = (tmp_path / "t.parquet", tmp_path / "out", "--path-column", "photo", "--workers", 1)
+    done = run_packer("build", *call, expect=3)
+    assert "row 0 (counted from 0): expected a path in column 'photo', found " in done.stderr
+    assert len(done.stdout) + len(done.stderr) < 2500
+    (rejects,) = (tmp_path / "out").rglob("rejects.jsonl")
+    assert len(read_jsonl(rejects)) == 4
+    assert rejects.stat().st_size < 4000
+    assert all(path.stat().st_size < 10_000 for path in (tmp_path / "out").rglob("*") if path.is_file())
+
+
+def test_what_a_step_has_to_say(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "def fail(samples):\n    for sample in samples:\n        raise ValueError('no' * 10**6)\n        yield\n"
+        "def damaged(samples):\n    for sample in samples:\n        for _ in range(99):\n            sample['_report'].add_damage('x' * 999)\n"
+        "            sample['_report'].skip(0, 'dark' * 10**5)\n        yield sample\n"
+    )
+    write_picture(tmp_path / "in" / "a.png", scene(0, (24, 16)))
+    env = environment(python_path=tmp_path)
+    call = (tmp_path / "in", tmp_path / "out", "--workers", 1, "--quiet")
+    done = run_packer("build", *call, "--steps", "decode,loud:fail", env=env, expect=3)
+    assert "loud:fail: ValueError: nono" in done.stderr
+    assert len(done.stderr) < 1500
+    run_packer("build", *call, "--steps", "decode,loud:damaged", "--overwrite", env=env)
+    lines = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert {line["kind"] for line in lines} == {"frames", "damage"}
+    assert all(len(line["reason"]) < 1100 for line in lines)
+
+
+def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    pq.write_table(pa.table({"path": ["0.png"], "thumb": [b"\x00\x01"], "n": [1]}), tmp_path / "t.parquet")
+    call = (tmp_path / "t.parquet", tmp_path / "out", "--quiet")
+    done = run_packer("build", *call, expect=2)
+    assert (
+        "which worker processes can read from the plan, found 'thumb' (bytes): build with --engine inline"
+        in done.stderr
+    )
+    run_packer("build", *call, "--engine", "inline")
+
+
+def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    table = pa.table({"path": ["0.png"], "photo": [{"bytes": png_of(0), "path": "x"}]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    done = run_packer("build", tmp_path / "t.parquet", tmp_path / "out", expect=2)
+    assert "column 'photo', row 0 (counted from 0): expected what JSON can say, " in done.stderr
+    assert "leave the column out of the source" in done.stderr
+    assert len(done.stderr) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "a picture"), ("b", "a file without suffix")]
+)
+def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
+    from packer.builds.build import open_source
+    from packer.builds.listing import list_items
+    from packer.recipe import Recipe
+
+    for file in ("a.mp4", name):
+        (tmp_path / file).write_bytes(b"x")
+    (tmp_path / "t.csv").write_text(f"path,sound\na.mp4,{name}\n")
+    recipe = Recipe(preset="faces", also="sound")
+    (item,) = list_items(open_source(tmp_path / "t.csv", tmp_path / "out", recipe), recipe).items
+    assert item.reject == f"column 'sound', '{name}': expected a video like 'a.mp4', found {found}"
+
+
+def test_inspect_says_how_many_classes_it_leaves_out(tmp_path: Path) -> None:
+    rows = [{"image": scene(0, (8, 8)), "label": f"class {number:02d}"} for number in range(20)]
+    build(rows, tmp_path / "many", **QUIET)
+    told = run_packer("inspect", tmp_path / "many").stdout
+    assert "20 classes: class 00, class 01" in told
+    assert "class 07 and 12 more" in told
+    build(rows[:8], tmp_path / "few", **QUIET)
+    told = run_packer("inspect", tmp_path / "few").stdout
+    assert "8 classes: class 00" in told
+    assert "more" not in told
+
+
+def test_many_columns_and_classes(tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", scene(0, (24, 16)))
+    names = [f"column_{number:04d}" for number in range(2000)]
+    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(["1"] * 2000) + "\n")
+    for options in (
+        [],
+        ["--path-column", "column_0001", "--label-from", "x"],
+        ["--path-column", "column_0001", "--text", "x"],
+    ):
+        done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", *options, expect=2)
+        assert "and 199" in done.stderr
+        assert len(done.stderr) < 600
+    image = scene(0, (8, 8))
+    build([{"image": image, "label": f"{number:04d}"} for number in range(500)], tmp_path / "classes", **QUIET)
+    build([{"image": image, "label": 3, **dict.fromkeys(names, 1)}], tmp_path / "columns", **QUIET)
+    with pytest.raises(UsageError, match="more differences") as caught:
+        merge([tmp_path / "classes", tmp_path / "columns"], tmp_path / "out", **QUIET)
+    assert len(str(caught.value)) < 2000
+    with pytest.raises(UsageError) as caught:
+        merge([tmp_path / "columns", tmp_path / "classes"], tmp_path / "out", **QUIET)
+    assert len(str(caught.value)) < 2000
+    build([{"image": image, "label": f"{number:04d}"} for number in range(300)], tmp_path / "fewer", **QUIET)
+    with pytest.raises(UsageError) as caught:
+        build([{"image": image, "label": f"{number:04d}"} for number in range(300)], tmp_path / "columns", **QUIET)
+    assert len(str(caught.value)) < 2000

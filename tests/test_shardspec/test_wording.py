@@ -1,0 +1,49 @@
+"""What stands in messages is short, and says what was left out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardspec.wording import cut, list_some, shorten
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("short", "'short'"),
+        (b"\x00", "b'\\x00'"),
+        (3, "3"),
+        (None, "None"),
+        ([1, 2], "[1, 2]"),
+        ("x" * 81, f"'{'x' * 80}'… (81 characters)"),
+        (b"y" * 100_000, f"b'{'y' * 80}'… (100000 bytes)"),
+    ],
+)
+def test_values(value: Any, expected: str) -> None:
+    assert shorten(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"bytes": b"\xff" * 400_000, "path": "a" * 400_000},
+        ["x" * 1000] * 1000,
+        np.zeros((500, 500)),
+        list(range(10**5)),
+        {str(number): number for number in range(10**5)},
+        [[[[[["deep"] * 100] * 100] * 100]]],
+        10**400,
+    ],
+)
+def test_long_values(value: Any) -> None:
+    assert len(shorten(value)) < 120
+
+
+def test_texts_and_lists() -> None:
+    assert cut("abc", 3) == "abc"
+    assert cut("abcd", 3) == "abc… (4 characters)"
+    assert list_some(["a", "b"]) == "a, b"
+    assert list_some([]) == ""
+    assert list_some([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
+    assert len(list_some(["x" * 1000] * 1000)) < 1000
