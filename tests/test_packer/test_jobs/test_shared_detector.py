@@ -220,8 +220,7 @@ class TestFaults:
     def test_an_item_that_its_memory_is_short_for_is_tried_again_by_itself(self, tmp_path: Path) -> None:
         env = spoilt(tmp_path / "site", "raise RuntimeError('CUDA out of memory')")
         out, source = tmp_path / "out", with_bad(tmp_path / "in")
-        done = run_packer("build", source, out, *SHARED, env=env)
-        assert "the item is tried again by itself (time 3 of 3)" in done.stderr
+        run_packer("build", source, out, *SHARED, env=env)
         (why,) = rejects(out).values()
         assert why.startswith("brought down a worker 3 times, by itself (exit status 1: MemoryError: memory ran out at")
         assert why.endswith("in faces: RuntimeError: CUDA out of memory)")
