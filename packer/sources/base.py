@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from packer.faults import may_pass
 from packer.recipe import Recipe
 from packer.sources.item import Item
-from shardspec.errors import UsageError
+from shardspec.errors import BuildError, UsageError
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,13 @@ def name_inside(root: Path, path: str | Path) -> str:
 
 
 def describe_path(index: int, name: str, path: Path, root: Path, columns: dict[str, Any]) -> Item:
-    """An item for a file, or a reject if there is no such regular file inside `root`."""
+    """An item for a file, or a reject if there is no such regular file inside `root`.
+
+    Raises
+    ------
+    BuildError
+        The file cannot be looked at, for a reason that may pass.
+    """
     columns = dict(columns)
 
     def reject(reason: str) -> Item:
@@ -75,6 +82,8 @@ def describe_path(index: int, name: str, path: Path, root: Path, columns: dict[s
         resolved = path.resolve(strict=True)
         stat = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
+        if may_pass(error):  # what is listed decides the plan
+            raise BuildError(f"{path}: cannot be looked at: {error}: run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else (getattr(error, "strerror", None) or str(error))
         return reject(f"expected a file, found {broken}")

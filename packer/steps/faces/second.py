@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from packer.faults import system_reason
+from packer.faults import may_pass, system_reason
 from packer.sources.item import ItemFile
 from packer.sources.suffixes import is_video
 from packer.vision.decode.errors import PictureError, VideoError
@@ -80,5 +80,9 @@ class Companion:
     def _advance(self) -> None:
         try:
             self._next = next(self._frames, None)
-        except VideoError:  # not one of the frames that are asked for is there, or whole: they are missing one by one
-            self._next = None
+        except VideoError as error:
+            if may_pass(error):
+                raise
+            self._next = (
+                None  # not one of the frames that are asked for is there, or whole: they are missing one by one
+            )
