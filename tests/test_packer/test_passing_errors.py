@@ -156,7 +156,7 @@ def test_a_video_that_cannot_be_read_to_its_end_for_a_moment_is_no_damaged_one(
     assert "reading stopped after 5 packets" in str(frames_of(tmp_path / "a.mp4")[1])
     for stopped in ([(errno.EIO, 5), (errno.EIO, 7)], [(errno.ESTALE, 5)], [None, (errno.EIO, 5)]):
         failing(monkeypatch, *stopped)
-        with pytest.raises(VideoError, match="found: |reading stopped: ") as caught:
+        with pytest.raises(VideoError, match=r"found: |reading stopped: ") as caught:
             frames_of(tmp_path / "a.mp4")
         assert may_pass(caught.value)
 
