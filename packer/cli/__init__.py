@@ -3,36 +3,87 @@
 So this file imports next to nothing. What the command does is in `packer.cli.line`.
 """
 
+import atexit
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 
+_PATIENCE = 2
+"""So many signals a command may take to end in order; one more ends it at once."""
+
+
+class Interrupts:
+    """What Ctrl-C, ``kill`` and Slurm's time limit do, however often they come: the command ends with 130 and says once how to go on.
+
+    Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's failure.
+    Then the first signal raises `KeyboardInterrupt`, on which workers are ended and files closed. The second does nothing, since it
+    often comes by itself (a terminal sends it to the whole group, and a launcher to its child). When the command is over, so does
+    the first. The third ends the process at once, whatever it waits for.
+
+    Attributes
+    ----------
+    line : str
+        What the end of an interrupted command says.
+    """
+
+    def __init__(self) -> None:
+        self.line = "packer: interrupted"
+        self._count = 0
+        self._begun = self._over = False
+        # Not where it is ignored (nohup), nor under another program's own handler.
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        self._taken = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
+        for number in self._taken:
+            signal.signal(number, self._handle)
+
+    def begin(self, line: str) -> None:
+        """The command begins; the caller catches `KeyboardInterrupt` until it is over."""
+        self.line = line
+        self._begun = True
+
+    def end(self) -> None:
+        """The command is over, and its exit status stands."""
+        self._over = True
+
+    def tell(self) -> None:
+        """Say that the command was interrupted. The command is over."""
+        self._over = True
+        os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
+
+    def give_back(self) -> None:
+        """Leave the signals as they were found."""
+        for number, handler in self._taken.items():
+            signal.signal(number, handler)
+
+    def ignore(self) -> None:
+        """For the last moments of the process, in which Python itself gives the signals back to the system."""
+        for number in self._taken:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
+        self._count += 1
+        if not self._begun or self._count > _PATIENCE:
+            if not self._over:
+                self.tell()
+            os._exit(EXIT_INTERRUPTED)
+        if self._count == 1 and not self._over:
+            raise KeyboardInterrupt
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status (see `packer.cli.line`)."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    # Not where it is ignored (nohup), nor under another program's own handler.
-    early = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if early:
-        signal.signal(signal.SIGINT, _leave)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # until the command that runs takes it
-        signal.signal(signal.SIGTERM, _leave)
+    """Run the command line and return its exit status (see `packer.cli.line`). Without arguments it is this process's own."""
+    interrupts = Interrupts()
+    if arguments is None:
+        atexit.register(interrupts.ignore)
     try:
-        run = import_module("packer.cli.line").prepare(arguments)
+        run = import_module("packer.cli.line").prepare(sys.argv[1:] if arguments is None else list(arguments))
+        status: int = run(interrupts)
     finally:
-        if early:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-    status: int = run()
+        if arguments is not None:
+            interrupts.give_back()
     return status
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End at once. Nothing is begun yet, and an exception inside an import may be taken for a library's failure."""
-    os.write(2, b"packer: interrupted\n")
-    os._exit(EXIT_INTERRUPTED)

@@ -1,12 +1,11 @@
 """The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
 
 Exit status: 0 done; 1 a job failed; 2 a wrong call, such as a folder that is not there; 3 finished with more rejects than
-allowed; 130 ended by Ctrl-C.
+allowed; 130 ended by Ctrl-C, ``kill`` or Slurm's time limit.
 """
 
 import io
 import shlex
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +13,8 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
 
-from packer.cli import EXIT_INTERRUPTED
+from packer.cli import EXIT_INTERRUPTED, Interrupts
 from packer.cli.command_parser import CommandParser
 from shardspec.errors import ShardspecError
 
@@ -40,7 +38,7 @@ AGAIN: Mapping[str, str] = {
 """What the same command does after an interruption; the others leave nothing."""
 
 
-def prepare(arguments: Sequence[str]) -> Callable[[], int]:
+def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Read the command line, and import what its command needs; calling the result runs it and gives the exit status."""
     sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -52,22 +50,35 @@ def prepare(arguments: Sequence[str]) -> Callable[[], int]:
         (command or parser).refuse_rest(rest)
     if options.command is None:
         parser.print_help()
-        return lambda: 2
+        return lambda interrupts: 2
     return partial(_run, options, arguments)
 
 
-def _run(options: Namespace, arguments: Sequence[str]) -> int:
+def _run(options: Namespace, arguments: Sequence[str], interrupts: Interrupts) -> int:
     """Run the chosen command."""
     name = options.command
+    writes = name in AGAIN and not getattr(options, "dry_run", False)
+    again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if writes else ""
     try:
-        # `kill` and Slurm's time limit end a job the way Ctrl-C does: workers are ended, and the resume is told.
-        signal.signal(signal.SIGTERM, _interrupt)
-        status: int = import_module(f"packer.cli.{name}").run(options)
+        interrupts.begin(f"packer: interrupted{again}")
+        status = _run_command(options)
+        interrupts.end()
     except KeyboardInterrupt:
-        writes = name in AGAIN and not getattr(options, "dry_run", False)
-        again = f": run the same command again {AGAIN[name]} (packer {shlex.join(arguments)})" if writes else ""
-        print(f"packer: interrupted{again}", file=sys.stderr)
+        interrupts.tell()
         return EXIT_INTERRUPTED
+    return status
+
+
+def _run_command(options: Namespace) -> int:
+    """Run the chosen command, and print what ends it."""
+    name = options.command
+    try:
+        status: int = import_module(f"packer.cli.{name}").run(options)
+    except MemoryError as error:
+        if options.debug:
+            raise
+        print(f"packer {name}: {str(error) or 'memory ran out'}", file=sys.stderr)
+        return ShardspecError.exit_code
     except ShardspecError as error:
         if options.debug:
             raise
@@ -90,7 +101,3 @@ def _parser(chosen: str | None) -> tuple[CommandParser, CommandParser | None]:
         if name == chosen:
             import_module(f"packer.cli.{name}").add_arguments(command)
     return parser, parsers.get(chosen or "")
-
-
-def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from packer.recipe import Recipe
 from packer.sources.item import Item
-from shardspec.errors import UsageError
+from packer.vision.faults import may_pass
+from shardspec.errors import BuildError, UsageError
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,13 @@ def refuse_path_column(path_column: str, found: str) -> None:
 
 
 def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], columns: Mapping[str, Any]) -> Item:
-    """An item for a file, or a reject if there is no such regular file inside one of `roots`, which have no links."""
+    """An item for a file, or a reject if there is no such regular file inside one of `roots`, which have no links.
+
+    Raises
+    ------
+    BuildError
+        If the file cannot be looked at, for a reason that may pass.
+    """
     columns = dict(columns)
 
     def reject(reason: str) -> Item:
@@ -165,6 +172,8 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
         resolved = path.resolve(strict=True)
         stat = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
+        if may_pass(error):  # what is listed decides the plan
+            raise BuildError(f"{path}: cannot be looked at: {error}: run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else (getattr(error, "strerror", None) or str(error))
         return reject(f"expected a file, found {broken}")

@@ -89,6 +89,8 @@ def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, 
                 report.add_damage(video.damage)
     except VideoError as error:
         raise ItemError(str(error)) from error
+    except OSError as error:
+        raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     if not report.frames:
         raise ItemError(report.damage or "expected at least one frame, found none")
 

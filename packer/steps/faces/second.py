@@ -12,7 +12,7 @@ from packer.vision.decode.errors import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
-from packer.vision.faults import system_reason
+from packer.vision.faults import may_pass, system_reason
 from shardspec.errors import ItemError
 
 
@@ -80,5 +80,9 @@ class Companion:
     def _advance(self) -> None:
         try:
             self._next = next(self._frames, None)
-        except VideoError:  # not one of the frames that are asked for is there, or whole: they are missing one by one
-            self._next = None
+        except VideoError as error:
+            if may_pass(error):
+                raise
+            self._next = (
+                None  # not one of the frames that are asked for is there, or whole: they are missing one by one
+            )

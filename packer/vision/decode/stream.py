@@ -13,9 +13,11 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from packer.vision.decode.container import reason
+from packer.vision.decode.errors import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.timeline import Timeline
 from packer.vision.decode.trust import Trust
+from packer.vision.faults import may_pass
 from shardspec.plurals import counted
 
 # Where the bitstream itself tells a frame that no other refers to (H.264's nal_ref_idc 0), so that skipping it changes nothing.
@@ -190,6 +192,8 @@ class Decoding:
         except MemoryError:  # libav's is one of its own errors too
             raise
         except av.error.FFmpegError as error:
+            if may_pass(error) and self._timeline.damage is None:  # it could be read to its end a moment ago
+                raise VideoError(f"reading stopped: {reason(error)}") from error
             self.problems.append(f"reading stopped: {reason(error)}")
         yield None
 

@@ -3,6 +3,7 @@
 With it a frame's true index follows from its timestamp, even if others were skipped or are damaged.
 """
 
+import errno
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -15,6 +16,8 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from packer.vision.decode.container import open_video, reason
+from packer.vision.decode.errors import VideoError
+from packer.vision.faults import may_pass
 
 # Codecs of which a packet is exactly one shown frame. (VP8's hidden frames are told by a bit: RFC 6386, 9.1.)
 _ONE_FRAME_A_PACKET = frozenset(
@@ -91,17 +94,30 @@ class Timeline:
 
 
 def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
-    """Read a file's packets once.
+    """Read a file's packets.
 
     Raises
     ------
     VideoError, OSError
-        As `open_video`.
+        As `open_video`; or the file cannot be read to its end, for a reason that may pass.
     """
+    timeline, stopped = _scan(path, max_pixels)
+    if stopped is None or not may_pass(stopped):
+        return timeline
+    if stopped.errno == errno.EIO:  # as demuxers also call some kinds of damage, which come again where they were
+        again, stopped = _scan(path, max_pixels)
+        if again.damage == timeline.damage or stopped is None:
+            return again
+    raise VideoError(f"expected a video that can be read to its end, found: {reason(stopped)}") from stopped
+
+
+def _scan(path: str | PathLike[str], max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
+    """The timeline as far as the packets can be read, and why they cannot be to the end."""
     container, stream = open_video(path, max_pixels=max_pixels)
     with container:
         rows: list[_Row] = []
         read, end, due, damage = 0, Fraction(0), None, None
+        stopped: av.error.FFmpegError | None = None
         try:
             for packet in container.demux():
                 if packet.pts is not None:
@@ -115,7 +131,7 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
         except MemoryError:  # libav's is one of its own errors too
             raise
         except av.error.FFmpegError as error:
-            damage = f"reading stopped after {read} packets: {reason(error)}"
+            stopped, damage = error, f"reading stopped after {read} packets: {reason(error)}"
         start = _start(container, stream)
         if damage is None:
             # Behind `due` a missing packet may have left a gap.
@@ -123,7 +139,7 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
             damage = _missing(container, stream, read, start, end, stamps)
         if damage is not None and due is not None:
             rows = [row for row in rows if row[0] is None or row[0] <= due]
-        return _timeline(stream, rows, start, damage)
+        return _timeline(stream, rows, start, damage), stopped
 
 
 def _timeline(stream: VideoStream, rows: list[_Row], start: Fraction, damage: str | None) -> Timeline:

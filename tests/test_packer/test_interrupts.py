@@ -1,0 +1,109 @@
+"""Ctrl-C and ``kill``, however often they come: exit status 130, and one line that says how to go on."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import TESTS, write_pictures
+from support.command import environment, run_packer, start_packer
+from support.hooks import at_start_of
+from support.packed import check_whole
+from support.processes import is_alive, wait_for, workers_of
+from support.steps import LOG, read_log
+
+from packer.cli import main
+
+SIGNS = [signal.SIGINT, signal.SIGTERM]
+
+AT_THE_END = """
+import atexit
+def late(*_):
+    os.kill(os.getpid(), signal.{sign})
+    os.kill(os.getpid(), signal.{sign})
+class Late:
+    __del__ = late
+sys.late = Late()
+"""
+"""Has a process get signals in the last moment of all, when Python takes its modules apart."""
+
+WHILE_CLOSING = """
+from packer.jobs.engines.processes import ProcessesEngine
+close = ProcessesEngine.close
+def closing(engine):
+    for _ in range({times}):
+        os.kill(os.getpid(), signal.{sign})
+    close(engine)
+ProcessesEngine.close = closing
+"""
+"""Has a build get signals while it ends its workers."""
+
+
+def running(folder: Path, *hook: Path) -> Any:
+    """A build that hangs over an item in two workers."""
+    write_pictures(folder / "source", [f"{number:02d}-bad.png" for number in range(40)])
+    env = environment(python_path=[*hook, TESTS], **{LOG: str(folder / "log")})
+    steps = ("--steps", "decode,support.steps:log_items,support.steps:hang", "--workers", 2)
+    build = start_packer("build", folder / "source", folder / "out", *steps, env=env)
+    wait_for("both workers at work", lambda: len(read_log(folder / "log")) == 2 and len(workers_of(build.pid)) == 2)
+    return build
+
+
+def check_interrupted(build: Any) -> None:
+    """It has ended with 130 and one line, and so have its workers."""
+    _, told = build.communicate(timeout=300)
+    assert build.returncode == 130, told
+    assert told.count("packer: interrupted") == 1, told
+    assert told.count("run the same command again to resume (packer build ") == 1, told
+    assert "Traceback" not in told
+    assert "KeyboardInterrupt" not in told
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("times", [2, 7])
+def test_signals_to_the_whole_group_while_workers_are_ended(
+    tmp_path: Path, builds: list[Any], sign: signal.Signals, times: int
+) -> None:
+    builds.append(running(tmp_path))
+    workers = workers_of(builds[0].pid)
+    for _ in range(times):
+        os.killpg(builds[0].pid, sign)
+    check_interrupted(builds[0])
+    wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
+
+
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("times", [1, 4])
+def test_signals_in_the_midst_of_the_end_of_workers(tmp_path: Path, builds: list[Any], sign: str, times: int) -> None:
+    code = WHILE_CLOSING.format(sign=sign, times=times)
+    builds.append(running(tmp_path, at_start_of(tmp_path / "site", "packer", code)))
+    workers = workers_of(builds[0].pid)
+    os.kill(builds[0].pid, getattr(signal, sign))
+    check_interrupted(builds[0])
+    wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
+
+
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
+def test_signals_in_the_last_moment_of_an_interrupted_build(tmp_path: Path, builds: list[Any], sign: str) -> None:
+    builds.append(running(tmp_path, at_start_of(tmp_path / "site", "packer", AT_THE_END.format(sign=sign))))
+    os.kill(builds[0].pid, getattr(signal, sign))
+    check_interrupted(builds[0])
+
+
+@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
+def test_signals_after_the_end_of_a_finished_build_change_nothing(tmp_path: Path, sign: str) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png"])
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer", AT_THE_END.format(sign=sign)))
+    assert "interrupted" not in run_packer("build", source, tmp_path / "out", env=env).stderr
+    check_whole(tmp_path / "out")
+
+
+def test_a_call_in_another_program_leaves_its_signals_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    before = [signal.getsignal(sign) for sign in SIGNS]
+    assert main([]) == 2
+    assert [signal.getsignal(sign) for sign in SIGNS] == before
+    with pytest.raises(SystemExit):
+        main(["build", "--no-such-option"])
+    assert [signal.getsignal(sign) for sign in SIGNS] == before
+    assert "usage" in capsys.readouterr().out
