@@ -12,6 +12,8 @@ from shardspec.problems import Problems
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+ASIDE = "next-"
+"""In front of the names of all files, once or more, of a dataset that takes the place of another in its folder, until it has it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,14 @@ class FileEntry:
     name: str
     bytes: int
     sha256: str
+
+    @property
+    def own_name(self) -> str:
+        """The name without `ASIDE`."""
+        name = self.name
+        while name.startswith(ASIDE):
+            name = name.removeprefix(ASIDE)
+        return name
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a JSON object."""

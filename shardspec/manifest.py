@@ -19,6 +19,8 @@ from shardspec.schema import Schema
 
 SPEC_VERSION = 1
 """Version of the contract. A reader refuses a greater one."""
+MANIFEST_BYTES_MAX = 1 << 27
+"""Of ``manifest.json``: some 700,000 files."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ class Manifest:
     def samples(self) -> int:
         """Number of samples."""
         return sum(shard.samples for shard in self.shards)
+
+    def find_file(self, name: str) -> FileEntry | None:
+        """The file of no shard that has this name, apart from what stands in front of it for a while (`ASIDE`)."""
+        return next((entry for entry in self.files if entry.own_name == name), None)
 
     @cached_property
     def digest(self) -> str:
