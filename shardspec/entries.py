@@ -11,7 +11,11 @@ from typing import Any
 from shardspec.problems import Problems
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
+NAME_MAX = 255
+"""Characters of a file's name, as file systems have it; of all its folders and itself four times as many."""
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+ASIDE = "next-"
+"""In front of the names of all files, once or more, of a dataset that takes the place of another in its folder, until it has it."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,14 @@ class FileEntry:
     bytes: int
     sha256: str
 
+    @property
+    def own_name(self) -> str:
+        """The name without `ASIDE`."""
+        name = self.name
+        while name.startswith(ASIDE):
+            name = name.removeprefix(ASIDE)
+        return name
+
     def to_json(self) -> dict[str, Any]:
         """The entry as a JSON object."""
         return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
@@ -40,8 +52,11 @@ class FileEntry:
         """Read an entry; a name that could leave the folder is a problem."""
         if not problems.check_keys(document, {"name": str, "bytes": int, "sha256": str}):
             return None
-        if not SAFE_NAME.match(document["name"]):
-            problems.add("name", f"expected a plain relative path, found {document['name']!r}")
+        name = document["name"]
+        if not SAFE_NAME.match(name):
+            problems.add("name", f"expected a plain relative path, found {name!r}")
+        if len(name) > 4 * NAME_MAX or max(map(len, name.split("/"))) > NAME_MAX:
+            problems.add("name", f"expected at most {NAME_MAX} characters, found {len(name)}: {name!r}")
         if document["bytes"] < 0:
             problems.add("bytes", f"expected 0 or more, found {document['bytes']}")
         if not SHA256.match(document["sha256"]):
@@ -210,6 +225,8 @@ def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems
     """Read a list of entries of one kind, leaving out those that cannot be made."""
     entries = []
     for position, document in enumerate(documents):
+        if problems.full:
+            break
         with problems.at(f"{place}[{position}]"):
             entries.append(kind.from_json(document, problems))
     return tuple(entry for entry in entries if entry is not None)

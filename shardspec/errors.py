@@ -59,6 +59,10 @@ class ShardCorruptError(DatasetError):
     """A file's size, digest, checksum or inner structure is not what the manifest and the format say."""
 
 
+class DatasetChangedError(DatasetError):
+    """A file of a dataset is another than when the dataset was opened."""
+
+
 class ReadTimeoutError(DatasetError, TimeoutError):
     """A read has not come back within its time limit."""
 

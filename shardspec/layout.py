@@ -1,14 +1,18 @@
 """The layout of a packed dataset's folder. Only this module turns a manifest's relative names into locations."""
 
+import errno
 import hashlib
 import os
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from shardspec.entries import FileEntry, Shard
-from shardspec.errors import DatasetError, NotADatasetError, ShardCorruptError, ShardMissingError
+from shardspec.errors import DatasetError, ManifestError, NotADatasetError, ShardCorruptError, ShardMissingError
 from shardspec.formats import get_format
-from shardspec.manifest import Manifest
+from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
@@ -19,6 +23,23 @@ BUILD_FOLDER = ".build"
 
 _HASH_CHUNK_BYTES = 1 << 20
 _DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
+_HOLES_BYTES = 1 << 30
+_HOLES_FACTOR = 1000
+"""A file is not hashed if holes make up more than so many bytes of it, and so many times what the disk holds of it."""
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISLNK, "a link"),
+)
+
+
+class Stamp(NamedTuple):
+    """What tells a file from another that took its place, without reading it. All names of one file have the same stamp."""
+
+    inode: int
+    bytes: int
+    modified_ns: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +88,10 @@ class Layout:
         """The index file of a scalar field: its values for the whole dataset, in row order."""
         return self.root / INDEX_FOLDER / f"{field}.npy"
 
+    def find_index(self, manifest: Manifest, field: str) -> FileEntry | None:
+        """The index file that a manifest has of a field."""
+        return manifest.find_file(f"{INDEX_FOLDER}/{field}.npy")
+
     def file(self, entry: FileEntry) -> Path:
         """The location of a file named in the manifest."""
         return self.root / entry.name
@@ -84,8 +109,19 @@ class Layout:
             There is no manifest. The message says so if a build is unfinished there, or packed nothing.
         ManifestError, VersionError
         """
+        return self.load_stamped()[0]
+
+    def load_stamped(self) -> tuple[Manifest, Stamp]:
+        """Read and validate the manifest (`load`), with the stamp of the file that was read."""
         try:
-            data = self.manifest.read_bytes()
+            self._check_links([MANIFEST_NAME])
+            with os.fdopen(open_regular(self.manifest), "rb") as file:
+                stamp = _stamp_of(os.fstat(file.fileno()))
+                if stamp.bytes > MANIFEST_BYTES_MAX:
+                    raise ManifestError(
+                        f"{self.manifest}: expected at most {MANIFEST_BYTES_MAX} bytes, found {stamp.bytes}"
+                    )
+                data = file.read()
         except FileNotFoundError:
             if self.build.is_dir():
                 raise NotADatasetError(
@@ -101,7 +137,18 @@ class Layout:
             ) from None
         except OSError as error:
             raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
-        return Manifest.loads(data, str(self.manifest))
+        return Manifest.loads(data, str(self.manifest)), stamp
+
+    def stamp_manifest(self) -> Stamp | None:
+        """What stands in the manifest's place now; None for nothing.
+
+        Where a dataset takes the place of another, its manifest does so before any file of the other one goes. So a file that was opened
+        before the manifest had its old stamp is one of the old dataset.
+        """
+        try:
+            return _stamp_of(os.stat(self.manifest))
+        except OSError:
+            return None
 
     def describe_build(self) -> str:
         """What the working folder holds, and what to do about it."""
@@ -109,27 +156,57 @@ class Layout:
             return f"a build that packed nothing, since no item gave a sample: the reasons lie in {self.reasons}"
         return "an unfinished build: run the same command again to resume it"
 
-    def check_sizes(self, shard: Shard) -> None:
-        """Compare the shard's files with the manifest by existence and size.
+    def check_sizes(self, *shards: Shard) -> dict[str, Stamp]:
+        """Compare the files of shards with the manifest by existence and size.
+
+        Returns
+        -------
+        dict
+            Every file's stamp, by its name.
 
         Raises
         ------
         ShardMissingError, ShardCorruptError
         """
-        for entry in shard.files:
-            self.check_size(entry)
+        return self.check_stamps([entry for shard in shards for entry in shard.files])
 
     def check_size(self, entry: FileEntry) -> None:
         """Compare one file with the manifest by existence and size."""
-        path = self.file(entry)
-        try:
-            found = os.stat(path).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            raise ShardMissingError(
-                f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
-            ) from None
-        if found != entry.bytes:
-            raise ShardCorruptError(f"{path}: expected {entry.bytes} bytes, found {found}: {_DISAGREE}")
+        self.check_stamps([entry])
+
+    def check_stamps(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
+        """Compare files with the manifest by existence and size: each is a regular file inside the folder.
+
+        Returns
+        -------
+        dict
+            Every file's stamp, by its name.
+
+        Raises
+        ------
+        ShardMissingError, ShardCorruptError
+        """
+        entries = list(entries)
+        self._check_links({entry.name.rpartition("/")[0] for entry in entries})
+        stamps = {}
+        for entry in entries:
+            path = self.file(entry)
+            try:
+                status = os.lstat(path)
+                if stat.S_ISLNK(status.st_mode):
+                    self._check_links([entry.name])
+                    status = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise ShardMissingError(
+                    f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
+                ) from None
+            except OSError as error:
+                raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+            _check_regular(path, status)
+            if status.st_size != entry.bytes:
+                raise ShardCorruptError(f"{path}: expected {entry.bytes} bytes, found {status.st_size}: {_DISAGREE}")
+            stamps[entry.name] = _stamp_of(status)
+        return stamps
 
     def check_digest(self, entry: FileEntry) -> None:
         """Compare one file with the manifest by size and SHA-256.
@@ -139,15 +216,84 @@ class Layout:
         ShardMissingError, ShardCorruptError
         """
         self.check_size(entry)
+        _check_holes(self.file(entry), entry.bytes)
         found = sha256_file(self.file(entry))
         if found != entry.sha256:
             raise ShardCorruptError(f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: {_DISAGREE}")
+
+    def _check_links(self, names: Iterable[str]) -> None:
+        """See that no link, as which a file or one of the folders above it may stand, leads out of the dataset's folder."""
+        checked = {""}
+        for name in names:
+            above = name
+            while above not in checked:
+                checked.add(above)
+                path = self.root / above
+                if path.is_symlink():
+                    target = os.path.realpath(path)
+                    if not Path(target).is_relative_to(os.path.realpath(self.root)):
+                        raise ShardCorruptError(
+                            f"{path}: expected a file or folder inside the dataset's folder, found a link to {target}: "
+                            "put a copy in its place"
+                        )
+                above = above.rpartition("/")[0]
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor for reading a regular file. Nothing else is opened: a pipe would wait for its writer, a device may have no end.
+
+    Raises
+    ------
+    ShardCorruptError
+        There is something else in its place.
+    OSError
+    """
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
+    descriptor = os.open(path, flags)
+    try:
+        _check_regular(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        found = next((what for is_kind, what in _KINDS if is_kind(status.st_mode)), "a device")
+        raise ShardCorruptError(f"{path}: cannot be read: expected a regular file, found {found}")
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
+    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _check_holes(path: Path, size: int) -> None:
+    """Refuse a file that is nearly nothing but holes: it costs no disk, and years to read."""
+    if size <= _HOLES_BYTES or not hasattr(os, "SEEK_DATA"):
+        return
+    held = place = 0
+    descriptor = open_regular(path)
+    try:
+        while place < size and held * _HOLES_FACTOR < size:
+            start = os.lseek(descriptor, place, os.SEEK_DATA)
+            place = os.lseek(descriptor, start, os.SEEK_HOLE)
+            held += place - start
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # anything but "no data behind this place": the file system cannot say
+            return
+    finally:
+        os.close(descriptor)
+    if held * _HOLES_FACTOR < size:
+        raise ShardCorruptError(
+            f"{path}: expected a file of {size} bytes, found one of which the disk holds {held}: {_DISAGREE}"
+        )
 
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while chunk := file.read(_HASH_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

@@ -19,6 +19,10 @@ from shardspec.schema import Schema
 
 SPEC_VERSION = 1
 """Version of the contract. A reader refuses a greater one."""
+MANIFEST_BYTES_MAX = 1 << 27
+"""Of ``manifest.json``: some 700,000 files."""
+SAMPLES_MAX = 1 << 40
+"""Of a dataset."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,10 @@ class Manifest:
         """Number of samples."""
         return sum(shard.samples for shard in self.shards)
 
+    def find_file(self, name: str) -> FileEntry | None:
+        """The file of no shard that has this name, apart from what stands in front of it for a while (`ASIDE`)."""
+        return next((entry for entry in self.files if entry.own_name == name), None)
+
     @cached_property
     def digest(self) -> str:
         """The dataset's identity: SHA-256 over the schema and the digests of all files of all shards.
@@ -76,8 +84,19 @@ class Manifest:
         }
 
     def dumps(self) -> bytes:
-        """The bytes of ``manifest.json``."""
-        return (json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        """The bytes of ``manifest.json``.
+
+        Raises
+        ------
+        ManifestError
+            They are more than a reader takes.
+        """
+        data = (json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise ManifestError(
+                f"expected a manifest of at most {MANIFEST_BYTES_MAX} bytes, found {len(data)}: take larger shards"
+            )
+        return data
 
     @classmethod
     def from_json(cls, document: Any, where: str) -> "Manifest":
@@ -122,6 +141,8 @@ class Manifest:
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
             if len(set(names)) != len(names):
                 problems.add("", "expected every file name once, found one twice")
+            if schema is not None and not problems:
+                _check_samples(schema, [shard for generation in generations for shard in generation.shards], problems)
         problems.raise_as(ManifestError, where)
         if schema is None:
             raise ManifestError(f"{where}: no schema could be read")
@@ -138,6 +159,20 @@ class Manifest:
             return cls.from_json(document, where)
         except SchemaError as error:
             raise ManifestError(f"{where}: {error}") from error
+
+
+def _check_samples(schema: Schema, shards: list[Shard], problems: Problems) -> None:
+    """See that every shard can have as many samples as it says: formats store a fixed value as it is, and the others' lengths."""
+    bits = sum(field.least_bits for field in schema)
+    for shard in shards:
+        if shard.samples * bits > 8 * shard.bytes:
+            held = 8 * shard.bytes // bits
+            problems.add(
+                f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {shard.samples}"
+            )
+    samples = sum(shard.samples for shard in shards)
+    if samples > SAMPLES_MAX:
+        problems.add("", f"expected at most {SAMPLES_MAX} samples, found {samples}")
 
 
 def canonical_json(document: Any) -> bytes:

@@ -4,21 +4,40 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+_LISTED = 20
+_KEPT = 1000
+_CHARACTERS = 300
+_INTEGERS = range(-(2**63), 2**63)
+
 
 class Problems:
-    """A list of ``place: what was expected, what was found``. Truthy when there is any."""
+    """A list of ``place: what was expected, what was found``. Truthy when there is any.
+
+    Attributes
+    ----------
+    found : list of str
+        Long ones are cut, and after a thousand no more are kept.
+    """
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self._place: list[str] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether there are so many that looking for more is of no use."""
+        return len(self.found) >= _KEPT
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
     def add(self, place: str, message: str) -> None:
         """Record one problem at `place`, relative to the places entered by `at`."""
+        if self.full:
+            return
         path = ".".join([*self._place, *([place] if place else [])])
-        self.found.append(f"{path}: {message}" if path else message)
+        text = f"{path}: {message}" if path else message
+        self.found.append(text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…")
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
@@ -44,6 +63,8 @@ class Problems:
                     self.add(key, "expected, but missing")
             elif not isinstance(document[key], kind) or (kind is int and isinstance(document[key], bool)):
                 self.add(key, f"expected {kind.__name__}, found {type(document[key]).__name__}")
+            elif kind is int and document[key] not in _INTEGERS:
+                self.add(key, f"expected an integer of 64 bits, found {document[key]}")
         for key in document:
             if key not in known:
                 self.add(str(key), f"unknown key: expected one of {', '.join(known)}")
@@ -52,4 +73,6 @@ class Problems:
     def raise_as(self, error: type[Exception], where: str) -> None:
         """Raise `error` with all problems, if there are any."""
         if self.found:
-            raise error(f"{where}: " + "; ".join(self.found))
+            rest = len(self.found) - _LISTED
+            more = [f"and {rest} more{' at least' if self.full else ''}"] if rest > 0 else []
+            raise error(f"{where}: " + "; ".join(self.found[:_LISTED] + more))

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,9 @@ CODECS_OF: Mapping[Kind, tuple[str, ...]] = {
 }
 PICTURE_CODECS = ("jpeg", "png", "webp")
 AXES_MAX = 32
+FIELDS_MAX = 10_000
+PICTURE_PIXELS_MAX = 178_956_970
+"""Height times width of a picture: where Pillow, too, refuses a file by its header (537 MB as RGB)."""
 VALUE_BYTES_MAX = 2**63 - 1
 """So that sizes fit into the int64 of every offset."""
 
@@ -121,6 +125,8 @@ class Field:
                 "codec",
                 f"expected dtype |u1 and shape (H, W, 3) for codec {self.codec.name}, found {self.dtype} {self.shape}",
             )
+        if self.codec.name in PICTURE_CODECS and self.is_image and math.prod(known) > 3 * PICTURE_PIXELS_MAX:
+            problems.add("shape", f"expected a picture of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1] not in "iu"):
             problems.add("classes", "expected class names only for a 0-d integer field")
         if any(name != name.encode("utf-8", "replace").decode() for name in self.classes or ()):
@@ -153,6 +159,17 @@ class Field:
     def row_bytes(self) -> int:
         """Bytes of one value of a fixed field, or of one row of a ragged value."""
         return math.prod(self.fixed_shape) * self.numpy_dtype.itemsize
+
+    @cached_property
+    def least_bits(self) -> int:
+        """What a value takes in every format, at least."""
+        sizes = [axis for axis in self.shape if axis is not None]
+        bits = math.prod(sizes) * (1 if self.dtype == "|b1" else 8 * self.numpy_dtype.itemsize)
+        if self.is_fixed:
+            return bits
+        if self.kind == "ragged":
+            return 0
+        return 32 + (bits if self.codec.name == "raw" and len(sizes) == len(self.shape) else 0)
 
     def to_json(self) -> dict[str, Any]:
         """The field as a JSON object; `classes` and `layout` only where they are set."""
@@ -214,8 +231,10 @@ class Schema:
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
-        names = [f.name for f in self.fields]
-        doubled = sorted({name for name in names if names.count(name) > 1})
+        if len(self.fields) > FIELDS_MAX:
+            raise SchemaError(f"expected at most {FIELDS_MAX} fields, found {len(self.fields)}")
+        counts = Counter(f.name for f in self.fields)
+        doubled = sorted(name for name, count in counts.items() if count > 1)
         if doubled:
             raise SchemaError(f"expected every field name once, found more than one {', '.join(doubled)}")
 
@@ -261,6 +280,9 @@ class Schema:
         if not document["fields"]:
             problems.add("fields", "expected at least one field, found none")
         fields = []
+        if len(document["fields"]) > FIELDS_MAX:
+            problems.add("fields", f"expected at most {FIELDS_MAX} fields, found {len(document['fields'])}")
+            return None
         for position, entry in enumerate(document["fields"]):
             with problems.at(f"fields[{position}]"):
                 fields.append(Field.from_json(entry, problems))

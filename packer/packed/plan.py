@@ -309,12 +309,12 @@ def read_report(one: Input, name: str) -> Iterator[Line]:
     DatasetError
         The file is not what the manifest says.
     """
-    for entry in one.manifest.files:
-        if entry.name == name:
-            one.layout.check_digest(entry)
-            with one.layout.file(entry).open("rb") as file:
-                for line in file:
-                    yield line, json.loads(line)
+    entry = one.manifest.find_file(name)
+    if entry is not None:
+        one.layout.check_digest(entry)
+        with one.layout.file(entry).open("rb") as file:
+            for line in file:
+                yield line, json.loads(line)
 
 
 def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[str, Any]], bool] | None = None) -> None:
@@ -326,7 +326,7 @@ def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[st
         Which lines are kept; all by default.
     """
     for name in (ITEMS_NAME, REJECTS_NAME):
-        if any(entry.name == name for one in inputs for entry in one.manifest.files):
+        if any(one.manifest.find_file(name) for one in inputs):
             with (folder / name).open("wb") as file:
                 for one in inputs:
                     file.writelines(raw for raw, line in read_report(one, name) if keep is None or keep(line))

@@ -2,15 +2,13 @@
 
 The shards of both have the same names, so the manifest is switched more than once, each time atomically:
 
-1. the new shards lie beside the old ones as ``next-shard-00000`` and so on; the manifest is still the old one;
-2. the old manifest without its index and reports, which then go;
-3. the new manifest with the shards' ``next-`` names and without index and reports. The old shards go, and the new ones are
-   linked to their own names;
-4. the new manifest. The ``next-`` names go.
+1. all new files lie beside the old ones, as ``next-shard-00000``, ``next-index/label.npy`` and so on; the manifest is still the old one;
+2. the new manifest with the ``next-`` names. The old files go, and the new ones are linked to their own names;
+3. the new manifest with these. The ``next-`` names go.
 
-Where the old dataset stopped at step 3 of a replacement of its own, its shards have such names already, and the new ones get longer ones.
+Where the old dataset stopped at step 2 of a replacement of its own, its files have such names already, and the new ones get longer ones.
 
-No reader needs to know of this: what is a shard, and how it is called, stands in the manifest.
+No reader of samples needs to know of this: what is a shard, and how it is called, stands in the manifest.
 """
 
 import os
@@ -20,11 +18,9 @@ from pathlib import Path
 
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_folder, link_tree, remove_tree, write_durably
-from shardspec.entries import FileEntry, Shard
+from shardspec.entries import ASIDE, FileEntry, Shard
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-
-_MARK = "next-"
 
 
 def finish_replacement(workspace: Workspace) -> bool:
@@ -48,15 +44,13 @@ def finish_replacement(workspace: Workspace) -> bool:
     prefix = _prefix_beside(replaced)
     aside = _set_aside(successor, prefix)
     if standing not in (data, aside.dumps()):
-        _withdraw(workspace, layout, replaced, prefix)
+        _lay_beside(workspace, layout, prefix)
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        _remove_files(layout, (entry for shard in replaced.shards for entry in shard.files))
+        _remove_files(layout, _entries(replaced))
         for name in _top_names(successor):
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
-        for path in sorted(workspace.final.iterdir()):
-            link_tree(path, layout.root / path.name)
         fsync_folder(layout.root)
         write_durably(layout.manifest, data)
     for name in _top_names(successor):
@@ -66,39 +60,42 @@ def finish_replacement(workspace: Workspace) -> bool:
 
 
 def _prefix_beside(replaced: Manifest) -> str:
-    """A prefix for the new shards' names with which none of them is a name of the replaced dataset."""
-    names = [*_top_names(replaced), *(entry.name for entry in replaced.files)]
-    prefix = _MARK
-    while any(name.startswith(prefix) for name in names):
-        prefix += _MARK
+    """A prefix for the new files' names with which none of them is a name of the replaced dataset."""
+    prefix = ASIDE
+    while any(name.startswith(prefix) for name in _top_names(replaced)):
+        prefix += ASIDE
     return prefix
 
 
-def _withdraw(workspace: Workspace, layout: Layout, replaced: Manifest, prefix: str) -> None:
-    """Lay the new shards beside the old ones, and take index and reports from the old dataset."""
-    if workspace.ready.is_dir():
-        for path in sorted(workspace.ready.iterdir()):
+def _lay_beside(workspace: Workspace, layout: Layout, prefix: str) -> None:
+    """Lay the new files beside the old ones."""
+    for folder in (workspace.ready, workspace.final):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             os.replace(path, layout.root / f"{prefix}{path.name}")
-        fsync_folder(layout.root)
-    if layout.manifest.exists():
-        write_durably(layout.manifest, replace(replaced, files=()).dumps())
-        _remove_files(layout, replaced.files)
+    fsync_folder(layout.root)
 
 
 def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
-    """The manifest of the same samples while their shards bear the other names."""
+    """The manifest of the same dataset while its files bear the other names."""
 
-    def renamed(shard: Shard) -> Shard:
-        files = tuple(replace(entry, name=prefix + entry.name) for entry in shard.files)
-        return replace(shard, name=prefix + shard.name, files=files)
+    def renamed(entries: Iterable[FileEntry]) -> tuple[FileEntry, ...]:
+        return tuple(replace(entry, name=prefix + entry.name) for entry in entries)
 
-    generations = tuple(replace(g, shards=tuple(map(renamed, g.shards))) for g in manifest.generations)
-    return replace(manifest, generations=generations, files=())
+    def renamed_shard(shard: Shard) -> Shard:
+        return replace(shard, name=prefix + shard.name, files=renamed(shard.files))
+
+    generations = tuple(replace(g, shards=tuple(map(renamed_shard, g.shards))) for g in manifest.generations)
+    return replace(manifest, generations=generations, files=renamed(manifest.files))
+
+
+def _entries(manifest: Manifest) -> list[FileEntry]:
+    """All files of a dataset but the manifest."""
+    return [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
 
 
 def _top_names(manifest: Manifest) -> list[str]:
-    """The shards' files, or folders, in the dataset's folder."""
-    return sorted({entry.name.split("/")[0] for shard in manifest.shards for entry in shard.files})
+    """What a dataset has in its folder but the manifest: files, and folders of files."""
+    return sorted({entry.name.split("/")[0] for entry in _entries(manifest)})
 
 
 def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:

@@ -13,7 +13,6 @@ from readers.dataset.subset import DivisibleDataset
 from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
-from readers.formats.npy import map_npy
 from readers.formats.pool import ShardPool, Verify
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
@@ -79,15 +78,15 @@ class PackedDataset(DivisibleDataset):
         if fields is not None and not _are_names(fields):
             raise UsageError(f"fields: expected a list of names, or None for all, found {fields!r}")
         layout = Layout(as_path("path", path).absolute())
-        self.manifest: Manifest = layout.load()
+        how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
+        self.pool = ShardPool(layout, how, checksums)
+        self.manifest: Manifest = self.pool.manifest
         found = self.manifest.format
         if self.format is not None and found != self.format:
             raise UsageError(
                 f"{layout.root}: expected a dataset of format {self.format!r}, found {found!r}: "
                 f"use {get_format(found).dataset}, or open_dataset for any format"
             )
-        how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
-        self.pool = ShardPool(layout, self.manifest, how, checksums)
         selected = self.manifest.schema.select(None if fields is None else list(fields))
         self._decoding = Decoding(self.pool, selected, {} if decode is None else decode)
         self._blocks = Blocks.of_shards(self.manifest.shards)
@@ -161,10 +160,8 @@ class PackedDataset(DivisibleDataset):
         ndarray, (N, *shape), read-only where it is mapped; a list of N where the shape varies
         """
         field = self.manifest.schema[name]
-        index = self.pool.layout.index(name)
-        if field.kind == "fixed" and field.shape == () and index.exists():
-            return map_npy(index, field.numpy_dtype, (len(self),))
-        return self._read_column(field)
+        index = self.pool.map_index(field) if field.kind == "fixed" and field.shape == () else None
+        return self._read_column(field) if index is None else index
 
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})

@@ -24,6 +24,7 @@ from readers.decode.jpeg_parts import crop_jpeg
 from readers.decode.plans import Image, Whole, decode_jpeg
 from readers.decode.values import ValueLayout
 from shardspec.codecs import Codec
+from shardspec.codecs.base import check_sides
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field
 
@@ -123,6 +124,7 @@ class _Crop:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
             raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
+        check_sides(field, height, width)
         box = self.box(height, width, rng)
         eighths = self.eighths(box)
         left, top, right, bottom = whole_pixels(box, height, width, eighths)

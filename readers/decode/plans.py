@@ -9,6 +9,7 @@ import simplejpeg
 
 from readers.decode.values import ValueLayout, layout_of_field
 from shardspec.codecs import Codec
+from shardspec.codecs.base import check_sides
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
@@ -99,6 +100,9 @@ def decode_jpeg(
 ) -> Image:
     """A JPEG as (H, W, 3) uint8 RGB, at the smallest of the decoder's scales that is no smaller than wanted."""
     try:
+        if out is None and not min_height:  # who scales has looked at the header
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            check_sides(field, height, width)
         image: Image = simplejpeg.decode_jpeg(
             data,
             "RGB",
@@ -108,6 +112,8 @@ def decode_jpeg(
             min_width=min_width,
             buffer=out,
         )
+    except CodecError:
+        raise
     except ValueError as error:
         raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
     return image

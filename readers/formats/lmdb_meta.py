@@ -54,6 +54,8 @@ def read_meta(data: ByteArray, entries: int, corrupt: Corrupt) -> Any:
     if page_bytes not in _PAGE_BYTES:
         raise corrupt("a page size of 512 to 65536 bytes", f"{page_bytes}")
     second = _meta_at(data, page_bytes, corrupt)
+    if second["free"]["pad"] != page_bytes:
+        raise corrupt(f"pages of {page_bytes} bytes in both meta pages", f"{int(second['free']['pad'])}")
     meta = second if second["transaction"] > first["transaction"] else first
     expected, found = (int(meta["last_page"]) + 1) * page_bytes, len(data)
     if found != expected:

@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.columns import IntArray
-from shardspec.errors import ShardMissingError
+from shardspec.errors import DatasetError, ShardMissingError
+from shardspec.layout import open_regular
 
 ByteArray = npt.NDArray[np.uint8]
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
 _RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
+_held: dict[int, None] = {}
+"""The numbers of mappings that live. A dict, since that is safe between threads and finalisers."""
+_numbers = count()
 _GAP_PAGES = 8
 """Ranges that lie nearer to each other are asked for as one."""
 _CALL_PAGES = 32
@@ -35,22 +40,40 @@ def map_file(path: Path) -> ByteArray:
     Raises
     ------
     ShardMissingError
+    ShardCorruptError
+        It is no regular file.
+    DatasetError
+        The system refuses to open or to map it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = open_regular(path)
+        try:
+            return _map(descriptor)
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         raise ShardMissingError(f"{path}: expected a file, found none: restore it or pack again") from None
-    try:
-        size = os.fstat(descriptor).st_size
-        if size == 0:  # an empty mapping is refused by the system
-            return np.empty(0, np.uint8)
-        if sys.version_info >= (3, 13):
-            return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, trackfd=False), np.uint8)
-        if os.name == "nt":
-            return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _map(descriptor: int) -> ByteArray:
+    size = os.fstat(descriptor).st_size
+    if size == 0:  # an empty mapping is refused by the system
+        return np.empty(0, np.uint8)
+    if os.name != "nt" and sys.version_info < (3, 13):
         return np.asarray(_Mapping(descriptor, size))
-    finally:
-        os.close(descriptor)
+    options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, **options)
+    number = next(_numbers)
+    _held[number] = None
+    weakref.finalize(mapping, _held.pop, number, None).atexit = False
+    return np.frombuffer(mapping, np.uint8)
+
+
+def mappings_held() -> int:
+    """Mappings of this process that live now."""
+    return len(_held)
 
 
 def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
@@ -104,8 +127,15 @@ class _Mapping:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, True)}
+        number = next(_numbers)
+        _held[number] = None
         # Not at exit: a thread may still be reading, and the system unmaps anyway.
-        weakref.finalize(self, library.munmap, address, size).atexit = False
+        weakref.finalize(self, _unmap, number, library, address, size).atexit = False
+
+
+def _unmap(number: int, library: Any, address: int, size: int) -> None:
+    library.munmap(address, size)
+    _held.pop(number, None)
 
 
 @cache

@@ -1,6 +1,7 @@
 """npy: a shard is a folder of plain numpy files, mapped into memory."""
 
 import io
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     ours = npy_header(dtype.str, shape)
     start = len(ours) if data[: len(ours)].tobytes() == ours else _read_header(path, data, dtype, shape)
     body = data[start:]
-    expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    expected = dtype.itemsize * math.prod(shape)
     if len(body) != expected:
         raise corrupt(path, f"{expected} bytes behind the header", f"{len(body)}")
     return body.view(dtype).reshape(shape)

@@ -4,42 +4,61 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from readers.formats.base import MappedReader, ShardReader
 from readers.formats.checks import ROW_BY_ROW_BYTES, distinct
 from readers.formats.copying import copy_rows
-from readers.formats.mapping import ask_for, read_only_asked
+from readers.formats.mapping import ask_for, mappings_held, read_only_asked
+from readers.formats.npy import map_npy
 from shardspec.columns import Columns, IntArray
-from shardspec.errors import DatasetError, UsageError
+from shardspec.entries import FileEntry, Shard
+from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
 from shardspec.formats import get_format
-from shardspec.layout import Layout
+from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
-from shardspec.schema import Schema
+from shardspec.schema import Field, Schema
 
 Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
 MAX_DESCRIPTORS = 128
 """File descriptors that all datasets of a process hold together, so that a limit of 256 leaves room for the program's own."""
+MAX_MAPPINGS = 32_000
+"""Files that all datasets of a process map together: Linux gives a process 65,530 mappings for everything."""
+_KEPT_MAPPINGS = 0.75
+"""Share of `MAX_MAPPINGS` that is kept when there are too many, so that it is not done anew for every shard."""
+_OPENINGS = 10
+"""Times that a dataset is opened anew because another takes its place meanwhile."""
 
 _Key = tuple[int, int]  # a pool's number, a shard's number
 
 
 @dataclass
 class _Open:
-    """One open reader. `lock` is held while opening, and while reading where the reader is not for several threads."""
+    """One open reader. `lock` is held while opening, and while reading where the reader is not for several threads.
+
+    Attributes
+    ----------
+    checked : set of str
+        Fields that were read, and whose files were then still those of the dataset as it was opened.
+    scattered : set of int
+        Addresses of the reader's mappings that are read as asked for.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reader: ShardReader | None = None
     users: int = 0
+    checked: set[str] = field(default_factory=set)
+    scattered: set[int] = field(default_factory=set)
 
 
 class _OpenShards:
@@ -51,9 +70,11 @@ class _OpenShards:
         self._entries: OrderedDict[_Key, _Open] = OrderedDict()
 
     @contextmanager
-    def use(self, pool: "ShardPool", number: int) -> Iterator[ShardReader]:
+    def use(self, pool: "ShardPool", number: int) -> Iterator[tuple[_Open, ShardReader]]:
         """The reader of a pool's shard, opened if need be and kept open while in use."""
         key = (pool.number, number)
+        if mappings_held() > MAX_MAPPINGS:
+            self._unmap()
         with self._lock:
             entry = self._entries.setdefault(key, _Open())
             self._entries.move_to_end(key)
@@ -67,10 +88,10 @@ class _OpenShards:
                         self._make_room(pool.descriptors)
                         reader = entry.reader = pool.open(number)
             if reader.threads:
-                yield reader
+                yield entry, reader
             else:
                 with entry.lock:
-                    yield reader
+                    yield entry, reader
         finally:
             with self._lock:
                 entry.users -= 1
@@ -87,6 +108,11 @@ class _OpenShards:
         for entry in entries:
             if entry.reader is not None:
                 entry.reader.close()
+
+    def forget(self, pool: "ShardPool", number: int) -> None:
+        """Have a shard opened anew when it is next used; who uses it now still may."""
+        with self._lock:
+            self._entries.pop((pool.number, number), None)
 
     def forget_inherited(self) -> None:
         """In a forked child: close the parent's handles, which are not valid here, and begin anew."""
@@ -107,6 +133,16 @@ class _OpenShards:
                     return
                 if entry.users == 0 and entry.reader is not None and entry.reader.descriptors:
                     excess -= entry.reader.descriptors
+                    del self._entries[key]
+                    entry.reader.close()
+
+    def _unmap(self) -> None:
+        """Close what was used least recently, until few enough files are mapped. What is in use stays open."""
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                if mappings_held() <= MAX_MAPPINGS * _KEPT_MAPPINGS:
+                    return
+                if entry.users == 0 and entry.reader is not None:
                     del self._entries[key]
                     entry.reader.close()
 
@@ -134,29 +170,32 @@ def explain_thread(thread: int) -> str:
 class ShardPool:
     """Reads rows of a dataset, numbered through all shards. Shards open when they are first read, in whatever process.
 
+    Another dataset may take this one's place in the folder, and shards open late: so what a reader has opened is compared, by inode,
+    size and time, with what stood there when the pool was made, before any value goes out. Where that differs, the digest decides.
     Safe between threads, across forks, and to pickle (without handles).
 
     Parameters
     ----------
     layout : Layout
-    manifest : Manifest
     verify : {"off", "size", "digest"}
         ``"size"`` compares every file's size with the manifest now. ``"digest"`` also its SHA-256, once per process, before the
         shard is first opened.
     checksums : bool
         Whether the format's own checksums are checked on reading.
+
+    Attributes
+    ----------
+    manifest : Manifest
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest, verify: Verify, checksums: bool) -> None:
+    def __init__(self, layout: Layout, verify: Verify, checksums: bool) -> None:
         if verify not in VERIFIES:
             raise UsageError(f"verify: expected one of {', '.join(VERIFIES)}, found {verify!r}")
         self.layout = layout
-        self.manifest = manifest
         self._verify = verify
         self._checksums = checksums
-        if verify != "off":
-            for shard in manifest.shards:
-                layout.check_sizes(shard)
+        self.manifest, self._manifest_stamp, self._stamps = _load_whole(layout, sizes=verify != "off")
+        self._standing = self.manifest  # the same dataset under the names that its files bear now
         self._restore()
 
     def _restore(self) -> None:
@@ -166,11 +205,11 @@ class ShardPool:
         self._verified: set[int] = set()
         self._reader_class: Any = None
         self._asks = False
-        self._scattered: set[tuple[int, int]] = set()  # process and address of mappings that are read as asked for
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: vars(self)[name] for name in ("layout", "manifest", "_verify", "_checksums")}
+        names = ("layout", "manifest", "_verify", "_checksums", "_manifest_stamp", "_stamps", "_standing")
+        return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -191,7 +230,7 @@ class ShardPool:
 
     def open(self, number: int) -> ShardReader:
         """A new reader of a shard, verified first if that was asked for."""
-        shard = self.manifest.shards[number]
+        shard = self._standing.shards[number]
         if self._verify == "digest" and number not in self._verified:
             for entry in shard.files:
                 self.layout.check_digest(entry)
@@ -255,10 +294,98 @@ class ShardPool:
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Read rows of the dataset that lie in one shard."""
         first = int(self._ends[number]) - self.manifest.shards[number].samples
-        with self._told([number]), open_shards.use(self, number) as reader:
+
+        def read(entry: _Open, reader: ShardReader) -> None:
             if self._asks:
-                self._ask(reader, rows - first, fields)
+                self._ask(entry, reader, rows - first, fields)
             reader.read(rows - first, fields, out, at)
+            if not entry.checked.issuperset(fields):
+                self._check_opened(self._standing.shards[number].files)
+                entry.checked.update(fields)
+
+        with self._told([number]):
+            self._with_shard(number, read)
+
+    def _with_shard(self, number: int, act: Callable[[_Open, ShardReader], None]) -> None:
+        """Do something with the reader of a shard; once more where its files have got other names meanwhile."""
+        try:
+            with open_shards.use(self, number) as (entry, reader):
+                act(entry, reader)
+        except DatasetError as error:
+            if not self._follow(error):
+                raise
+            open_shards.forget(self, number)
+            with open_shards.use(self, number) as (entry, reader):
+                act(entry, reader)
+
+    def _follow(self, error: DatasetError) -> bool:
+        """Look at the manifest anew after an error: whether the same dataset lies there under other names.
+
+        Raises
+        ------
+        DatasetChangedError
+            Another one lies there.
+        """
+        if self.layout.stamp_manifest() == self._manifest_stamp:
+            return False
+        try:
+            found, stamp = self.layout.load_stamped()
+        except DatasetError:
+            return False
+        pairs = list(zip(_files(self._standing), _files(found), strict=False))
+        if _contents(found) != _contents(self._standing):
+            raise DatasetChangedError(
+                f"{self.layout.root}: expected the dataset that was opened, found that another has taken its place: open it again"
+            ) from error
+        self._stamps |= {new.name: self._stamps[old.name] for old, new in pairs if old.name in self._stamps}
+        self._standing, self._manifest_stamp = found, stamp
+        return True
+
+    def _check_opened(self, entries: Iterable[FileEntry]) -> None:
+        """See that files which have just been opened are those that lay there when the dataset was opened, or the like of them.
+
+        Where no stamps were taken, the manifest's tells whether another dataset has taken the place of this one.
+
+        Raises
+        ------
+        DatasetChangedError
+        """
+        entries = list(entries)
+        if all(entry.name in self._stamps for entry in entries):
+            try:
+                found = self.layout.check_stamps(entries)
+            except DatasetError:
+                found = {}
+            same = all(found.get(entry.name) == self._stamps[entry.name] for entry in entries)
+        else:
+            found = {}
+            same = self.layout.stamp_manifest() == self._manifest_stamp
+        if same:
+            return
+        for entry in entries:
+            try:
+                self.layout.check_digest(entry)
+            except DatasetError as error:
+                raise DatasetChangedError(
+                    f"{error}; expected the file that lay there when the dataset was opened, found another: open the dataset again"
+                ) from error
+        self._stamps |= found
+
+    def map_index(self, field: Field) -> npt.NDArray[Any] | None:
+        """The index of a scalar field, mapped; None where the dataset has none."""
+        entry = self.layout.find_index(self._standing, field.name)
+        if entry is None:
+            return None
+        try:
+            values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
+            self._check_opened([entry])
+        except DatasetError as error:
+            if self._follow(error):
+                return self.map_index(field)
+            if isinstance(error, ShardMissingError):
+                return None
+            raise
+        return values
 
     def read_ahead(self, rows: IntArray, fields: Sequence[str]) -> None:
         """Ask the system for the bytes of rows that will be read soon, where the format's reader can say where they lie.
@@ -270,16 +397,16 @@ class ShardPool:
         shards = np.searchsorted(self._ends, rows, side="right")
         for number in distinct(shards):
             first = int(self._ends[number]) - self.manifest.shards[number].samples
-            with open_shards.use(self, number) as reader:
-                self._ask(reader, rows[shards == number] - first, fields)
+            local = rows[shards == number] - first
+            self._with_shard(number, lambda entry, reader, local=local: self._ask(entry, reader, local, fields))  # type: ignore[misc]
 
-    def _ask(self, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
+    def _ask(self, entry: _Open, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
         if not isinstance(reader, MappedReader):
             return
         for part in reader.extents(rows, fields):
-            mapping = os.getpid(), part.data.ctypes.data  # a fork's child maps anew
-            if mapping not in self._scattered:
-                self._scattered.add(mapping)
+            address = part.data.ctypes.data
+            if address not in entry.scattered:
+                entry.scattered.add(address)
                 read_only_asked(part.data)
             ask_for(part.data, part.starts, part.stops)
 
@@ -295,3 +422,40 @@ class ShardPool:
             name = self.manifest.format
             self._reader_class = resolve("format", name, {name: get_format(name).reader})
         return self._reader_class
+
+
+def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
+    """A manifest, the stamp of its file, and if `sizes` are compared those of all shards' files, taken while that manifest stood.
+
+    Raises
+    ------
+    DatasetError
+    """
+    for _ in range(_OPENINGS):
+        manifest, stamp = layout.load_stamped()
+        wrong, stamps = None, {}
+        try:
+            stamps = layout.check_sizes(*manifest.shards) if sizes else {}
+        except DatasetError as error:
+            wrong = error
+        if layout.stamp_manifest() == stamp:
+            if wrong is not None:
+                raise wrong
+            return manifest, stamp, stamps
+    raise DatasetChangedError(
+        f"{layout.root}: expected a dataset that stays, found {_OPENINGS} times that another takes its place: open it later"
+    )
+
+
+def _contents(manifest: Manifest) -> tuple[Any, ...]:
+    """What makes two datasets the same, whatever their files are called."""
+
+    def of_shard(shard: Shard) -> tuple[Any, ...]:
+        return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]
+
+    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards]
+
+
+def _files(manifest: Manifest) -> list[FileEntry]:
+    """The files of all shards."""
+    return [entry for shard in manifest.shards for entry in shard.files]

@@ -25,6 +25,8 @@ from shardspec.schema import Schema
 from shardspec.tfrecord_features import Feature, features, masked, pad_varints, read_varints
 
 _HEAD_BYTES, _TAIL_BYTES = 12, 4
+_LINE_BYTES_MAX = 42
+"""Of the index: two numbers of 63 bits, a space, the line's end."""
 
 
 class TFRecordShardReader:
@@ -94,7 +96,10 @@ class TFRecordShardReader:
 
     def _read_index(self, path: Path, end: int) -> IntArray:
         """Where each record begins, and the file's end: (rows + 1,)."""
-        text = map_file(path).tobytes()
+        data = map_file(path)
+        if len(data) > self._rows * _LINE_BYTES_MAX:
+            raise corrupt(path, f"{self._rows} lines of 'offset size'", f"{len(data)} bytes")
+        text = data.tobytes()
         if self._rows and not text.endswith(b"\n"):
             raise corrupt(path, "lines of 'offset size'", "a last line without an end")
         try:

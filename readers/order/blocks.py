@@ -44,7 +44,9 @@ class Blocks:
     @classmethod
     def of_shards(cls, shards: Iterable[Shard]) -> "Blocks":
         """The blocks of a dataset: each shard's own unit, or so many of them that a block has `MIN_BLOCK_ROWS`."""
-        pairs = [(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows) for s in shards if s.samples]
+        pairs = [
+            (s.samples, min(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows)) for s in shards if s.samples
+        ]
         table = np.array(pairs, np.int64).reshape(-1, 2)
         return cls(table[:, 0], table[:, 1])
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
-from shardspec.schema import Field
+from shardspec.schema import PICTURE_PIXELS_MAX, Field
 
 
 class Codec(Protocol):
@@ -45,4 +45,22 @@ def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
         raise CodecError(
             f"field {field.name!r}: expected a picture, uint8 of shape {field.shape}, found {array.dtype.str} of shape {array.shape}"
         )
+    check_sides(field, *array.shape[:2])
     return np.ascontiguousarray(array)
+
+
+def check_sides(field: Field, height: int, width: int) -> None:
+    """See, before its pixels are allocated, that a picture has the sides that its field promises, and not too many pixels.
+
+    Raises
+    ------
+    CodecError
+    """
+    if any(e not in (None, found) for e, found in zip(field.shape, (height, width), strict=False)):
+        raise CodecError(
+            f"field {field.name!r}: expected a picture of shape {field.shape}, found one of {width} x {height} pixels"
+        )
+    if height * width > PICTURE_PIXELS_MAX:
+        raise CodecError(
+            f"field {field.name!r}: expected at most {PICTURE_PIXELS_MAX} pixels, found a picture of {width} x {height}"
+        )

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from shardspec.codecs.base import check_picture
+from shardspec.codecs.base import check_picture, check_sides
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
 from shardspec.schema import Field
@@ -49,7 +49,10 @@ class PillowCodec:
         """The picture, written into `out` if it is given."""
         try:
             with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
+                check_sides(self.field, picture.height, picture.width)
                 image = np.asarray(picture.convert("RGB"))
+        except CodecError:
+            raise
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
             raise CodecError(
                 f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode, {error}"

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from shardspec.codecs.base import check_sides
 from shardspec.codecs.image import PillowCodec
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError
@@ -36,7 +37,12 @@ class JPEGCodec(PillowCodec):
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
         """The picture; `out`, if given, is (H, W, 3) uint8, C-contiguous."""
         try:
+            if out is None:  # else there is room for so many pixels and no more
+                height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+                check_sides(self.field, height, width)
             image: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", buffer=out)
+        except CodecError:
+            raise
         except ValueError as error:
             raise CodecError(f"field {self.field.name!r}: expected JPEG bytes that decode, {error}") from error
         if out is not None and image.shape != out.shape:

@@ -58,6 +58,8 @@ def schemas(draw: st.DrawFn) -> Schema:
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     """A manifest that keeps every rule of the contract."""
+    schema = draw(schemas())
+    row_bits = sum(field.least_bits for field in schema)
     generations = []
     number = 0
     for _ in range(draw(st.integers(1, 2))):
@@ -68,8 +70,12 @@ def manifests(draw: st.DrawFn) -> Manifest:
             tails = draw(
                 st.lists(st.sampled_from([".lmdb", ".idx", "/image.bin", "/label.npy"]), min_size=1, unique=True)
             )
-            files = tuple(FileEntry(name + tail, draw(st.integers(0, 2**60)), draw(digests)) for tail in sorted(tails))
-            shards.append(Shard(name, draw(st.integers(0, 10**9)), draw(st.integers(1, 10**6)), files))
+            samples = draw(st.integers(0, 10**9))
+            least = -(-samples * row_bits // 8)  # each file alone could hold so many samples
+            files = tuple(
+                FileEntry(name + tail, draw(st.integers(least, 2**60)), draw(digests)) for tail in sorted(tails)
+            )
+            shards.append(Shard(name, samples, draw(st.integers(1, 10**6)), files))
         packed, rejected = draw(sizes), draw(sizes)
         counts = Counts(
             packed + rejected, packed, rejected, draw(sizes), sum(s.samples for s in shards), draw(sizes), draw(sizes)
@@ -80,6 +86,4 @@ def manifests(draw: st.DrawFn) -> Manifest:
         )
     others = draw(st.lists(st.from_regex(r"index/[a-z]{1,8}\.npy", fullmatch=True), max_size=3, unique=True))
     files = tuple(FileEntry(name, draw(sizes), draw(digests)) for name in others)
-    return Manifest(
-        draw(st.sampled_from(sorted(FORMATS))), draw(schemas()), tuple(generations), files, draw(json_objects)
-    )
+    return Manifest(draw(st.sampled_from(sorted(FORMATS))), schema, tuple(generations), files, draw(json_objects))

@@ -15,7 +15,6 @@ from packer.jobs.progress import Stage, listener_of
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
-from packer.workspace import Workspace
 from readers.formats.checks import without_advice
 from shardspec.entries import FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError
@@ -75,11 +74,11 @@ def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> V
     Raises
     ------
     DatasetError
-        There is no manifest that can be read. Everything else is in the report.
+        There is no manifest that can be read, or another dataset took the place of this one meanwhile. Everything else is in the report.
     """
     path = Path(path)
     layout = Layout(path)
-    manifest = layout.load()
+    manifest, stamp = layout.load_stamped()
     entries = [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
     problems: dict[str, str] = {}
     with Stage(listener_of(progress), "hashing", len(entries), "files") as shown:
@@ -96,6 +95,10 @@ def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> V
     listed += _check_files(layout, manifest, problems)
     if deep:
         listed += _check_deep(layout, manifest, whole, problems, progress)
+    if listed and layout.stamp_manifest() != stamp:
+        raise DatasetError(
+            f"{path}: expected one dataset all the time, found that another took its place meanwhile: run the command again"
+        )
     sizes = sum(entry.bytes for entry in entries)
     return VerifyReport(
         path,
@@ -147,14 +150,8 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
         own = layout.shard(shard, manifest.format).name
         if not any(entry.name.split("/")[0] == own for entry in shard.files):
             yield f"{layout.manifest}: shard {shard.name}: expected {own} among its files, found none of that name"
-    index = {entry.name for entry in manifest.files if entry.name.startswith(f"{INDEX_FOLDER}/")}
+    index = {entry.own_name for entry in manifest.files if entry.own_name.startswith(f"{INDEX_FOLDER}/")}
     expected = {f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.schema if field.is_fixed and not field.shape}
-    if not manifest.files and Workspace(layout.build).successor.exists():
-        yield (
-            f"{layout.root}: a dataset is taking the place of another here, and index and reports come last: "
-            "run the same command again to finish it, unless it is still at work"
-        )
-        return
     for name in sorted(index ^ expected):
         what = "expected an index of this field, found none" if name in expected else "there is no such scalar field"
         yield f"{layout.root / name}: {what}"
@@ -176,11 +173,11 @@ def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
 
 def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> Iterator[str]:
     """Shapes and dtypes of the index; the lines of the reports against the counts."""
-    names = {entry.name for entry in manifest.files} - set(problems)
     for field in manifest.schema:
-        path = layout.index(field.name)
-        if f"{INDEX_FOLDER}/{field.name}.npy" not in names or not field.is_fixed or field.shape:
+        entry = layout.find_index(manifest, field.name)
+        if entry is None or entry.name in problems or not field.is_fixed or field.shape:
             continue
+        path = layout.file(entry)
         try:
             values = np.load(path, mmap_mode="r", allow_pickle=False)
             found = f"{values.dtype.str} of shape {values.shape}"
@@ -189,19 +186,23 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         if found != (expected := f"{field.dtype} of shape {(manifest.samples,)}"):
             yield f"{path}: expected {expected}, found {found}: {_CONTRADICTS}"
     counts = total(manifest.generations)
-    if ITEMS_NAME in names:
-        items = Counter(line.get("state") for line in _lines(layout.items))
+    entry = manifest.find_file(ITEMS_NAME)
+    if entry is not None and entry.name not in problems:
+        path = layout.file(entry)
+        items = Counter(line.get("state") for line in _lines(path))
         found_items = (items.total(), items["packed"], items["rejected"])
         if found_items != (counts.items, counts.packed_items, counts.rejected_items):
             yield (
-                f"{layout.items}: expected {counts.items} items, {counts.packed_items} packed and {counts.rejected_items} "
+                f"{path}: expected {counts.items} items, {counts.packed_items} packed and {counts.rejected_items} "
                 f"rejected, found {found_items[0]}, {found_items[1]} and {found_items[2]}: {_CONTRADICTS}"
             )
-    if REJECTS_NAME in names:
-        kinds = Counter(line.get("kind") for line in _lines(layout.rejects))
+    entry = manifest.find_file(REJECTS_NAME)
+    if entry is not None and entry.name not in problems:
+        path = layout.file(entry)
+        kinds = Counter(line.get("kind") for line in _lines(path))
         if (kinds["item"], kinds["damage"]) != (counts.rejected_items, counts.damaged_items):
             yield (
-                f"{layout.rejects}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
+                f"{path}: expected {counts.rejected_items} rejects and {counts.damaged_items} damaged items, "
                 f"found {kinds['item']} and {kinds['damage']}: {_CONTRADICTS}"
             )
 
@@ -223,11 +224,9 @@ def _check_deep(
     """Every value of the shards that have their digest."""
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
     starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
-    index = {
-        field.name: np.load(layout.index(field.name), mmap_mode="r", allow_pickle=False)
-        for field in manifest.schema
-        if field.is_fixed and not field.shape and _index_usable(layout, manifest, field.name, problems)
-    }
+    scalars = [field.name for field in manifest.schema if field.is_fixed and not field.shape]
+    found_index = {name: _usable_index(layout, manifest, name, problems) for name in scalars}
+    index = {name: values for name, values in found_index.items() if values is not None}
     faults: dict[str, list[str]] = {}
     keys: dict[str, Any] = {}
     with Stage(listener_of(progress), "decoding", sum(s.samples for s in shards), "samples") as shown:
@@ -244,15 +243,16 @@ def _check_deep(
     return ordered
 
 
-def _index_usable(layout: Layout, manifest: Manifest, name: str, problems: dict[str, str]) -> bool:
-    entry = f"{INDEX_FOLDER}/{name}.npy"
-    if entry in problems or all(file.name != entry for file in manifest.files):
-        return False
+def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[str, str]) -> Any:
+    """The index of a field, mapped; None where there is none that can be used."""
+    entry = layout.find_index(manifest, name)
+    if entry is None or entry.name in problems:
+        return None
     try:
-        values = np.load(layout.index(name), mmap_mode="r", allow_pickle=False)
-        return bool(values.shape == (manifest.samples,))
+        values = np.load(layout.file(entry), mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError):
-        return False
+        return None
+    return values if values.shape == (manifest.samples,) else None
 
 
 def _unlisted(layout: Layout, entries: list[FileEntry]) -> tuple[str, ...]:

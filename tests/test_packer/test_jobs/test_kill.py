@@ -81,7 +81,7 @@ def check_replacements(rounds: list[dict[str, Any]]) -> None:
         assert found["status"] == 0, where
         assert found["fingerprints"] == whole["whole"], where
         assert state["readable"], where
-        assert all("is taking the place of another here" in text for text in state["problems"]), where
+        assert state["problems"] == [], where
         assert state["sizes"] in ([OLD_SIZE], [NEW_SIZE]), where
         assert state["samples"] == len(NAMES), where
         # A replacement that is over is no unfinished one: the command that asks for another gets it.
@@ -98,7 +98,7 @@ def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path
 
 
 def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    rounds = crash(tmp_path, 9, "overwrite")
+    rounds = crash(tmp_path, 7, "overwrite")
     check_replacements(rounds)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
     for phase in ("parts/part-", "staging/shard-", "os.remove index/", "os.remove shard-", "os.link "):
@@ -112,7 +112,13 @@ def test_a_crash_at_every_operation_of_an_overwrite(tmp_path: Path) -> None:
     sizes = [found["crash"]["sizes"] for found in rounds[:-1]]
     assert sizes == sorted(sizes)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
-    for phase in ("os.link next-shard-", "os.remove index/", "os.rename manifest.json", "os.remove next-shard-"):
+    for phase in (
+        "os.link next-shard-",
+        "os.remove index/",
+        "os.rename manifest.json",
+        "os.remove next-shard-",
+        "os.link next-index/",
+    ):
         assert phase in places
 
 
@@ -264,12 +270,10 @@ def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) ->
     env = dying_before(tmp_path / "hooks", "os.link", "next-shard-00001")
     again = ("build", mixed, out, *OPTIONS, "--format", format, "--overwrite")
     run_packer(*again, env=env, expect=-signal.SIGKILL)
-    told = run_packer("verify", out, "--deep", expect=1).stderr
-    assert "1 problem:" in told
-    assert "run the same command again to finish it" in told
+    run_packer("verify", out, "--deep")
     manifest = Layout(out).load()
     assert manifest.generations[-1].recipe["size"] == 32
-    identity = sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("next-*/*.npy"))
+    identity = sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("next-shard-*/*.npy"))
     run_packer(*again)
     assert identity == sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("shard-*/*.npy"))
     run_packer("build", mixed, tmp_path / "whole", *OPTIONS, "--format", format)

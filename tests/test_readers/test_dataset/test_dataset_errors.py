@@ -72,10 +72,10 @@ def test_a_damaged_picture_names_its_key_and_shard(tmp_path):
     schema = Schema((text("key"), picture("image", "jpeg", 24)))
     root = tmp_path / "d"
     write_dataset(root, "lmdb", schema, {"key": keys(6), "image": crops}, shard_rows=4)
-    dataset = open_dataset(root)
     path = root / "shard-00001.lmdb"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"\xff\xd8\xff", b"\x00\x00\x00"))
+    dataset = open_dataset(root)
     place = f"sample: key '00000005-000000', row 1 of {path} (row 5 of the dataset)"
     for read in (lambda: dataset[5], lambda: dataset.__getitems__([0, 5]), lambda: dataset.read_batch([0, 5])):
         with pytest.raises(CodecError, match="expected JPEG bytes") as caught:
