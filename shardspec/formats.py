@@ -36,7 +36,7 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
         ".h5",
-        Entry("readers.formats.hdf5:HDF5ShardReader", "hdf5"),
+        Entry("readers.formats.hdf5:HDF5ShardReader"),
         Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
     ),
@@ -54,7 +54,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "parquet": Format(
         ".parquet",
-        Entry("readers.formats.parquet:ParquetShardReader", "parquet"),
+        Entry("readers.formats.parquet:ParquetShardReader"),
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
     ),

@@ -17,6 +17,7 @@ from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
 from packer.workspace import Workspace
 from readers.formats.checks import without_advice
+from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.counts import total
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetError, MissingDependencyError
@@ -183,7 +184,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
         if f"{INDEX_FOLDER}/{field.name}.npy" not in names or not field.is_fixed or field.shape:
             continue
         try:
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            values = np.load(path, mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX)
             found = f"{values.dtype.str} of shape {values.shape}"
         except (ValueError, OSError, EOFError) as error:
             found = str(error)
@@ -225,7 +226,9 @@ def _check_deep(
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
     starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
     index = {
-        field.name: np.load(layout.index(field.name), mmap_mode="r", allow_pickle=False)
+        field.name: np.load(
+            layout.index(field.name), mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX
+        )
         for field in manifest.schema
         if field.is_fixed and not field.shape and _index_usable(layout, manifest, field.name, problems)
     }
@@ -250,7 +253,7 @@ def _index_usable(layout: Layout, manifest: Manifest, name: str, problems: dict[
     if entry in problems or all(file.name != entry for file in manifest.files):
         return False
     try:
-        values = np.load(layout.index(name), mmap_mode="r", allow_pickle=False)
+        values = np.load(layout.index(name), mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX)
         return bool(values.shape == (manifest.samples,))
     except (ValueError, OSError, EOFError):
         return False
