@@ -65,8 +65,8 @@ def lookup3(data: bytes) -> int:
         a = a + c & _MASK
         c = (c - b ^ (b << 4 | b >> 28)) & _MASK
         b = b + a & _MASK
-    first, second, third = struct.unpack("<3I", data[last:].ljust(12, b"\0"))
-    a, b, c = a + first & _MASK, b + second & _MASK, c + third & _MASK
+    rest: tuple[int, int, int] = struct.unpack("<3I", data[last:].ljust(12, b"\0"))
+    a, b, c = a + rest[0] & _MASK, b + rest[1] & _MASK, c + rest[2] & _MASK
     c = (c ^ b) - (b << 14 | b >> 18) & _MASK
     a = (a ^ c) - (c << 11 | c >> 21) & _MASK
     b = (b ^ a) - (a << 25 | a >> 7) & _MASK
