@@ -56,7 +56,7 @@ are the data; without them it guesses by names, and takes those of the index.
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
         ".h5",
-        Entry("readers.formats.hdf5:HDF5ShardReader", "hdf5"),
+        Entry("readers.formats.hdf5:HDF5ShardReader"),
         Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
         libraries=("h5py",),
@@ -76,7 +76,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "parquet": Format(
         ".parquet",
-        Entry("readers.formats.parquet:ParquetShardReader", "parquet"),
+        Entry("readers.formats.parquet:ParquetShardReader"),
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
         libraries=("pyarrow",),

@@ -360,3 +360,9 @@ def test_reading_parts_that_need_no_torch_load_none(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(n for n in modules() if is_below(n, "readers.formats")))
 def test_no_format_needs_torch(name: str) -> None:
     assert "torch" not in {i.target.split(".")[0] for i in imports() if i.by == name}
+
+
+@pytest.mark.parametrize("name", sorted(n for n in modules() if is_below(n, "readers")))
+def test_no_reader_gives_a_shard_to_a_library_that_trusts_it(name: str) -> None:
+    """These end the process over crafted files."""
+    assert not {i.target.split(".")[0] for i in imports() if i.by == name} & {"h5py", "lmdb", "pyarrow"}

@@ -3,14 +3,13 @@
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 
 from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, distinct, gather_bytes
 from readers.formats.hdf5_chunks import Chunks, read_chunks
+from readers.formats.hdf5_file import HDF5Error, HDF5File
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
@@ -22,11 +21,11 @@ from shardspec.schema import Field, Schema
 class HDF5ShardReader:
     """Reads one HDF5 file (`readers.formats.base`).
 
-    h5py, which holds one lock over all of HDF5, only says where the chunks of a dataset are, when a field is first asked for;
-    the file is closed again. Values come from the mapped file: one copy, into the batch. With `checksums`, a chunk's Fletcher-32
-    is compared when the chunk is first touched; the metadata's checksums are always compared. Encoded values are views of the
-    mapping and keep it alive, but those that a chunk's end cuts are copies. What is kept: eight bytes per row and varying field,
-    and eight per chunk. Safe to use from several threads, and after a fork.
+    HDF5's library, whose process a crafted file can end, sees nothing of it. The places of a dataset's chunks are looked
+    up when a field is first asked for. Values come from the mapped file: one copy, into the batch. With `checksums`, a
+    chunk's Fletcher-32 is compared when the chunk is first touched; the metadata's checksums are always compared. Encoded
+    values are views of the mapping and keep it alive, but those that a chunk's end cuts are copies. What is kept: eight
+    bytes per row and varying field, and eight per chunk. Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0
@@ -42,7 +41,11 @@ class HDF5ShardReader:
         self._lock = threading.Lock()
         self._values: dict[str, Chunks] = {}
         self._offsets: dict[str, IntArray] = {}
-        self._learn([])
+        datasets = [dataset.name for field in schema for dataset in hdf5_datasets(field, self._rows, 0)]
+        try:
+            self._file: HDF5File | None = HDF5File(self._data, datasets)
+        except HDF5Error as error:
+            raise self._not_readable(error) from error
 
     def __len__(self) -> int:
         return self._rows
@@ -98,7 +101,7 @@ class HDF5ShardReader:
 
     def close(self) -> None:
         """Let go of the mapping; it ends with the last view of it."""
-        self._data = None
+        self._data = self._file = None
 
     def _places(self, chunks: Chunks, rows: IntArray) -> IntArray:
         """Where rows of a dataset begin in the file, their chunks checked."""
@@ -133,35 +136,32 @@ class HDF5ShardReader:
 
     def _learn(self, names: list[str]) -> None:
         """Find the chunks of some fields."""
-        if self._data is None:
-            return
         with self._lock:
+            if self._file is None:
+                return
             try:
-                # Never locked: shards are not written to, and network file systems often cannot.
-                with h5py.File(self._path, "r", locking=False) as file:
-                    for name in names:
-                        if name not in self._values:
-                            self._learn_field(file, self._schema[name], len(self._data))
-            except (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-                raise self._corrupt(
-                    "an HDF5 file of the dataset's fields", f"one that does not read ({error})"
-                ) from error
+                for name in names:
+                    if name not in self._values:
+                        self._learn_field(self._file, self._schema[name])
+            except HDF5Error as error:
+                raise self._not_readable(error) from error
 
-    def _learn_field(self, file: Any, field: Field, end: int) -> None:
+    def _learn_field(self, file: HDF5File, field: Field) -> None:
         if field.is_fixed:
             (dataset,) = hdf5_datasets(field, self._rows, 0)
-            self._values[field.name] = read_chunks(file, dataset, end)
+            self._values[field.name] = read_chunks(file, dataset)
             return
         name = f"{field.name}_offsets"
         _, expected = hdf5_datasets(field, self._rows, 0)
-        where = read_chunks(file, expected, end)
-        if self._data is None:
-            raise ValueError("closed")
+        where = read_chunks(file, expected)
         offsets = np.frombuffer(self._span(where, 0, self._rows + 1), "<i8").astype(np.int64)
         check_offsets(Path(f"{self._path}:{name}"), offsets, self._rows, int(offsets[-1]))
         values, _ = hdf5_datasets(field, self._rows, int(offsets[-1]))
         self._offsets[field.name] = offsets
-        self._values[field.name] = read_chunks(file, values, end)
+        self._values[field.name] = read_chunks(file, values)
+
+    def _not_readable(self, error: HDF5Error) -> ShardCorruptError:
+        return self._corrupt("an HDF5 file of the dataset's fields", f"one that does not read ({error})")
 
     def _corrupt(self, expected: str, found: str) -> ShardCorruptError:
         return corrupt(self._path, expected, found)

@@ -1,11 +1,13 @@
 """Where the chunks of an HDF5 dataset lie in its file, and their Fletcher-32."""
 
+import math
+import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from readers.formats.hdf5_file import DatasetHeader, HDF5Error, HDF5File
 from readers.formats.mapping import ByteArray
 from shardspec.columns import IntArray
 from shardspec.hdf5_datasets import HDF5Dataset
@@ -13,6 +15,44 @@ from shardspec.hdf5_datasets import HDF5Dataset
 _CHECKSUM_BYTES = 4
 _FLETCHER = 65535
 _LINE_WORDS = 512
+_CHUNK_BYTES_MIN = 4096
+"""Of a dataset's chunks where it has several. Comparing the checksum of an index takes time for every chunk."""
+
+_FLETCHER_ALONE = (bytes([2, 1, 3, 0, 0, 0, 0, 0]), bytes([2, 1, 3, 0, 1, 0, 0, 0]))
+"""The message of the filters: version 2, one filter, number 3, mandatory or optional, without parameters."""
+_SINGLE, _FIXED_ARRAY = 1, 3
+_FILTERED_ALONE = 2
+_PAGE_BITS_MAX = 20
+_ARRAY_HEADER = struct.Struct("<4s4BQQ")
+_ARRAY_BLOCK = struct.Struct("<4sBBQ")
+_INTEGER, _FLOAT, _ENUMERATION = 0, 1, 8
+_TYPE_VERSIONS = (1, 2, 3)
+
+_Numbers = npt.NDArray[np.uint64]
+
+
+def _integer(size: int, signed: bool) -> bytes:
+    return struct.pack("<BHIHH", 8 * signed, 0, size, 0, 8 * size)
+
+
+def _float(size: int, fraction: int, exponent: int) -> bytes:
+    sign = 8 * size - 1
+    properties = (0, 8 * size, fraction, exponent, 0, fraction, (1 << exponent - 1) - 1)
+    return struct.pack("<BBBIHHBBBBI", 32, sign, 0, size, *properties)
+
+
+_TYPES = {
+    **{
+        f"{'<' if size > 1 else '|'}{kind}{size}": (_INTEGER, _integer(size, kind == "i"))
+        for kind in "iu"
+        for size in (1, 2, 4, 8)
+    },
+    "<f2": (_FLOAT, _float(2, 10, 5)),
+    "<f4": (_FLOAT, _float(4, 23, 8)),
+    "<f8": (_FLOAT, _float(8, 52, 11)),
+    "|b1": (_ENUMERATION, struct.pack("<BHIB", 2, 0, 1, 16) + _integer(1, True) + b"FALSE\0TRUE\0\0\1"),
+}
+"""Class and properties of each dtype, as the message of a datatype has them."""
 
 
 @dataclass(frozen=True)
@@ -69,48 +109,100 @@ def fletcher32(data: ByteArray) -> tuple[int, int]:
     return total * 256 % _FLETCHER, (len(words) * total - moment) * 256 % _FLETCHER
 
 
-def read_chunks(file: Any, expected: HDF5Dataset, end: int) -> Chunks:
-    """Find the chunks of a dataset in an open h5py file.
-
-    Parameters
-    ----------
-    end : int
-        Of the file.
+def read_chunks(file: HDF5File, expected: HDF5Dataset) -> Chunks:
+    """Find the chunks of a dataset.
 
     Raises
     ------
-    ValueError
-        The dataset is not as expected, or a chunk does not lie within the file.
+    HDF5Error
+        If the dataset is not as expected, or a chunk does not lie within the file.
     """
-    dataset = file[expected.name]
-    if dataset.shape != expected.shape or dataset.dtype != np.dtype(expected.dtype):
-        raise ValueError(f"dataset {expected.name!r}: expected {expected.dtype} {expected.shape}, found {dataset}")
-    row_bytes = int(np.prod(expected.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
+    header = file.dataset(expected.name)
+    _check_type(header, expected)
+    row_bytes = math.prod(expected.shape[1:]) * int(expected.dtype[2:])
     if not expected.chunk_rows:
         return Chunks(expected.name, 1, row_bytes, np.empty(0, np.int64), np.empty(0, np.bool_))
-    if (
-        dataset.chunks is None
-        or dataset.chunks[1:] != expected.shape[1:]
-        or not dataset.fletcher32
-        or _filters(dataset) != 1
-    ):
-        raise ValueError(f"dataset {expected.name!r}: expected chunks of whole rows with Fletcher-32 alone")
-    rows = int(dataset.chunks[0])
-    starts = np.full(-(-expected.shape[0] // rows), -1, np.int64)
-    sizes = np.zeros(len(starts), np.int64)
-
-    def note(chunk: Any) -> None:
-        number = chunk.chunk_offset[0] // rows
-        starts[number], sizes[number] = chunk.byte_offset, chunk.size if chunk.filter_mask == 0 else 0
-
-    dataset.id.chunk_iter(note)
-    inside = (starts >= 0) & (starts + sizes <= end) & (sizes == rows * row_bytes + _CHECKSUM_BYTES)
-    if not inside.all():
-        raise ValueError(
-            f"dataset {expected.name!r}: expected {len(starts)} whole chunks within the file, found others"
+    if header.filters not in _FLETCHER_ALONE:
+        raise HDF5Error(f"dataset {expected.name!r}: expected Fletcher-32 and no other filter")
+    rows, index = _parse_layout(header.layout, expected)
+    count, size = -(-expected.shape[0] // rows), rows * row_bytes + _CHECKSUM_BYTES
+    # Comes first: it bounds how long an index may be.
+    if count * size > len(file.data) or (count > 1 and size < _CHUNK_BYTES_MIN):
+        raise HDF5Error(
+            f"dataset {expected.name!r}: expected chunks within the file, of {_CHUNK_BYTES_MIN} bytes at least where there are "
+            f"several, found {count} of {size} bytes"
         )
-    return Chunks(expected.name, rows, row_bytes, starts, np.zeros(len(starts), np.bool_))
+    places, sizes, masks = _read_index(file, index, count, filtered=header.layout[2])
+    if (places > len(file.data) - size).any() or (sizes != size).any() or masks.any():
+        raise HDF5Error(f"dataset {expected.name!r}: expected {count} whole chunks within the file, found others")
+    return Chunks(expected.name, rows, row_bytes, places.astype(np.int64), np.zeros(count, np.bool_))
 
 
-def _filters(dataset: Any) -> int:
-    return int(dataset.id.get_create_plist().get_nfilters())
+def _check_type(header: DatasetHeader, expected: HDF5Dataset) -> None:
+    """Compare shape and dtype, as HDF5 stores them, with what they must be."""
+    if max(expected.shape) >= 1 << 63:
+        raise HDF5Error(f"dataset {expected.name!r}: expected axes below 2 ** 63")
+    shape = b"".join(axis.to_bytes(8, "little") for axis in expected.shape)
+    rank = len(expected.shape)
+    if header.dataspace not in (bytes([2, rank, 0, 1]) + shape, bytes([2, rank, 1, 1]) + shape + shape):
+        raise HDF5Error(f"dataset {expected.name!r}: expected shape {expected.shape}, found another")
+    version, kind = divmod(header.datatype[0] if header.datatype else 0, 16)
+    if (kind, header.datatype[1:]) != _TYPES[expected.dtype] or version not in _TYPE_VERSIONS:
+        raise HDF5Error(f"dataset {expected.name!r}: expected dtype {expected.dtype}, found another")
+
+
+def _parse_layout(layout: bytes, expected: HDF5Dataset) -> tuple[int, bytes]:
+    """Rows of a chunk, and the description of the chunk index."""
+    axes = [*expected.shape[1:], int(expected.dtype[2:])]
+    width = layout[4] if len(layout) > 4 else 0
+    end = 5 + width * (1 + len(axes))
+    found = [int.from_bytes(layout[at : at + width], "little") for at in range(5, end, width or 1)]
+    if layout[:2] != b"\x04\x02" or not 1 <= width <= 8 or len(layout) <= end or layout[3] != len(found):
+        raise HDF5Error(f"dataset {expected.name!r}: expected chunks in a layout of version 4, found another")
+    if found[1:] != axes or not 1 <= found[0] <= expected.shape[0] or layout[2] not in (0, _FILTERED_ALONE):
+        raise HDF5Error(f"dataset {expected.name!r}: expected chunks of whole rows, found others")
+    return found[0], layout[end:]
+
+
+def _read_index(file: HDF5File, index: bytes, count: int, *, filtered: int) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Addresses, sizes and filter masks of the chunks: three uint64 arrays, (count,)."""
+    if index[0] == _SINGLE and count == 1 and filtered == _FILTERED_ALONE and len(index) == 21:
+        size, mask, place = struct.unpack("<QIQ", index[1:])
+        return np.array([place], np.uint64), np.array([size], np.uint64), np.array([mask], np.uint64)
+    if index[0] != _FIXED_ARRAY or filtered or len(index) != 10 or not 1 <= index[1] <= _PAGE_BITS_MAX:
+        raise HDF5Error("expected a chunk index that is a fixed array, or a single chunk, found another")
+    page_entries, place = 1 << index[1], int.from_bytes(index[2:], "little")
+    head = file.checked(place, _ARRAY_HEADER.size + _CHECKSUM_BYTES, "a fixed array")
+    name, version, client, entry, bits, entries, block = _ARRAY_HEADER.unpack(head)
+    if (name, version, client, bits, entries) != (b"FAHD", 0, 1, index[1], count) or not 13 <= entry <= 20:
+        raise HDF5Error(f"expected a fixed array of {count} chunks at {place}, found another")
+    prefix = _ARRAY_BLOCK.pack(b"FADB", 0, 1, place)
+    if count <= page_entries:
+        body = file.checked(block, len(prefix) + count * entry + _CHECKSUM_BYTES, "the chunks of a fixed array")
+        table = np.frombuffer(body, np.uint8)[len(prefix) :]
+    else:
+        pages = -(-count // page_entries)
+        bitmap = np.packbits(np.ones(pages, np.uint8)).tobytes()
+        prefix += bitmap
+        body = file.checked(block, len(prefix) + _CHECKSUM_BYTES, "the chunks of a fixed array")
+        begin = block + len(prefix) + _CHECKSUM_BYTES
+        sizes = [min(page_entries, count - page * page_entries) * entry for page in range(pages)]
+        starts = range(
+            begin, begin + pages * (page_entries * entry + _CHECKSUM_BYTES), page_entries * entry + _CHECKSUM_BYTES
+        )
+        parts = [
+            file.checked(start, size + _CHECKSUM_BYTES, "a page of a fixed array")
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+        table = np.frombuffer(b"".join(parts), np.uint8)
+    if body[: len(prefix)] != prefix:
+        raise HDF5Error(f"expected the chunks of a fixed array at {block}, found something else")
+    table = table.reshape(count, entry)
+    return _numbers(table[:, :8]), _numbers(table[:, 8:-4]), _numbers(table[:, -4:])
+
+
+def _numbers(columns: npt.NDArray[np.uint8]) -> _Numbers:
+    """Little-endian numbers of at most eight bytes, one a row."""
+    wide = np.zeros((len(columns), 8), np.uint8)
+    wide[:, : columns.shape[1]] = columns
+    return wide.view("<u8")[:, 0]

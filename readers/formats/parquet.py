@@ -6,29 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
 from readers.formats.mapping import ByteArray, map_file
+from readers.formats.parquet_footer import ColumnChunk, Footer, FooterError, parse_footer
 from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
-from shardspec.parquet_columns import FOOTER_MARK, TAIL_BYTES, ParquetColumn, parquet_column
+from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, TAIL_BYTES, ParquetColumn, parquet_column
 from shardspec.schema import Field, Schema
 
 _MAGIC = b"PAR1"
+_UNCOMPRESSED = 0
+_FOOTER_BYTES_MAX = 1 << 26
+"""It takes about 120 bytes per column and row group, which has 4 MiB."""
 
 
 class ParquetShardReader:
     """Reads one Parquet file (`readers.formats.base`).
 
-    pyarrow reads the footer; values are read from the mapped file, since a page is plain and whole: a batch is gathered over
-    all row groups at once and a raw picture copied once, where pyarrow would decode each row group touched. With `checksums`, a
-    page's CRC is compared when it is first touched, so the first read in a row group costs the whole page. The footer's
-    checksum is always compared; it must agree with the manifest too. Encoded values are views of the mapping and keep
+    pyarrow, whose process a crafted file can end, sees nothing of it. A page is plain and whole, so a batch is gathered
+    over all row groups at once and a raw picture copied once, where pyarrow would decode each row group touched. With
+    `checksums`, a page's CRC is compared when it is first touched, so the first read in a row group costs the whole page.
+    The footer's checksum is always compared; it must agree with the manifest too. Encoded values are views of the mapping and keep
     it alive. What is kept: 16 bytes per row and varying field. Safe to use from several threads, and after a fork.
     """
 
@@ -108,50 +110,49 @@ class ParquetShardReader:
 
     def _read_footer(self, data: ByteArray, schema: Schema) -> dict[str, list[tuple[int, int]]]:
         """Begin and end of every column chunk, by field; chunks must follow one another from the file's magic on."""
-        # pyarrow may crash on a damaged footer, so it sees none.
         tail = data[-TAIL_BYTES:].tobytes()
         end = len(data) - TAIL_BYTES
         start = end - int.from_bytes(tail[:4], "little")
+        if end - start > _FOOTER_BYTES_MAX:
+            raise self._corrupt(f"a footer of at most {_FOOTER_BYTES_MAX} bytes", f"one of {end - start}")
         if tail[4:] != _MAGIC or start < len(_MAGIC) + len(FOOTER_MARK) + 4:
             raise self._corrupt("a Parquet file", "one without a whole footer")
         if data[start - 8 : start].tobytes() != FOOTER_MARK + zlib.crc32(data[start:end].data).to_bytes(4, "little"):
             raise self._corrupt("a footer with its checksum", "another")
         try:
-            footer = pq.read_metadata(pa.BufferReader(pa.py_buffer(data)))
-            return self._check_footer(footer, {parquet_column(f).path: f for f in schema}, len(data))
-        except (pa.ArrowException, OSError, ValueError, MemoryError, UnicodeDecodeError) as error:
-            raise self._corrupt("a Parquet file", f"one that does not open ({error})") from error
+            footer = parse_footer(data[start:end].tobytes())
+        except FooterError as error:
+            raise self._corrupt("a Parquet file", f"one whose footer does not read ({error})") from error
+        return self._check_footer(footer, {parquet_column(f).path: f for f in schema}, start)
 
-    def _check_footer(self, footer: Any, fields: dict[str, Field], end: int) -> dict[str, list[tuple[int, int]]]:
+    def _check_footer(self, footer: Footer, fields: dict[str, Field], end: int) -> dict[str, list[tuple[int, int]]]:
         groups = -(-self._rows // self._block_rows)
-        if footer.num_rows != self._rows or footer.num_row_groups != groups:
-            raise self._corrupt(
-                f"{self._rows} rows in {groups} row groups", f"{footer.num_rows} in {footer.num_row_groups}"
-            )
+        if self._block_rows > ROWS_MAX:
+            raise self._corrupt(f"row groups of at most {ROWS_MAX} rows", f"{self._block_rows} in the manifest")
+        if footer.rows != self._rows or len(footer.groups) != groups:
+            raise self._corrupt(f"{self._rows} rows in {groups} row groups", f"{footer.rows} in {len(footer.groups)}")
         chunks: dict[str, list[tuple[int, int]]] = {}
         place = len(_MAGIC)
-        for group in range(groups):
-            rows = footer.row_group(group)
-            if rows.num_rows != self._group_rows(group):
-                raise self._corrupt(f"{self._group_rows(group)} rows in row group {group}", f"{rows.num_rows}")
-            for number in range(rows.num_columns):
-                chunk = rows.column(number)
-                if chunk.data_page_offset != place or chunk.compression != "UNCOMPRESSED":
+        for number, group in enumerate(footer.groups):
+            if group.rows != self._group_rows(number):
+                raise self._corrupt(f"{self._group_rows(number)} rows in row group {number}", f"{group.rows}")
+            for chunk in group.columns:
+                if chunk.start != place or chunk.codec != _UNCOMPRESSED:
                     raise self._corrupt(f"plain column chunks one after another, the next at {place}", "others")
-                place += max(0, chunk.total_compressed_size)
-                field = fields.get(chunk.path_in_schema)
+                place += chunk.size
+                field = fields.get(chunk.path)
                 if field is not None:
                     self._check_type(parquet_column(field), chunk)
-                    chunks.setdefault(field.name, []).append((chunk.data_page_offset, place))
+                    chunks.setdefault(field.name, []).append((chunk.start, place))
         if place > end or any(
             len(chunks.setdefault(field.name, [])) != groups for path, field in fields.items() if path
         ):
             raise self._corrupt("one column of every field within the file", "others")
         return chunks
 
-    def _check_type(self, column: ParquetColumn, chunk: Any) -> None:
-        if chunk.physical_type != column.physical:
-            raise self._corrupt(f"{column.path} as {column.physical}", f"{chunk.physical_type}")
+    def _check_type(self, column: ParquetColumn, chunk: ColumnChunk) -> None:
+        if chunk.physical != column.physical:
+            raise self._corrupt(f"{column.path} as {column.physical}", chunk.physical)
 
     def _corrupt(self, expected: str, found: str) -> ShardCorruptError:
         return corrupt(self._path, expected, found)

@@ -147,6 +147,9 @@ def list_start(page: Page, stored: np.dtype[Any], rows: int, levels: int) -> tup
         Number of lists inside each other. Each is optional and so are the numbers, so one is there where its definition level
         is twice that and one more.
     """
+    # What is no number is an empty list, which begins a row.
+    if page.values > rows + 8 * len(page.body) // (1 if stored == np.bool_ else 8 * stored.itemsize):
+        raise PageError(f"expected no more values than {len(page.body)} bytes can hold, found {page.values}")
     repetition, rest = _levels(page.body, page.values, levels)
     greatest = 2 * levels + 1
     definition, rest = _levels(rest, page.values, greatest)

@@ -1,16 +1,17 @@
 """Damaged shards: what a reader makes of cut-off files and flipped bits, asked in a process of its own.
 
-``python -m support.hostile ROOT CHANGES CHECKSUMS`` damages the first shard of the dataset in ROOT, one change at a time, reads
-it whole, and prints one line per change: its number and what came of it.
+``python -m support.hostile ROOT CHECKSUMS``, with the changes on standard input, damages the first shard of the dataset in
+ROOT, one change at a time, reads it whole, and prints one line per change: what came of it.
 """
 
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +21,13 @@ from shardspec.columns import Columns
 from shardspec.errors import ShardspecError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
+from support.crafted import Rewrite
 from support.datasets import open_shard, read_rows
 
 SAME, OURS, WRONG, FOREIGN, CRASH, HANG = "same", "our error", "wrong data", "foreign error", "crash", "hang"
 SECONDS_MAX = 120
+MEMORY_MAX = 8 << 30
+"""Of addresses, libraries included. Small shards never need the memory of a large one."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,21 @@ def _value_bytes(data: bytes, encoded: Columns) -> np.ndarray:
     return mask
 
 
-def outcomes(root: Path, changes: list[Change], *, checksums: bool) -> list[str]:
+def outcomes(root: Path, changes: Sequence[Change | Rewrite], *, checksums: bool) -> list[str]:
     """What came of every change; a process that dies is followed by another, which goes on behind the change at fault."""
     found: list[str] = []
     while len(found) < len(changes):
         left = json.dumps([vars(change) for change in changes[len(found) :]])
-        command = [sys.executable, "-W", "ignore", "-m", "support.hostile", str(root), left, str(int(checksums))]
+        command = [sys.executable, "-W", "ignore", "-m", "support.hostile", str(root), str(int(checksums))]
         paths = os.pathsep.join(path for path in sys.path if path)
         try:
             done = subprocess.run(
-                command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=SECONDS_MAX
+                command,
+                env={**os.environ, "PYTHONPATH": paths},
+                input=left,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS_MAX,
             )
             lines, last = done.stdout.splitlines(), CRASH if done.returncode else ""
         except subprocess.TimeoutExpired as expired:
@@ -91,7 +100,7 @@ def outcomes(root: Path, changes: list[Change], *, checksums: bool) -> list[str]
     return found
 
 
-def damaged(root: Path, changes: list[Change]) -> Iterator[Change]:
+def damaged(root: Path, changes: Sequence[Change | Rewrite]) -> Iterator[Change | Rewrite]:
     """Apply one change after another, putting the files right again in between."""
     for change in changes:
         path = root / change.file
@@ -135,7 +144,7 @@ def _same(found: Columns, expected: Columns) -> bool:
     )
 
 
-def main(root: Path, changes: list[Change], *, checksums: bool) -> None:
+def main(root: Path, changes: Sequence[Change | Rewrite], *, checksums: bool) -> None:
     """Print what comes of every change."""
     copy = root.with_name(f"{root.name}-damaged-{os.getpid()}")
     shutil.copytree(root, copy)
@@ -153,4 +162,7 @@ def main(root: Path, changes: list[Change], *, checksums: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Change(**change) for change in json.loads(sys.argv[2])], checksums=sys.argv[3] == "1")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+    documents = json.load(sys.stdin)
+    kinds = [Rewrite(**change) if "edits" in change else Change(**change) for change in documents]
+    main(Path(sys.argv[1]), kinds, checksums=sys.argv[2] == "1")

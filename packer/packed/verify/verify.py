@@ -16,6 +16,7 @@ from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
 from readers.formats.checks import without_advice
+from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.entries import FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
@@ -179,7 +180,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
             continue
         path = layout.file(entry)
         try:
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            values = np.load(path, mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX)
             found = f"{values.dtype.str} of shape {values.shape}"
         except (ValueError, OSError, EOFError) as error:
             found = str(error)
@@ -249,7 +250,7 @@ def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[
     if entry is None or entry.name in problems:
         return None
     try:
-        values = np.load(layout.file(entry), mmap_mode="r", allow_pickle=False)
+        values = np.load(layout.file(entry), mmap_mode="r", allow_pickle=False, max_header_size=HEADER_BYTES_MAX)
     except (ValueError, OSError, EOFError):
         return None
     return values if values.shape == (manifest.samples,) else None

@@ -1,0 +1,92 @@
+"""The structures of HDF5 files, read by our own code, against the library that wrote them."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from readers.formats.hdf5_chunks import read_chunks
+from readers.formats.hdf5_file import HDF5Error, HDF5File
+from readers.formats.mapping import map_file
+from shardspec.hdf5_datasets import HDF5Dataset
+
+
+def create(path: Path, libver: str = "v110") -> h5py.File:
+    return h5py.File(path, "x", libver=(libver, libver), rdcc_nbytes=0)
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 40, 1100, 9000])
+def test_any_number_of_datasets_is_found(tmp_path: Path, count: int) -> None:
+    """Up to 8 links stand in the header; of 1,100 the B-tree has two levels, of 9,000 the heap has tables in a table."""
+    names = [f"field_{number:04d}_{'x' * (number % 50)}" for number in range(count)]
+    with create(tmp_path / "a.h5") as file:
+        for number, name in enumerate(names):
+            file.create_dataset(name, shape=(0, number), dtype="u1", track_times=False)
+    found = HDF5File(map_file(tmp_path / "a.h5"), names)
+    for number, name in enumerate(names):
+        assert found.dataset(name).dataspace[4:20] == np.array([0, number], "<i8").tobytes()
+
+
+@pytest.mark.parametrize(("rows", "chunk_rows"), [(1, 1), (7, 7), (1024, 1), (1025, 1), (2048, 1), (2500, 2)])
+def test_chunks_lie_where_the_library_says(tmp_path: Path, rows: int, chunk_rows: int) -> None:
+    """A fixed array has pages of 1,024 entries."""
+    shape = (rows, 64, 64)
+    places = {}
+    with create(tmp_path / "a.h5") as file:
+        dataset = file.create_dataset("a", shape, "u1", chunks=(chunk_rows, 64, 64), fletcher32=True)
+        for row in range(0, rows, chunk_rows):
+            dataset[row : row + chunk_rows] = row % 256
+        dataset.id.chunk_iter(lambda chunk: places.update({chunk.chunk_offset[0]: chunk.byte_offset}))
+    found = read_chunks(HDF5File(map_file(tmp_path / "a.h5"), ["a"]), HDF5Dataset("a", "|u1", shape, chunk_rows))
+    assert found.rows == chunk_rows
+    assert found.starts.tolist() == [places[row] for row in range(0, rows, chunk_rows)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxshape": (None, 64, 64)},
+        {"compression": "gzip"},
+        {"shuffle": True},
+        {"fletcher32": False},
+        {"chunks": (1, 64, 32)},
+        {"chunks": None, "fletcher32": False},
+        {"dtype": ">u2"},
+        {"shape": (4, 64, 64)},
+    ],
+    ids=str,
+)
+def test_what_the_contract_does_not_have_is_an_error(tmp_path: Path, options: dict[str, object]) -> None:
+    values: dict[str, object] = {
+        "shape": (5, 64, 64),
+        "dtype": "<u2",
+        "chunks": (1, 64, 64),
+        "fletcher32": True,
+        **options,
+    }
+    with create(tmp_path / "a.h5") as file:
+        file.create_dataset("a", **values)[...] = 1
+    expected = HDF5Dataset("a", "<u2", (5, 64, 64), 1)
+    with pytest.raises(HDF5Error, match=r"dataset 'a': expected|chunk index"):
+        read_chunks(HDF5File(map_file(tmp_path / "a.h5"), ["a"]), expected)
+
+
+def test_other_bounds_other_names_and_trailing_bytes_are_errors(tmp_path: Path) -> None:
+    for libver in ("v108", "v110"):
+        with create(tmp_path / f"{libver}.h5", libver) as file:
+            file["a"] = np.zeros(3, "u1")
+    sound = map_file(tmp_path / "v110.h5")
+    HDF5File(sound, ["a"])
+    for data, names in (
+        (map_file(tmp_path / "v108.h5"), ["a"]),
+        (sound, ["b"]),
+        (sound, ["a", "b"]),
+        (sound, []),
+        (np.append(sound, np.uint8(0)), ["a"]),
+        (sound[:-1], ["a"]),
+        (sound[:20], ["a"]),
+        (sound[:0], ["a"]),
+    ):
+        with pytest.raises(HDF5Error):
+            HDF5File(data, names)
