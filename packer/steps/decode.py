@@ -13,7 +13,7 @@ from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step
 from packer.steps.encode import KEPT
 from packer.steps.equipment import Equipment
 from packer.vision.decode.errors import PictureError, VideoError
-from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
 from shardspec.errors import ItemError
@@ -55,7 +55,7 @@ def _sampling(recipe: Recipe) -> Sampling:
 
 def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     try:
-        data = item.location().read_bytes()
+        data = read_picture(item.location())
     except OSError as error:
         raise ItemError(f"expected a readable file, found: {error.strerror}") from error
     try:
