@@ -169,7 +169,7 @@ class Decoding:
                 if skip != skipping:
                     context.skip_frame = skipping = skip
             try:
-                frames = context.decode(packet)
+                frames = self._memory.decode(packet)
             except av.error.FFmpegError as error:
                 self._fail(error)
                 # A decoder with several threads reports what happened to an earlier packet.
@@ -190,15 +190,11 @@ class Decoding:
 
     def _packets(self) -> Iterator[Packet[VideoStream] | None]:
         """The stream's packets, then None, for which the decoder gives what it still holds."""
-        first = True
         try:
             for packet in self._container.demux(self._stream):
                 if self._stopped:
                     break
                 if packet.size:
-                    if first:
-                        self._memory.prepare(packet)
-                        first = False
                     yield packet
         except av.error.FFmpegError as error:
             self.problems.append(f"reading stopped: {reason(error)}")
@@ -209,7 +205,7 @@ class Decoding:
         frames: list[VideoFrame] = []
         for _ in range(self._threads):
             try:
-                frames += self._stream.codec_context.decode(None)
+                frames += self._memory.decode(None)
             except av.error.FFmpegError as error:
                 if isinstance(error, EOFError):
                     break
