@@ -15,21 +15,21 @@ from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from support.command import REPOSITORY, environment
 
-NEVER, ALWAYS = 0, 1
-"""After how many new objects garbage is collected; 0 is never."""
-
 Decoded = dict[str, tuple[list[tuple[int, str]], str | None]]
 """By file: each frame's index and digest, and the damage."""
 
 
 def decode_apart(
-    files: Sequence[Path], before: Mapping[Path, Path] | None = None, *, collect: int = NEVER, **env: str
+    files: Sequence[Path], before: Mapping[Path, Path] | None = None, *, collect_every: int = 0, **env: str
 ) -> Decoded:
-    """Decode files in a new process, each after another file that stands in `before`."""
+    """Decode files in a new process, each after another file that stands in `before`.
+
+    Garbage is collected after every so many frames, never for 0.
+    """
     script = "import sys; from support.histories import main; main(*sys.argv[1:])"
     pairs = json.dumps([(str(file), str((before or {}).get(file, ""))) for file in files])
     done = subprocess.run(
-        [sys.executable, "-c", script, str(collect)],
+        [sys.executable, "-c", script, str(collect_every)],
         env=environment(python_path=REPOSITORY / "tests", **env),
         input=pairs,
         capture_output=True,
@@ -44,26 +44,27 @@ def decode_apart(
     }
 
 
-def main(collect: str) -> None:
+def main(collect_every: str) -> None:
     """What the process does."""
     gc.disable()
-    if int(collect):
-        gc.enable()
-        gc.set_threshold(int(collect))
+    gc.freeze()
     found: dict[str, Any] = {}
     for file, before in json.load(sys.stdin):
         if before:
-            decode(before)
-        found[os.path.basename(file)] = decode(file)  # noqa: PTH119 -- a name of its own is all that is wanted
+            decode(before, int(collect_every))
+        found[os.path.basename(file)] = decode(file, int(collect_every))  # noqa: PTH119 -- to be a key
     json.dump(found, sys.stdout)
 
 
-def decode(path: str) -> tuple[list[tuple[int, str]], str | None]:
+def decode(path: str, collect_every: int) -> tuple[list[tuple[int, str]], str | None]:
     """Every frame that is given, and what is said to be damaged."""
     frames: list[tuple[int, str]] = []
     try:
         with VideoReader(path, Sampling(every=1)) as reader:
-            frames += [(frame.index, hashlib.sha256(frame.image.tobytes()).hexdigest()) for frame in reader]
+            for frame in reader:
+                frames.append((frame.index, hashlib.sha256(frame.image.tobytes()).hexdigest()))
+                if collect_every and len(frames) % collect_every == 0:
+                    gc.collect()
             return frames, reader.damage
     except VideoError as error:
         return frames, str(error)

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
-from support.histories import ALWAYS, Decoded, decode_apart
+from support.histories import Decoded, decode_apart
 from support.media import scene
 from support.packed import fingerprints, read_samples
 
@@ -148,8 +148,8 @@ def decoded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Decoded, Decoded,
         before |= dict.fromkeys(files[-9:], noise)
     return (
         decode_apart(files),
-        decode_apart(files, before, collect=ALWAYS, MALLOC_PERTURB_="85"),
-        decode_apart(files[::-1], collect=700, MALLOC_PERTURB_="170"),
+        decode_apart(files, before, collect_every=1, MALLOC_PERTURB_="85"),
+        decode_apart(files[::-1], collect_every=3, MALLOC_PERTURB_="170"),
         whole,
     )
 
