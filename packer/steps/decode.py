@@ -12,7 +12,7 @@ from packer.sources.suffixes import is_video
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
 from packer.vision.decode.errors import PictureError, VideoError
-from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import system_reason
@@ -55,7 +55,7 @@ def _sampling(recipe: Recipe) -> Sampling:
 
 def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     try:
-        data = item.location().read_bytes()
+        data = read_picture(item.location())
     except OSError as error:
         raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     except MemoryError as error:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from packer.sources.item import ItemFile
 from packer.sources.suffixes import is_video
 from packer.vision.decode.errors import PictureError, VideoError
-from packer.vision.decode.picture import decode_picture
+from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import may_pass, system_reason
@@ -60,7 +60,7 @@ class Companion:
             if is_video(self.file.name):
                 return self._frame(index)
             if self._picture is None:
-                self._picture = decode_picture(Path(self.file.path).read_bytes()).image
+                self._picture = decode_picture(read_picture(Path(self.file.path))).image
             return self._picture
         except (PictureError, VideoError) as error:
             raise ItemError(f"{self._what}: {error}") from error

@@ -14,6 +14,9 @@ _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
 # Formats in which a packet that is cut off looks like any other. Only the decoder can tell then, and one that decodes several
 # frames at a time hands a frame out before it knows.
 _CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
+# Decoders that hand out a frame as whole after an error in it, unless every error ends the frame. Not for all: H.264's flags what
+# it conceals, and takes for an error what a file lacks that was cut out of another; TIFF's refuses files of its own encoder.
+_ERROR_ENDS_FRAME = frozenset({"hevc", "jpegls", "ljpeg", "mjpeg"})
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 
 
@@ -32,8 +35,9 @@ def open_video(
         If the file cannot be read at all (missing, not permitted).
     """
     name = fsdecode(path)
-    with open(name, "rb"):  # noqa: PTH123 -- fails with Python's own error, and a path may be str or bytes-like
-        pass
+    with open(name, "rb") as file:  # noqa: PTH123 -- fails with Python's own error, and a path may be str or bytes-like
+        if not file.read(1):
+            raise VideoError("expected a video, found an empty file")
     try:
         container = av.open(f"file:{name}", options=_OPTIONS, metadata_errors="replace")
     except MemoryError:  # libav's is one of its own errors too
@@ -45,7 +49,8 @@ def open_video(
     try:
         stream = _choose(container)
         check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
-        stream.codec_context.options = {"max_pixels": str(max_pixels)}
+        strict = {"err_detect": "explode"} if stream.codec.canonical_name in _ERROR_ENDS_FRAME else {}
+        stream.codec_context.options = {"max_pixels": str(max_pixels), **strict}
         parallel = threads > 1 and container.format.name not in _CUT_UNNOTICED
         stream.codec_context.thread_count = threads if parallel else 1
         stream.codec_context.thread_type = "FRAME" if parallel else "NONE"

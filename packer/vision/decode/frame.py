@@ -38,6 +38,7 @@ class RgbConverter:
     def __init__(self, max_pixels: int) -> None:
         self._max_pixels = max_pixels
         self._reformatter = VideoReformatter()
+        self._to_thumbnail = VideoReformatter()
 
     def __call__(self, frame: LibavFrame) -> NDArray[np.uint8]:
         """Convert and turn upright.
@@ -56,7 +57,10 @@ class RgbConverter:
             : bgr.height, : 3 * bgr.width
         ]
         pixels = rows.reshape(bgr.height, bgr.width, 3)
-        return orient(np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8), orientation(frame))
+        # A frame and its side data refer to each other in PyAV, so a frame that was asked for them stays until some collection
+        # of garbage. The decoder would get its memory back at a time that depends on all else that the process has done.
+        thumbnail = self._to_thumbnail.reformat(bgr, 8, 8, "rgb24", interpolation=Interpolation.POINT, threads=1)
+        return orient(np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8), orientation(thumbnail))
 
 
 def orientation(frame: LibavFrame) -> int:

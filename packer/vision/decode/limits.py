@@ -8,6 +8,24 @@ from packer.vision.decode.errors import PictureError
 MAX_PIXELS = 178_956_970
 """Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow itself refuses (537 MB as RGB)."""
 
+_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, not compressed
+
+
+def check_file_size(size: int, max_pixels: int) -> None:
+    """Refuse a picture by the size of its file, before it is read: more bytes than `max_pixels` pixels can take.
+
+    Raises
+    ------
+    PictureError
+        If there are more.
+    """
+    largest = _BYTES_A_PIXEL * max_pixels
+    if size > largest:
+        raise PictureError(
+            f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), found a "
+            f"file of {size}; raise the limit of pixels if the file can be trusted"
+        )
+
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Refuse a picture by its header, before its pixels are allocated.

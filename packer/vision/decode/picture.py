@@ -4,11 +4,13 @@ What a file is, its first bytes say, not its suffix. Pixels become RGB by the ru
 turned upright as EXIF says. Of an animation or a multi-page file the first picture counts.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,7 @@ from PIL import (
 from packer.vision.decode.errors import PictureError
 from packer.vision.decode.jpeg import check_cmyk, coded_as, decode_strict
 from packer.vision.decode.jpeg_header import JpegHeader, read_header
-from packer.vision.decode.limits import MAX_PIXELS, check_size, needing_memory
+from packer.vision.decode.limits import MAX_PIXELS, check_file_size, check_size, needing_memory
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.decode.rgb import to_rgb
@@ -50,6 +52,7 @@ _MAGIC = (
 )
 _WEBP_PIXEL_BYTES = 12
 """Of the canvases and the frame, in RGBA, that libwebp and Pillow hold at a time (measured: up to 10)."""
+_HEAD_BYTES = 1 << 16  # of a file, looked at before the rest is read
 _HARMLESS = re.compile(r"extraneous bytes before marker|JFIF revision|Adobe color transform")
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
 
@@ -76,6 +79,27 @@ class Picture:
     passthrough: bool
     format: str
     warning: str | None = None
+
+
+def read_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> bytes:
+    """Read the file of a picture, after a look at its size and its first bytes.
+
+    Raises
+    ------
+    PictureError
+        If the first bytes are no known picture's or announce more than `max_pixels`, or the file is larger than so many can be.
+    OSError
+        If the file cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        kind = _sniff(head)
+        header = read_header(head) if kind == "JPEG" else None
+        if header is not None:
+            check_size(header.width, header.height, max_pixels)
+        check_file_size(os.fstat(file.fileno()).st_size, max_pixels)
+        file.seek(0)
+        return file.read()
 
 
 def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:

@@ -17,6 +17,7 @@ from packer.vision.decode.errors import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.timeline import Timeline
 from packer.vision.decode.trust import Trust
+from packer.vision.decode.unwritten import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.plurals import counted
 
@@ -49,6 +50,7 @@ class Decoding:
         self._timeline = timeline
         self._sampling = sampling
         self._threads = stream.codec_context.thread_count
+        self._memory = FrameMemory(stream.codec_context)
         self._failures = 0
         self._failure = ""
         self.problems: list[str] = []
@@ -106,12 +108,15 @@ class Decoding:
                 index = timeline.index(frame.pts)
                 if index is None:  # the packet was to be discarded, or its timestamp was changed on the way
                     continue
-                if frame.is_corrupt:
+                if self._is_damaged(frame):
                     trust.doubt(int(timeline.positions[index]))
                 if wanted[index]:
                     held.append((index, frame))
+                else:
+                    self._memory.give_back(frame)
                 while held and held[0][0] + depth < index:
-                    yield held.popleft()
+                    yield held[0]
+                    self._memory.give_back(held.popleft()[1])
                 if index > last + depth:
                     return
         yield from held
@@ -132,17 +137,21 @@ class Decoding:
                 doubted = True
             for frame in frames:
                 index += 1
-                doubted = frame.is_corrupt or (doubted and not frame.key_frame)
+                doubted = self._is_damaged(frame) or (doubted and not frame.key_frame)
                 stamp = self._timeline.time(frame.pts)
                 time = time + step if stamp is None or stamp <= time else stamp
-                if not wants(index, time, bool(frame.key_frame)):
-                    continue
-                if doubted:
-                    left_out += 1
-                else:
-                    yield index, time, frame
+                if wants(index, time, bool(frame.key_frame)):
+                    if doubted:
+                        left_out += 1
+                    else:
+                        yield index, time, frame
+                self._memory.give_back(frame)
         if left_out:
             self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
+
+    def _is_damaged(self, frame: VideoFrame) -> bool:
+        """Whether the decoder says so, or has not written all of it. To be asked once."""
+        return self._memory.left_unwritten(frame) or frame.is_corrupt
 
     def _decode(self, wanted: NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
         """What each packet gives, and where in decoding order damage showed, if it did."""
@@ -160,7 +169,7 @@ class Decoding:
                 if skip != skipping:
                     context.skip_frame = skipping = skip
             try:
-                frames = context.decode(packet)
+                frames = self._memory.decode(packet)
             except MemoryError:  # libav's is one of its own errors too
                 raise
             except av.error.FFmpegError as error:
@@ -202,7 +211,7 @@ class Decoding:
         frames: list[VideoFrame] = []
         for _ in range(self._threads):
             try:
-                frames += self._stream.codec_context.decode(None)
+                frames += self._memory.decode(None)
             except MemoryError:  # libav's is one of its own errors too
                 raise
             except av.error.FFmpegError as error:

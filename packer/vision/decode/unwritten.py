@@ -1,0 +1,157 @@
+"""Parts of a frame that the decoder did not write: what lies there is what was in the memory before.
+
+libavcodec gives the memory of a frame to later frames, and several of its decoders hand out a frame as whole that they left half
+undecoded. Memory that comes back is therefore filled with noise here; where a frame still shows it, nothing was written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import cast
+
+import av
+import numpy as np
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+# Decoders that report, or flag, every frame that they did not write whole, as found by trying. They need no noise.
+_REPORT_ALL = frozenset(
+    {
+        *(
+            "av1",
+            "flv1",
+            "h263",
+            "h264",
+            "mjpeg",
+            "mpeg1video",
+            "mpeg2video",
+            "mpeg4",
+            "msmpeg4v2",
+            "msmpeg4v3",
+            "prores",
+        ),
+        *("vp9", "wmv1", "wmv2"),
+    }
+)
+_HELD = 8  # frames that are kept until the decoder refers to them no more
+_FILLED_BEFOREHAND = 2 * _HELD
+_SHIFTS = 1009  # how many pieces of memory differ in their noise
+_WORD = 8  # bytes; noise of that length does not occur in a picture by chance
+
+
+class FrameMemory:
+    """A decoder whose frames lie in memory filled with noise; finds what of the noise is left.
+
+    A frame is looked at once, then given back once it has been used. Memory to which the decoder still refers when `_HELD` more
+    frames have been given back is not filled, nor is memory of which only the decoder knows (frames that are not shown).
+
+    Where no frame refers to another, each is decoded twice and must come out the same: a decoder may go on to reckon with what
+    it did not write, which is noise no more.
+
+    Parameters
+    ----------
+    context : CodecContext
+        Not yet used. With several threads, and for decoders that report what they did not write, it decodes and no more.
+    """
+
+    def __init__(self, context: VideoCodecContext) -> None:
+        self._context = context
+        self._idle = context.thread_count != 1 or context.codec.canonical_name in _REPORT_ALL
+        self._twice = not self._idle and context.codec.intra_only
+        self._prepared = self._idle
+        self._held: deque[VideoFrame] = deque()
+        self._filled: dict[int, int] = {}
+        self._fillings = 0
+        self._differing: set[int] = set()
+        self._noise = np.empty(0, np.uint64)
+
+    def decode(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
+        """What the decoder gives for a packet, None at the end.
+
+        Raises
+        ------
+        av.error.FFmpegError
+            If the packet does not decode.
+        """
+        if packet is not None and not self._prepared:
+            self._prepared = self._prepare(packet)
+        frames = self._context.decode(packet)
+        if self._twice and packet is not None:
+            for frame, again in zip(frames, self._context.decode(packet), strict=False):
+                if not all(np.array_equal(a, b) for a, b in zip(_words(frame), _words(again), strict=False)):
+                    self._differing.add(_address(frame))
+                self._filled.pop(_address(again), None)
+                self.give_back(again)
+        return frames
+
+    def left_unwritten(self, frame: VideoFrame) -> bool:
+        """Whether some of a frame is not the decoder's; False where its memory was not filled."""
+        if self._idle:
+            return False
+        address = _address(frame)
+        if address in self._differing:
+            self._differing.discard(address)
+            return True
+        shift = self._filled.pop(address, None)
+        return shift is not None and any((words == self._noise_for(words, shift)).any() for words in _words(frame))
+
+    def give_back(self, frame: VideoFrame) -> None:
+        """Let go of a frame. Nobody looks at it any more."""
+        if self._idle:
+            return
+        self._held.append(frame)
+        if len(self._held) > _HELD:
+            self._fill(self._held.popleft())
+
+    def _prepare(self, packet: Packet[VideoStream]) -> bool:
+        """Fill memory beforehand: that of one packet's frame, many times over. The decoder begins anew after it."""
+        frames: list[VideoFrame] = []
+        with suppress(av.error.FFmpegError):
+            for _ in range(_FILLED_BEFOREHAND):
+                frames += self._context.decode(packet)
+        with suppress(av.error.FFmpegError):
+            frames += self._context.decode(None)
+        self._context.flush_buffers()
+        for frame in frames:
+            self.give_back(frame)
+        return bool(frames)
+
+    def _fill(self, frame: VideoFrame) -> None:
+        address = _address(frame)
+        frame.make_writable()  # other memory, where the decoder still refers to this one
+        if _address(frame) != address:
+            return
+        self._fillings += 1
+        self._filled[address] = shift = self._fillings % _SHIFTS
+        for words in _words(frame):
+            words[:] = self._noise_for(words, shift)
+
+    def _noise_for(self, words: NDArray[np.uint64], shift: int) -> NDArray[np.uint64]:
+        if len(self._noise) < words.size + _SHIFTS:
+            self._noise = np.random.default_rng(0).integers(1 << 64, size=words.size + _SHIFTS, dtype=np.uint64)
+        return self._noise[shift : shift + words.size].reshape(words.shape)
+
+
+def _address(frame: VideoFrame) -> int:
+    return frame.planes[0].buffer_ptr
+
+
+def _words(frame: VideoFrame) -> Iterator[NDArray[np.uint64]]:
+    """What is seen of each plane, (height, n), without the bytes of a row that fill no word: no palette, no transparency alone."""
+    parts = [part for part in frame.format.components if not part.is_alpha]
+    for index, plane in enumerate(frame.planes):
+        inside = [part for part in parts if part.plane == index]
+        if not inside:
+            continue
+        if len(frame.planes) == 1:
+            count = frame.width * frame.format.padded_bits_per_pixel // 8
+        else:
+            count = plane.width * sum(-(-part.bits // 8) for part in inside)
+        size = abs(plane.line_size)
+        rows = np.frombuffer(cast("memoryview[int]", plane), np.uint8).reshape(-1, size)
+        yield rows[:, : min(count, size) // _WORD * _WORD].view(np.uint64)
