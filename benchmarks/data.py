@@ -21,7 +21,7 @@ import skimage.data
 
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
-from packer.vision.decode.restart_markers import restart_interval
+from packer.vision.decode.jpeg_header import restart_interval
 from shardspec.codecs.jpeg import JPEGCodec
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation

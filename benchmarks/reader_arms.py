@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.contender import Batches
 from benchmarks.data import PHOTOS, SIZE, Source
 from readers import Loader, RandomResizedCrop, Whole, open_dataset
-from readers.loader.ring import Ring
+from readers.loader.batches import Ring
 
 FIELDS = ["image", "landmarks", "label"]
 

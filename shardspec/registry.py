@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from shardspec.errors import MissingDependencyError, UsageError
-from shardspec.suggest import did_you_mean
+from shardspec.wording import did_you_mean
 
 
 @dataclass(frozen=True)

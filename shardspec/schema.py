@@ -12,7 +12,7 @@ import numpy as np
 
 from shardspec.errors import SchemaError
 from shardspec.problems import Problems
-from shardspec.suggest import did_you_mean
+from shardspec.wording import did_you_mean
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 

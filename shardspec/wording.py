@@ -1,10 +1,9 @@
 """Values and lists in messages, which stay short whatever they are about."""
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
-
-__all__ = ["LENGTH", "LISTED", "cut", "list_some", "shorten"]
 
 LENGTH = 80
 """Characters of one value in a message."""
@@ -36,3 +35,14 @@ def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     """The first of some texts, each cut where it is long, separated by commas; of a long list the rest as a number."""
     shown = ", ".join(text if len(text) <= LENGTH else f"{text[:LENGTH]}…" for text in texts[:listed])
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
+
+
+def counted(count: int, noun: str) -> str:
+    """``"1 item"``, ``"2 items"``: a number and what it counts, in the plural where it is not one."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'size'?"``, to stand behind what was expected; empty where no known name is like it."""
+    found = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -218,7 +218,6 @@ def test_sources_steps_writers_and_engines_do_not_know_their_neighbours() -> Non
         "packer.sources.base",
         "packer.sources.item",
         "packer.sources.opening",
-        "packer.sources.suffixes",
         "packer.sources.values",
     }
     named |= {name for name in modules() if is_below(name, "packer.sources")} - shared

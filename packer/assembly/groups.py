@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.assembly.packed_rows import PackedRows
+from packer.assembly.rows import PackedRows
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
-from shardspec.suggest import did_you_mean
+from shardspec.wording import did_you_mean
 
 NO_GROUP = -1
 

@@ -1,18 +1,27 @@
 """Where assembly takes its rows from: the parts of a build, or packed datasets."""
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.columns import Columns, IntArray
+from packer.assembly.schemas import Adapt, adapter, unite_schemas
+from packer.workspace import Workspace
+from readers.formats.base import ShardReader
+from shardspec.columns import Buffer, Columns, IntArray, allocate
+from shardspec.entries import Shard
+from shardspec.errors import DatasetError, SchemaError, ShardspecError
+from shardspec.formats import get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
 from shardspec.registry import Entry, resolve
 from shardspec.schema import Schema
 
 ROW_SOURCES: Mapping[str, Entry] = {
-    "packed": Entry("packer.assembly.packed_rows:PackedRows"),
+    "packed": Entry("packer.assembly.rows:PackedRows"),
     "parts": Entry("packer.builds.parts:PartRows"),
 }
 
@@ -56,3 +65,204 @@ def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
     """
     source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, root)
     return source
+
+
+BATCH_BYTES = 16 * 10**6
+"""A batch of rows read for their lengths or their values holds about so much."""
+
+_OPEN_SHARDS = 32
+
+
+class _Place(NamedTuple):
+    """One shard of one input."""
+
+    layout: Layout
+    manifest: Manifest
+    shard: Shard
+    items_before: int
+    adapters: Mapping[str, Adapt]
+
+
+def open_shard(layout: Layout, manifest: Manifest, shard: Shard) -> ShardReader:
+    """The reader of a shard.
+
+    Raises
+    ------
+    DatasetError
+        It cannot be opened, or holds another number of samples than the manifest says.
+    """
+    name = manifest.format
+    path = layout.shard(shard, name)
+    reader: ShardReader = resolve("format", name, {name: get_format(name).reader})(path, shard, manifest.schema)
+    if len(reader) != shard.samples:
+        found = len(reader)
+        reader.close()
+        raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
+    return reader
+
+
+def batch_rows(shard: Shard) -> int:
+    """Rows of a shard that hold about `BATCH_BYTES`."""
+    return max(1, BATCH_BYTES * max(1, shard.samples) // max(1, shard.bytes))
+
+
+def shift_key(key: Buffer, items: int) -> bytes:
+    """A sample's key ``<item>-<ordinal>`` with its item's number moved up."""
+    item, dash, ordinal = bytes(key).partition(b"-")
+    return b"%08d" % (int(item) + items) + dash + ordinal
+
+
+class PackedRows:
+    """The rows of one or several packed datasets, one after another, under one schema (`packer.assembly.schemas`). Nothing is decoded.
+
+    A shard's digest is compared with the manifest before its first row is read, so that damage is never copied under a fresh
+    digest; where a scan of it stands in the workspace, that was done by whoever scanned it.
+
+    Parameters
+    ----------
+    config : mapping
+        ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number in every
+        key. ``check``: ``"digest"`` (default), or ``"size"`` where the caller has compared the digests.
+    root : Path or None
+        The workspace whose scans are used.
+    """
+
+    def __init__(self, config: Mapping[str, Any], root: Path | None = None) -> None:
+        self._workspace = None if root is None else Workspace(root)
+        self._digests = config.get("check", "digest") == "digest"
+        self._places: list[_Place] = []
+        layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
+        manifests = [layout.load() for layout in layouts]
+        self.schema = unite_schemas([manifest.schema for manifest in manifests])
+        for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
+            found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
+            adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
+            items_before = entry.get("items_before", 0)
+            self._places += [_Place(layout, manifest, shard, items_before, adapters) for shard in manifest.shards]
+        self._ends = np.cumsum([place.shard.samples for place in self._places], dtype=np.int64)
+        self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
+        self._open: OrderedDict[int, ShardReader] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of all inputs."""
+        return len(self._places)
+
+    def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        """Encoded bytes of every value of the fields that are not fixed."""
+        lengths = [self._lengths(number) for number in range(self.shards)]
+        table = np.concatenate([np.empty((0, len(self._varying)), np.int64), *lengths])
+        return {name: table[:, column] for column, name in enumerate(self._varying)}
+
+    def scan(self, number: int) -> None:
+        """Compare a shard's digest with the manifest, and leave the lengths of its values in the workspace."""
+        assert self._workspace is not None
+        path = self._workspace.scan(number)
+        path.parent.mkdir(exist_ok=True)
+        lengths = self._lengths(number)
+        temporary = path.with_name(path.name + ".partial")
+        with temporary.open("wb") as file:
+            np.save(file, lengths, allow_pickle=False)
+        temporary.replace(path)
+
+    def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
+        """The encoded values of some rows, in the order asked for."""
+        out = allocate(self.schema.select(list(fields)), len(rows))
+        shards = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(shards).tolist():
+            at = np.flatnonzero(shards == number)
+            local = rows[at] - self._start(number)
+            ascending = np.argsort(local, kind="stable")  # so that a row group or chunk is read once
+            self._read_shard(number, local[ascending], fields, out, at[ascending])
+            items = self._places[number].items_before
+            if items and "key" in out:
+                for place in at.tolist():
+                    out["key"][place] = shift_key(out["key"][place], items)
+        return out
+
+    def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Put rows of a shard into their places, as the united schema has them."""
+        place, reader = self._places[number], self._reader(number)
+        same = [name for name in fields if name not in place.adapters]
+        changed = [name for name in fields if name in place.adapters]
+        if same:
+            reader.read(rows, same, out, at)
+        if not changed:
+            return
+        own = allocate(place.manifest.schema.select(changed), len(rows))
+        reader.read(rows, changed, own, np.arange(len(rows)))
+        for name in changed:
+            try:
+                values = place.adapters[name](own[name])
+            except SchemaError as error:
+                raise DatasetError(f"{place.layout.root}: {place.shard.name}: {error}") from error
+            if isinstance(out[name], np.ndarray):
+                out[name][at] = values
+            else:
+                for position, value in zip(at.tolist(), values, strict=True):
+                    out[name][position] = value
+
+    def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
+        """All rows in order, in batches of about `BATCH_BYTES`."""
+        for number, place in enumerate(self._places):
+            step = batch_rows(place.shard)
+            for first in range(0, place.shard.samples, step):
+                stop = min(first + step, place.shard.samples)
+                yield self.read(self._start(number) + np.arange(first, stop), fields)
+
+    def close(self) -> None:
+        """Close the shards."""
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def _start(self, number: int) -> int:
+        return int(self._ends[number]) - self._places[number].shard.samples
+
+    def _scanned(self, number: int) -> bool:
+        return self._workspace is not None and self._workspace.scan(number).exists()
+
+    def _lengths(self, number: int) -> npt.NDArray[np.int64]:
+        """Encoded bytes of a shard's varying values, (rows, fields)."""
+        if self._scanned(number):
+            assert self._workspace is not None
+            scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
+            return scanned
+        self._reader(number)
+        shard = self._places[number].shard
+        table = np.empty((shard.samples, len(self._varying)), np.int64)
+        step = batch_rows(shard)
+        for first in range(0, shard.samples if self._varying else 0, step):
+            stop = min(first + step, shard.samples)
+            values = self.read(self._start(number) + np.arange(first, stop), self._varying)
+            for column, name in enumerate(self._varying):
+                table[first:stop, column] = [len(value) for value in values[name]]
+        return table
+
+    def _reader(self, number: int) -> ShardReader:
+        """The open reader of a shard, checked when it is opened."""
+        reader = self._open.pop(number, None)
+        if reader is None:
+            reader = self._check_and_open(number)
+        self._open[number] = reader
+        if len(self._open) > _OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+    def _check_and_open(self, number: int) -> ShardReader:
+        layout, manifest, shard, *_ = self._places[number]
+        try:
+            if self._digests and not self._scanned(number):
+                for entry in shard.files:
+                    layout.check_digest(entry)
+            else:
+                layout.check_sizes(shard)
+            return open_shard(layout, manifest, shard)
+        except ShardspecError:  # some of them are OSErrors too
+            raise
+        except OSError as error:
+            path = error.filename or layout.shard(shard, manifest.format)
+            raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.packed_rows import PackedRows
+from packer.assembly.rows import PackedRows
 from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns
 from shardspec.errors import UsageError

@@ -19,12 +19,11 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
-from packer.sources.item import Item
-from packer.sources.suffixes import is_video
+from packer.sources.item import Item, is_video
 from packer.steps.chain import Equipment, Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 TRIED_ITEMS = 4
 

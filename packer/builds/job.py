@@ -24,16 +24,15 @@ from packer.sources.base import Listing
 from packer.sources.item import Item, ItemReport
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import image_codec
-from packer.vision.decode.restart_markers import LEAST_AREA
+from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
 from packer.workspace.durable import write_durably
 from shardspec.entries import Counts, Generation
 from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
-from shardspec.plurals import counted
 from shardspec.points import LAYOUTS
-from shardspec.wording import cut, list_some, shorten
+from shardspec.wording import counted, cut, list_some, shorten
 
 _SHOWN_REASONS = 3
 _SHOWN_CHARACTERS = 300

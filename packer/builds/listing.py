@@ -8,14 +8,12 @@ from pathlib import PurePath
 from typing import Any
 
 from packer.recipe import Recipe
-from packer.recipe.unread_options import SAMPLING
+from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
-from packer.sources.suffixes import is_picture, is_video
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, is_picture, is_video
 from packer.steps.faces.boxes import open_sidecar
 from shardspec.errors import UsageError
-from shardspec.plurals import counted
-from shardspec.wording import list_some, shorten
+from shardspec.wording import counted, list_some, shorten
 
 _NEED_IMAGE = ("faces", "resize")
 """Built-in steps that work on a picture which is there."""

@@ -15,8 +15,8 @@ from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from packer.workspace import Workspace
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError
+from shardspec.fields import FIELD_ORDER
 from shardspec.problems import Problems
-from shardspec.sample_fields import FIELD_ORDER
 from shardspec.schema import Field, NamedConfig, Schema
 
 _OPEN_PARTS = 128

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from packer.jobs.plan import Task, describe_changes
 from packer.recipe import Recipe
 from packer.sources.base import Listing
-from packer.sources.item import Item
+from packer.sources.item import Item, is_video
 from packer.sources.rows import digest_value
-from packer.sources.suffixes import is_video
 from shardspec.manifest import Manifest, sha256_json
 
 TASK_ITEMS = 32

@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from packer.recipe import Recipe
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
-from packer.vision.detect.gpu_name import gpu_name
-from packer.vision.detect.runtime import resolve_runtime
+from packer.vision.detect.runtime import gpu_name, resolve_runtime
 from packer.vision.landmarks import KINDS
 from shardspec.errors import UsageError
 from shardspec.formats import get_format

@@ -7,7 +7,7 @@ from typing import Any
 
 from packer.jobs.job import JobResult
 from packer.recipe import TEXT_LISTS
-from packer.recipe.byte_sizes import parse_bytes
+from packer.recipe.checks import parse_bytes
 from packer.recipe.options import BuildOptions
 
 _ROW_OPTIONS = ("workers", "engine", "overwrite")

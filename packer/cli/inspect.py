@@ -4,8 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from packer.packed.inspect import describe, render
-from packer.packed.leaks import find_leaks, render_leaks
+from packer.packed.inspect import describe, find_leaks, render, render_leaks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from packer.packed.preview import DEFAULT_CELL, DEFAULT_COUNT, preview
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,9 @@ import argparse
 import json
 
 from packer.cli.arguments import add_row_arguments, row_options
-from packer.packed.assignment import parse_ratios
-from packer.packed.split import SplitPart, split
+from packer.packed.split import SplitPart, parse_ratios, split
 from shardspec.formats import FORMATS
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

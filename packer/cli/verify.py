@@ -7,7 +7,7 @@ from pathlib import Path
 from packer.packed.verify.verify import verify
 from shardspec.errors import VerifyError
 from shardspec.layout import BUILD_FOLDER, Layout
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

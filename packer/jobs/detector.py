@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from packer.jobs.process import end_group, end_with_parent, one_thread, send, take_streams
 from packer.recipe import Recipe
-from packer.steps.faces.face_detector import make_detector
-from packer.vision.detect.handover import take_over
+from packer.steps.faces.search import make_detector
+from packer.vision.detect.channel import take_over
 from packer.vision.detect.server import DetectorServer
 from packer.workspace import Workspace
 

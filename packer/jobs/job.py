@@ -28,8 +28,8 @@ from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
-from shardspec.plurals import counted
 from shardspec.registry import resolve
+from shardspec.wording import counted
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 _LINE_INTERVAL_S = 5.0
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.packed_rows import PackedRows
+from packer.assembly.rows import PackedRows
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of

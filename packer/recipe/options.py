@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from packer.recipe.checks import plain_value
 from packer.recipe.engines import ENGINES
-from packer.recipe.option_values import plain_value
 from shardspec.errors import UsageError
 
 

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, get_origin
 
-from packer.recipe.byte_sizes import parse_bytes
-from packer.recipe.option_values import check_value, plain_value
-from packer.recipe.unread_options import SAMPLING, unread_options
+from packer.recipe.checks import SAMPLING, check_value, parse_bytes, plain_value, unread_options
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
-from shardspec.suggest import did_you_mean
-from shardspec.wording import shorten
+from shardspec.wording import did_you_mean, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
     "faces": ("decode", "faces"),

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.sources.base import Listing, describe_path, refuse_path_column
-from packer.sources.item import Item
-from packer.sources.suffixes import is_picture, is_video
+from packer.sources.item import Item, is_picture, is_video
 from shardspec.errors import BuildError, UsageError
 
 

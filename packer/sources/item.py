@@ -3,10 +3,31 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from shardspec.wording import cut
+
+PICTURE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+)
+VIDEO_SUFFIXES = frozenset(
+    {
+        *(".3g2", ".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts"),
+        *(".ogv", ".ts", ".vob", ".webm", ".wmv"),
+    }
+)
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file name ends as a picture's does, in any case of letters."""
+    return PurePath(name).suffix.lower() in PICTURE_SUFFIXES
+
+
+def is_video(name: str) -> bool:
+    """Whether a file name ends as a video's does, in any case of letters."""
+    return PurePath(name).suffix.lower() in VIDEO_SUFFIXES
+
 
 ALSO = "also"
 BOXES_FROM = "boxes_from"

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import read_groups
-from packer.assembly.packed_rows import PackedRows
+from packer.assembly.rows import PackedRows
 from packer.recipe.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
 from shardspec.errors import UsageError
+from shardspec.fields import is_further_picture
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
-from shardspec.picture_fields import is_further_picture
 
 _DIGEST_DIGITS = 16
 """Of the dataset's digest, in every item: enough for the plan to change with it."""

@@ -15,10 +15,8 @@ from packer.sources.base import Listing, Roots
 from packer.sources.item import Item
 from packer.sources.values import array_type, convert, missing_list
 from shardspec.errors import UsageError
-from shardspec.picture_fields import is_further_picture
-from shardspec.sample_fields import RESERVED
-from shardspec.suggest import did_you_mean
-from shardspec.wording import list_some, shorten
+from shardspec.fields import RESERVED, is_further_picture
+from shardspec.wording import did_you_mean, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _PATH_MAX = 4096

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from packer.sources.base import Listing, Roots
 from packer.sources.rows import RowsSource
 from shardspec.errors import UsageError
-from shardspec.plurals import counted
 from shardspec.registry import import_target
-from shardspec.wording import list_some
+from shardspec.wording import counted, list_some
 
 
 class TableSource:

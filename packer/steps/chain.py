@@ -16,10 +16,8 @@ from packer.steps.packed import PackedItems
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error
 from shardspec.errors import ItemError, UsageError
-from shardspec.plurals import counted
 from shardspec.registry import Entry, import_target, resolve
-from shardspec.suggest import did_you_mean
-from shardspec.wording import cut
+from shardspec.wording import counted, cut, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

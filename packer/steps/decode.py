@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeVar
 
 from packer.recipe import Recipe
-from packer.sources.item import PACKED_ROW, Item, ItemReport
-from packer.sources.suffixes import is_video
+from packer.sources.item import PACKED_ROW, Item, ItemReport, is_video
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
-from packer.vision.decode.errors import PictureError, VideoError
+from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader

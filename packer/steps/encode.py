@@ -7,13 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.vision.decode.jpeg_header import has_restart_markers, is_progressive
-from packer.vision.decode.restart_markers import restart_interval
+from packer.vision.decode.jpeg_header import has_restart_markers, is_progressive, restart_interval
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
-from shardspec.fields import is_mask_name
-from shardspec.picture_fields import is_picture_field
+from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 

@@ -11,7 +11,7 @@ from packer.steps.chain import Equipment, Sample, Step, require_image
 from packer.vision.decode.limits import MAX_PIXELS
 from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
 from shardspec.errors import ItemError
-from shardspec.picture_fields import is_further_picture
+from shardspec.fields import is_further_picture
 
 
 def make(recipe: Recipe, _equipment: Equipment) -> Step:

@@ -14,12 +14,11 @@ from torch.utils.data import ConcatDataset, Dataset
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
 from readers.decode.values import BatchLayout, allocate_values
-from readers.order.auto import AnyShuffle, Choice, choose_apart, choose_shuffle, ranks_together
+from readers.order.auto import AnyShuffle, Choice, Store, choose_apart, choose_shuffle, ranks_together
 from readers.order.blocks import Blocks
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler
-from readers.order.stores import Store
 from readers.seeding import AnyTransform, SampledIndex
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError

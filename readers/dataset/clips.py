@@ -12,9 +12,9 @@ import numpy.typing as npt
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks
-from readers.order.stores import Store
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError

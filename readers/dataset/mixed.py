@@ -10,9 +10,9 @@ import numpy.typing as npt
 from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.values import BatchLayout
+from readers.order.auto import Store
 from readers.order.order import Picks
 from readers.order.permutation import Permutation, mix_array, mix_words
-from readers.order.stores import Store
 from readers.seeding import AnyTransform, check_seed
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError

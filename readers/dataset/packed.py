@@ -14,9 +14,9 @@ from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.formats.pool import ShardPool, Verify
+from readers.order.auto import Store
 from readers.order.blocks import Blocks
 from readers.order.order import Picks
-from readers.order.stores import Store
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -60,7 +60,7 @@ class PackedDataset(DivisibleDataset):
     ShardMissingError, ShardCorruptError
         A file is missing or differs.
     UsageError
-        An argument cannot be meant, or a field is read that a plan of `decode` would make wrong (`readers.decode.alignment`).
+        An argument cannot be meant, or a field is read that a plan of `decode` would make wrong (`readers.decode.plans`).
     """
 
     format: ClassVar[str | None] = None

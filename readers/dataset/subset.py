@@ -12,10 +12,10 @@ from readers.arguments import as_number
 from readers.dataset.base import SampleDataset
 from readers.dataset.clips import ONCE, ClipDataset
 from readers.decode.values import BatchLayout
+from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
 from readers.order.permutation import Permutation
-from readers.order.stores import Store
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError, UsageError

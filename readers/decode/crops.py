@@ -8,7 +8,7 @@ everything and averaging that same part, photos differ by 2 levels of 255 or les
 restart markers, only the part around the crop is decoded (`readers.decode.jpeg_parts`), to the same pixels.
 
 A plan knows the pixels alone: landmarks, masks and other fields that lie on the stored picture are refused beside it
-(`readers.decode.alignment`), where the transforms of `readers.augment` move them.
+(`readers.decode.plans`), where the transforms of `readers.augment` move them.
 """
 
 import math

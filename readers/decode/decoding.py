@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from readers.decode.alignment import check_alignment
-from readers.decode.plans import DecodePlan
+from readers.decode.plans import DecodePlan, check_alignment
 from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import Picks
@@ -34,7 +33,7 @@ class Decoding:
     Raises
     ------
     UsageError
-        A plan is none, is for no picture, or moves a picture away from fields that lie on it (`readers.decode.alignment`).
+        A plan is none, is for no picture, or moves a picture away from fields that lie on it (`readers.decode.plans`).
     """
 
     def __init__(self, pool: ShardPool, schema: Schema, plans: Mapping[str, DecodePlan]) -> None:

@@ -1,5 +1,6 @@
 """Decode plans: how much of a stored picture is decoded, and at which size, before anything else sees it."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,8 +12,9 @@ from readers.decode.values import ValueLayout, layout_of_field
 from shardspec.codecs import Codec
 from shardspec.codecs.base import check_sides
 from shardspec.columns import Buffer
-from shardspec.errors import CodecError
-from shardspec.schema import Field
+from shardspec.errors import CodecError, UsageError
+from shardspec.fields import PIXEL_AXES, is_mask_name
+from shardspec.schema import Field, Schema
 
 Image = npt.NDArray[np.uint8]
 
@@ -28,7 +30,7 @@ class DecodePlan(Protocol):
         for all fields.
     moves : bool
         Whether pixels lie elsewhere than in the stored picture: then nothing that lies on that one may be read beside it
-        (`readers.decode.alignment`). May be missing, which is True.
+        (`readers.decode.plans`). May be missing, which is True.
     """
 
     @property
@@ -117,3 +119,63 @@ def decode_jpeg(
     except ValueError as error:
         raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
     return image
+
+
+_NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()}}
+"""Fields in the pixels of ``image``, or from the frame's to them: (n, k) floating, and their k."""
+
+
+def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
+    """Refuse fields that would no longer lie on ``image`` as it is decoded.
+
+    Geometry (``landmarks``, ``hull``, ``regions``, ``matrix``, and fields with a point layout) lies on the picture as it is stored. Masks
+    (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if they have an equal plan: plans that draw, draw alike
+    for all fields of a sample.
+
+    Parameters
+    ----------
+    schema : Schema
+        The fields that are read.
+    plans : dict of str to DecodePlan
+
+    Raises
+    ------
+    UsageError
+        There is such a field; the message names it and what can be done.
+    """
+    if "image" not in schema:
+        return
+    plan = plans.get("image")
+    left = [field.name for field in schema if _is_geometry(field)] if _moves(plan) else []
+    masks = [name for name in _masks(schema) if plans.get(name) != plan and (_moves(plan) or _moves(plans.get(name)))]
+    if not left and not masks:
+        return
+    planned = ", ".join(f"{name!r}: {plans[name]}" for name in ("image", *masks) if name in plans)
+    raise UsageError(
+        f"decode: expected no fields in the pixels of the stored picture where a plan crops, resizes or flips it, found "
+        f"{', '.join([*left, *masks])} with {{{planned}}}: leave them out by fields=, or leave out the plan and use a transform of "
+        "readers.augment, such as CropJitter or HorizontalFlip, which moves them too"
+        + (f"; or give the same plan to image and {', '.join(masks)}" if masks else "")
+    )
+
+
+def _moves(plan: DecodePlan | None) -> bool:
+    """Whether a plan gives other pixels than those of the stored picture; one of a caller's own that does not say so may."""
+    return plan is not None and bool(getattr(plan, "moves", True))
+
+
+def _is_geometry(field: Field) -> bool:
+    if field.layout is not None:
+        return True
+    floating = np.issubdtype(field.numpy_dtype, np.floating)
+    return floating and len(field.shape) == 2 and field.shape[1] == _NUMBERS.get(field.name)
+
+
+def _masks(schema: Schema) -> Iterator[str]:
+    """Further pictures that may be as large as ``image``."""
+    sides: tuple[Any, ...] = schema["image"].shape[:2]
+    for field in schema:
+        if is_mask_name(field.name) and len(field.shape) in (2, 3):
+            known = zip(field.shape, sides, strict=False)
+            if all(one is None or other is None or one == other for one, other in known):
+                yield field.name

@@ -14,7 +14,7 @@ from readers.formats.checks import check_offsets, corrupt, gather
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
-from shardspec.npy_header import npy_header
+from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
 _OFFSETS = np.dtype("<i8")

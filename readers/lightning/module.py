@@ -10,19 +10,17 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
-from readers.arguments import as_count
+from readers.arguments import as_count, refuse_unknown
 from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.plans import DecodePlan
 from readers.formats.pool import Verify
-from readers.lightning.batches import Batches, EvalBatches, TrainBatches
-from readers.lightning.reading import Reading, Source
+from readers.lightning.batches import Batches, EvalBatches, Reading, Source, TrainBatches
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader, available_processors
 from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
 from readers.order.order import WINDOW_BLOCKS
 from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform
-from readers.torch_names import refuse_unknown
 from shardspec.errors import UsageError
 
 LoaderKind = Literal["threads", "processes"]

@@ -12,22 +12,17 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
-from readers.arguments import as_count, as_number
+from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.formats.pool import explain_thread
-from readers.loader.ahead import ReadAhead, default_depth
-from readers.loader.batches import BatchPicks, BatchWork
+from readers.loader.batches import BatchPicks, BatchWork, Buffers, PinnedBuffers, Ring
 from readers.loader.device import BatchTransform, DeviceStage, SeededBatch, as_device, can_pin, wants_seeds
-from readers.loader.ring import Buffers, PinnedBuffers, Ring
-from readers.loader.threads import Stage, StageTimes
-from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle
+from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth
+from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.order import WINDOW_BLOCKS, Cut
-from readers.order.progress import Iteration, Progress
-from readers.order.resumable import Resumable
-from readers.order.stores import find_residence
+from readers.order.progress import Iteration, Progress, Resumable
 from readers.seeding import SampleTransform, SeededTransform
-from readers.torch_names import refuse_unknown
 from shardspec.errors import UsageError
 
 

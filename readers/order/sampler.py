@@ -9,8 +9,7 @@ from torch.utils.data import Sampler
 
 from readers.order.auto import Choice
 from readers.order.order import Cut, Order
-from readers.order.progress import Iteration, Progress
-from readers.order.resumable import Resumable
+from readers.order.progress import Iteration, Progress, Resumable
 from readers.seeding import SampledIndex
 
 _CHUNK = 4096

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from readers.formats.hdf5_file import lookup3
-from shardspec.parquet_columns import FOOTER_MARK, TAIL_BYTES
+from readers.formats.hdf5.file import lookup3
+from shardspec.formats.parquet import FOOTER_MARK, TAIL_BYTES
 
 _SIGNATURES = re.compile(rb"\x89HDF\r\n\x1a\n|OHDR|OCHK|FRHP|FHDB|FHIB|BTHD|BTLF|BTIN|FAHD|FADB")
 _STRUCTURE_BYTES_MAX = 1024

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.vision.decode.errors import VideoError
+from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from support.command import REPOSITORY, environment

@@ -6,7 +6,7 @@ import pytest
 from readers.decode.values import ValueLayout, empty_aligned
 from readers.formats import copying
 from readers.formats.copying import copy_rows
-from readers.loader.ring import Ring
+from readers.loader.batches import Ring
 
 
 @pytest.fixture(params=["opencv", "without"])

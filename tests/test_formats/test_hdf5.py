@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
-from readers.formats.hdf5_chunks import read_chunks
-from readers.formats.hdf5_file import HDF5Error, HDF5File
+from readers.formats.hdf5.chunks import read_chunks
+from readers.formats.hdf5.file import HDF5Error, HDF5File
 from readers.formats.mapping import map_file
-from shardspec.hdf5_datasets import HDF5Dataset
+from shardspec.formats.hdf5 import HDF5Dataset
 
 
 def create(path: Path, libver: str = "v110") -> h5py.File:

@@ -7,7 +7,7 @@ import pytest
 from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
 
 from packer.assembly.writers.lmdb import map_bytes
-from readers.formats.lmdb_tree import LMDBTree
+from readers.formats.lmdb.tree import LMDBTree
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns
 from shardspec.errors import ShardCorruptError

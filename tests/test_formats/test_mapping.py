@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from readers.formats.checks import gather, take_bytes
-from readers.formats.hdf5_chunks import fletcher32
+from readers.formats.hdf5.chunks import fletcher32
 from readers.formats.mapping import map_file
 from shardspec.errors import ShardMissingError
 

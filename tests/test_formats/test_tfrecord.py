@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.datasets import fixed, open_shard, ragged, read_rows, text, write_encoded
 
 from shardspec.errors import ShardCorruptError
+from shardspec.formats.tfrecord import masked, pad_varints, read_varints, varint
 from shardspec.schema import Schema
-from shardspec.tfrecord_features import masked, pad_varints, read_varints, varint
 
 SCHEMA = Schema(
     (text("key"), fixed("label", "<i8"), fixed("points", "<f4", 2), fixed("flags", "|b1", 3), ragged("ids", "<i2"))

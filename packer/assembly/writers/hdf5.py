@@ -11,7 +11,7 @@ from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, c
 from packer.assembly.writers.blocks import Blocks
 from shardspec.columns import Columns
 from shardspec.errors import SchemaError
-from shardspec.hdf5_datasets import HDF5Dataset, hdf5_datasets
+from shardspec.formats.hdf5 import HDF5Dataset, hdf5_datasets
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20

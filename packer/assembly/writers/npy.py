@@ -7,7 +7,7 @@ import numpy as np
 
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Buffer, Columns, fixed_bytes
-from shardspec.npy_header import npy_header
+from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from packer.assembly.writers.blocks import Blocks
 from shardspec.columns import Columns, fixed_bytes
-from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, SCHEMA_KEY, TAIL_BYTES, parquet_column
+from shardspec.formats.parquet import FOOTER_MARK, ROWS_MAX, SCHEMA_KEY, TAIL_BYTES, parquet_column
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20

@@ -10,8 +10,8 @@ import numpy as np
 from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Columns
 from shardspec.errors import BuildError
+from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pad_varints, varint
 from shardspec.schema import Field, Schema
-from shardspec.tfrecord_features import Feature, entry_head, features, masked, pad_varints, varint
 
 BLOCK_BYTES = 1 << 20
 """Encoded bytes of a block. The index makes any row cheap to read alone; a block only makes reads from a disk sequential."""

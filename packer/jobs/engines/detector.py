@@ -6,9 +6,9 @@ import subprocess
 from typing import Any, NamedTuple
 
 from packer.jobs.child import Answers, Child
-from packer.vision.detect.handover import hand_over
+from packer.vision.detect.channel import hand_over
 from packer.workspace import Workspace
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 _START_LIMIT_S = 300.0
 _REQUEST_LIMIT_S = 300.0

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from packer.packed.bench.report import BenchReport
 from shardspec.errors import UsageError
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 _RAW, _PACKED = "#b0413e", "#2f6690"
 _LEAST_EPOCHS = 5

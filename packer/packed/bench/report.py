@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 _MB = 1e6
 

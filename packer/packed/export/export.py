@@ -22,11 +22,11 @@ from packer.workspace.durable import writing
 from packer.workspace.folder import refuse_files
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
+from shardspec.fields import RESERVED
 from shardspec.layout import Layout
-from shardspec.plurals import counted
 from shardspec.registry import resolve
-from shardspec.sample_fields import RESERVED
 from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.wording import counted
 
 PATH_COLUMN = "path"
 UNLABELLED = "pictures"

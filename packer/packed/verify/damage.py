@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.packed_rows import batch_rows, open_shard
+from packer.assembly.rows import batch_rows, open_shard
 from packer.jobs.process import inherited_environment, module_command, take_streams
 from packer.packed.verify.values import ValueChecks
 from readers.formats.base import ShardReader

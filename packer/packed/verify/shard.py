@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.packed_rows import batch_rows, open_shard
+from packer.assembly.rows import batch_rows, open_shard
 from packer.packed.verify.values import ValueChecks
 from readers.formats.base import ShardReader
 from shardspec.columns import Columns, allocate

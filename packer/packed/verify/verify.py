@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.packed_rows import open_shard
+from packer.assembly.rows import open_shard
 from packer.jobs.progress import Stage, listener_of
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard

@@ -1,5 +1,6 @@
 """The faces of one frame, found by a detector or given by the user."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,3 +33,87 @@ class FrameFaces:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+
+Picture = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Face:
+    """One wanted face of a frame.
+
+    Attributes
+    ----------
+    box : ndarray, (4,), float32
+        Left, top, right, bottom in frame pixels; it may reach beyond the frame.
+    score : float
+    points : ndarray, (5, 2), float32, or None
+        In frame pixels.
+    track : int
+    """
+
+    box: npt.NDArray[np.float32]
+    score: float
+    points: npt.NDArray[np.float32] | None
+    track: int
+
+    @property
+    def area(self) -> float:
+        """Of the box, in square pixels."""
+        return float((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
+
+
+def choose_face(rule: str, faces: Sequence[Face], frame: Picture, mask: Picture | None) -> Face:
+    """The face that a rule chooses, the first of equals.
+
+    Parameters
+    ----------
+    rule : str
+        A key of `FRAME_RULES`.
+    faces : sequence of Face
+        At least one.
+    frame : ndarray, (H, W, 3), uint8
+    mask : ndarray, (H, W, 3), uint8, or None
+        The frame's second picture.
+    """
+    return FRAME_RULES[rule](faces, frame, mask)
+
+
+def _largest(faces: Sequence[Face], _frame: Picture, _mask: Picture | None) -> Face:
+    return max(faces, key=lambda face: face.area)
+
+
+def _best(faces: Sequence[Face], _frame: Picture, _mask: Picture | None) -> Face:
+    return max(faces, key=lambda face: face.score)
+
+
+def _central(faces: Sequence[Face], frame: Picture, _mask: Picture | None) -> Face:
+    """The one whose box's centre is nearest to the frame's."""
+    corners = np.array([frame.shape[1], frame.shape[0]], np.float64)  # twice the centre
+
+    def distance(face: Face) -> float:
+        box = face.box.astype(np.float64)
+        return float(np.square(box[:2] + box[2:] - corners).sum())
+
+    return min(faces, key=distance)
+
+
+def _masked(faces: Sequence[Face], frame: Picture, mask: Picture | None) -> Face:
+    """The one whose box holds most of the mask, by the sum of its values; where no box holds any, the largest."""
+    if mask is None:
+        return _largest(faces, frame, mask)
+    height, width = mask.shape[:2]
+
+    def held(face: Face) -> tuple[int, float]:
+        left, top, right, bottom = np.rint(face.box).clip(0, [width, height, width, height]).astype(np.int64).tolist()
+        return int(mask[top:bottom, left:right].sum(dtype=np.int64)), face.area
+
+    return max(faces, key=held)
+
+
+FRAME_RULES: Mapping[str, Callable[[Sequence[Face], Picture, Picture | None], Face]] = {
+    "largest": _largest,
+    "best": _best,
+    "central": _central,
+    "masked": _masked,
+}

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import ItemFile
-from packer.sources.suffixes import is_video
-from packer.vision.decode.errors import PictureError, VideoError
+from packer.sources.item import ItemFile, is_video
+from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader

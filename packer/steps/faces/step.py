@@ -8,18 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import ALSO, ItemReport
-from packer.sources.suffixes import is_video
+from packer.sources.item import ALSO, ItemReport, is_video
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
 from packer.steps.faces.crop import FaceCutter
-from packer.steps.faces.face_choice import FRAME_RULES, Face, choose_face
-from packer.steps.faces.frame import NO_TRACK, FrameFaces
+from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face
 from packer.steps.faces.search import FaceSearch, Frame, ItemSearch, takes_decoded
 from packer.steps.faces.second import Companion
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.detect.tracks import Tracker
 from shardspec.errors import ItemError
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 BATCH_FRAMES = 4
 """Frames of one item that the detector is given at a time."""

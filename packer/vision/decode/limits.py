@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from packer.vision.decode.errors import PictureError
+from shardspec.errors import ItemError
+
+
+class PictureError(ItemError, ValueError):
+    """Bytes that do not decode to a picture. The message says what was expected and what was found."""
+
+
+class VideoError(ItemError, ValueError):
+    """A file that no video frame can be read from. The message says what was expected and what was found."""
+
 
 MAX_PIXELS = 178_956_970
 """Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow itself refuses (537 MB as RGB)."""

@@ -9,8 +9,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.vision.decode.errors import PictureError
-from packer.vision.decode.limits import check_size, needing_memory
+from packer.vision.decode.limits import PictureError, check_size, needing_memory
 
 _CHANNELS = {b"P4": 1, b"P5": 1, b"P6": 3}
 _SPACE_OR_COMMENT = re.compile(rb"(?:\s|#[^\n]*\n)+")

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.vision.decode.errors import PictureError
+from packer.vision.decode.limits import PictureError
 
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF 6.0, section 8
 _WHITE_IS_ZERO = 0

@@ -16,7 +16,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from packer.vision.decode.container import open_video, reason
-from packer.vision.decode.errors import VideoError
+from packer.vision.decode.limits import VideoError
 from packer.vision.faults import may_pass
 
 # Codecs of which a packet is exactly one shown frame. (VP8's hidden frames are told by a bit: RFC 6386, 9.1.)

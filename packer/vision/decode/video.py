@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.vision.decode.container import open_video
-from packer.vision.decode.errors import VideoError
 from packer.vision.decode.frame import RgbConverter
-from packer.vision.decode.limits import MAX_PIXELS
+from packer.vision.decode.limits import MAX_PIXELS, VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.stream import Decoding
 from packer.vision.decode.timeline import scan

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Channel", "ChannelError"]
-
 _LENGTH = struct.Struct("<I")
 _MAX_HEADER = 1 << 20
 _TICK_S = 1.0
@@ -136,3 +134,24 @@ def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
     if not array.flags.c_contiguous:
         raise ValueError("expected a C-contiguous array")
     return array.reshape(-1).view(np.uint8).data
+
+
+_NUMBER_BYTES = 20
+"""In decimal, filled up with spaces."""
+
+
+def hand_over(control: socket.socket, connection: socket.socket, number: int) -> None:
+    """Give the other process a duplicate of a connection.
+
+    Raises
+    ------
+    OSError
+        It has ended, or does not take anything.
+    """
+    socket.send_fds(control, [str(number).ljust(_NUMBER_BYTES).encode("ascii")], [connection.fileno()])
+
+
+def take_over(control: socket.socket) -> tuple[socket.socket, int] | None:
+    """The next connection with its number, None where the other process has ended."""
+    number, descriptors, _, _ = socket.recv_fds(control, _NUMBER_BYTES, 1)
+    return (socket.socket(fileno=descriptors[0]), int(number)) if number else None

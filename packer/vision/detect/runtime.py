@@ -1,5 +1,7 @@
 """The runtimes that the networks can run on: one protocol and one table."""
 
+import ctypes
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Protocol
@@ -10,9 +12,7 @@ import numpy.typing as npt
 from packer.vision.detect.networks import Layer
 from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
-from shardspec.suggest import did_you_mean
-
-__all__ = ["RUNTIMES", "Frame", "Runtime", "make_runtime", "resolve_runtime"]
+from shardspec.wording import did_you_mean
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -99,3 +99,28 @@ def make_runtime(
     """Import a runtime's file and make it; ``name`` is a key of ``RUNTIMES``."""
     runtime: Runtime = resolve("runtime", name, RUNTIMES)(networks, device=device, threads=threads, precision=precision)
     return runtime
+
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NAME_BYTES = 256
+
+
+def gpu_name(device: str) -> str | None:
+    """The name of a device such as ``"cuda:1"``, as torch tells it; None for one that is not CUDA's, or where the driver does not say.
+
+    Torch makes a context on the GPU before it tells. It would stay in this process, and some GPUs take one process only.
+    """
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return None
+    try:
+        driver = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None
+    number, name = ctypes.c_int(), ctypes.create_string_buffer(_NAME_BYTES)
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(number), int(index or 0))
+        or driver.cuDeviceGetName(name, _NAME_BYTES, number)
+    )
+    return None if failed else name.value.decode(errors="replace")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from packer.vision.detect.channel import Channel, ChannelError
 from packer.vision.detect.detections import Detections, FaceDetector
 from packer.vision.faults import describe_error, find_memory_error
-from shardspec.plurals import counted
+from shardspec.wording import counted
 
 __all__ = ["DetectorServer", "ServedDetector"]
 

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from shardspec.picture_fields import PIXEL_AXES
+from shardspec.fields import PIXEL_AXES
 
 
 def resize_shorter(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ import packer
 from packer.builds.work import READ_PAUSES_S
 from packer.sources.base import describe_path
 from packer.vision.decode import timeline
-from packer.vision.decode.errors import VideoError
+from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from packer.vision.faults import may_pass

@@ -17,10 +17,9 @@ from support.packed_files import face_columns, read_all, write_faces
 
 import packer
 from packer.cli import main
-from packer.packed.assignment import check_ratios, parse_ratios
-from packer.packed.leaks import find_leaks
+from packer.packed.inspect import find_leaks
 from packer.packed.merge import merge
-from packer.packed.split import split
+from packer.packed.split import check_ratios, parse_ratios, split
 from packer.packed.verify.verify import verify
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError

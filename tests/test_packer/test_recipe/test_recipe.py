@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.recipe import PRESETS, Recipe, StepSpec
-from packer.recipe.byte_sizes import parse_bytes
+from packer.recipe.checks import parse_bytes
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions, parse_share
 from shardspec.errors import UsageError
 

@@ -13,7 +13,7 @@ from support.media import write_picture
 from support.packed import read_samples
 
 import packer
-from packer.steps.faces.face_choice import FRAME_RULES, Face, choose_face
+from packer.steps.faces.frame import FRAME_RULES, Face, choose_face
 
 FRAME = np.zeros((100, 300, 3), np.uint8)
 MASKS = ("forgery.png", "black.png", "")

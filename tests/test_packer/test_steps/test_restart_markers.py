@@ -15,7 +15,7 @@ from support.command import read_jsonl, run_packer
 from support.media import Picture, photograph, scene, write_picture
 from support.packed import stored_pictures
 
-from packer.vision.decode.restart_markers import restart_interval
+from packer.vision.decode.jpeg_header import restart_interval
 from readers.decode.jpeg_parts import crop_jpeg
 from shardspec.codecs.jpeg import JPEGCodec
 from shardspec.schema import Field, NamedConfig

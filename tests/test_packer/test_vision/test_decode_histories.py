@@ -13,7 +13,7 @@ from support.histories import Decoded, decode_apart
 from support.media import scene
 from support.packed import fingerprints, read_samples
 
-from packer.vision.decode.errors import VideoError
+from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from skimage import data
 
-from packer.vision.decode.errors import PictureError
+from packer.vision.decode.limits import PictureError
 from packer.vision.decode.picture import decode_picture
 
 PORTRAIT = data.astronaut()[::4, ::3].copy()  # (128, 171, 3): odd, and not square

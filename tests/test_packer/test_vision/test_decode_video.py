@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skimage import data
 from support.video_files import MP4_INDEX_FIRST, opencv_frames, write_video
 
-from packer.vision.decode.errors import VideoError
+from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader, read_frames
 

@@ -16,7 +16,7 @@ from support.lightning_ddp import (
 )
 from support.ranks import run_script
 
-from readers.order import stores
+from readers.order import auto as stores
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 
@@ -26,7 +26,7 @@ _SCRIPT = """
 import json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from readers.order import stores
+from readers.order import auto as stores
 from support.lightning_ddp import Recorder, make_data, make_trainer
 
 rank = int(os.environ.get("LOCAL_RANK", 0))

@@ -12,7 +12,7 @@ from support.crops import write_crops
 
 from readers import Loader, open_dataset
 from readers.decode.values import ValueLayout
-from readers.loader.ring import Ring
+from readers.loader.batches import Ring
 
 
 def test_no_batch_that_is_referred_to_is_overwritten(tmp_path):

@@ -15,7 +15,7 @@ from support.crops import write_crops
 
 from readers import Loader, MixedDataset, open_dataset
 from readers.formats.mapping import ask_for, map_file, read_only_asked
-from readers.loader.ahead import ReadAhead
+from readers.loader.threads import ReadAhead
 from readers.order.order import Picks
 from shardspec.errors import ShardCorruptError, ShardMissingError, UsageError
 from shardspec.formats import FORMATS

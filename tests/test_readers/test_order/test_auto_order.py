@@ -12,8 +12,8 @@ from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, Subset, diagnose, open_dataset
-from readers.order import stores
-from readers.order.stores import Store, find_residence, usable_memory
+from readers.order import auto as stores
+from readers.order.auto import Store, find_residence, usable_memory
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -220,7 +220,7 @@ import json, sys
 import torch
 import torch.distributed as dist
 from readers import Loader, open_dataset
-from readers.order import stores
+from readers.order import auto as stores
 
 torch.set_num_threads(1)
 path, out, rank, memory = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

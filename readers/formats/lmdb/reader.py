@@ -5,7 +5,7 @@ from pathlib import Path
 
 from readers.formats.base import Extents
 from readers.formats.checks import corrupt, gather_bytes
-from readers.formats.lmdb_tree import LMDBTree
+from readers.formats.lmdb.tree import LMDBTree
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard

@@ -8,13 +8,13 @@ import numpy as np
 
 from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, distinct, gather_bytes
-from readers.formats.hdf5_chunks import Chunks, read_chunks
-from readers.formats.hdf5_file import HDF5Error, HDF5File
+from readers.formats.hdf5.chunks import Chunks, read_chunks
+from readers.formats.hdf5.file import HDF5Error, HDF5File
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
-from shardspec.hdf5_datasets import hdf5_datasets
+from shardspec.formats.hdf5 import hdf5_datasets
 from shardspec.schema import Field, Schema
 
 

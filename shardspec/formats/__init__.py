@@ -56,14 +56,14 @@ are the data; without them it guesses by names, and takes those of the index.
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
         ".h5",
-        Entry("readers.formats.hdf5:HDF5ShardReader"),
+        Entry("readers.formats.hdf5.reader:HDF5ShardReader"),
         Entry("packer.assembly.writers.hdf5:HDF5ShardWriter", "hdf5"),
         "HDF5Dataset",
         libraries=("h5py",),
     ),
     "lmdb": Format(
         ".lmdb",
-        Entry("readers.formats.lmdb:LMDBShardReader"),
+        Entry("readers.formats.lmdb.reader:LMDBShardReader"),
         Entry("packer.assembly.writers.lmdb:LMDBShardWriter"),
         "LMDBDataset",
         libraries=("lmdb",),
@@ -76,7 +76,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "parquet": Format(
         ".parquet",
-        Entry("readers.formats.parquet:ParquetShardReader"),
+        Entry("readers.formats.parquet.reader:ParquetShardReader"),
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
         libraries=("pyarrow",),
@@ -84,7 +84,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "tfrecord": Format(
         ".tfrecord",
-        Entry("readers.formats.tfrecord:TFRecordShardReader", "tfrecord"),
+        Entry("readers.formats.tfrecord.reader:TFRecordShardReader", "tfrecord"),
         Entry("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
         "TFRecordDataset",
         sidecar=".idx",

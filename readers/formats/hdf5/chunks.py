@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.hdf5_file import DatasetHeader, HDF5Error, HDF5File
+from readers.formats.hdf5.file import DatasetHeader, HDF5Error, HDF5File
 from readers.formats.mapping import ByteArray
 from shardspec.columns import IntArray
-from shardspec.hdf5_datasets import HDF5Dataset
+from shardspec.formats.hdf5 import HDF5Dataset
 
 _CHECKSUM_BYTES = 4
 _FLETCHER = 65535

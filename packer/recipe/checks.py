@@ -1,7 +1,92 @@
-"""Options of a recipe that nothing would read. Given all the same, they were meant for another call, so that is a wrong one."""
+"""The value of one option: taken as Python's own, and checked."""
 
+import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from numbers import Integral, Real
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardspec.errors import UsageError
+from shardspec.problems import Problems
+from shardspec.wording import did_you_mean
+
+
+def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:
+    """The value as Python's own type, as JSON and the plan's fingerprint hold it: numpy's numbers, and numbers that name a choice.
+
+    Parameters
+    ----------
+    value : object
+        As it was given.
+    choices : collection
+        Those of the option; none where any value of its type may be.
+    """
+    if isinstance(value, np.bool_ | np.str_):
+        return value.item()
+    if isinstance(value, bool):  # which is an integer, too, and is meant for none
+        return value
+    if isinstance(value, Integral):
+        number = int(value)
+        return str(number) if str(number) in choices else number
+    if isinstance(value, Real):
+        return float(value)
+    return value
+
+
+def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[str, Any], problems: Problems) -> None:
+    """Check one plain value against its types, choices and range.
+
+    Parameters
+    ----------
+    name : str
+        The option's.
+    value : object
+    kinds : collection of type
+        Types that the option may have; none where it is checked elsewhere.
+    meta : mapping
+        Of the option: ``choices``, ``minimum``, ``maximum`` and ``above``, where it has them.
+    problems : Problems
+        Told of what is wrong.
+    """
+    if value is None:
+        if type(None) not in kinds:
+            problems.add(name, "expected a value, found none")
+        return
+    if float in kinds and type(value) is int:
+        value = float(value)
+    if kinds and type(value) not in kinds:
+        problems.add(name, f"expected {' or '.join(k.__name__ for k in kinds if k is not type(None))}, found {value!r}")
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.add(name, f"expected a finite number, found {value!r}")
+        return
+    if isinstance(value, str) and not value.isascii() and value != value.encode("utf-8", "replace").decode():
+        problems.add(name, f"expected text that UTF-8 can spell, found {value!r}")
+    if "choices" in meta and value not in meta["choices"]:
+        like = did_you_mean(str(value), meta["choices"])
+        problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}{like}")
+    low, high, above = meta.get("minimum"), meta.get("maximum"), meta.get("above")
+    if low is not None and not value >= low:
+        problems.add(name, f"expected {low} or more, found {value!r}")
+    if high is not None and not value <= high:
+        problems.add(name, f"expected {high} or less, found {value!r}")
+    if above is not None and not value > above:
+        problems.add(name, f"expected more than {above}, found {value!r}")
+
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
+
+
+def parse_bytes(text: str | int, name: str = "size") -> int:
+    """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for the message."""
+    match = _BYTES.match(str(text))
+    if match is None or match[2].lower() not in _UNITS:
+        raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
 
 SAMPLING = ("every", "fps", "frames", "keyframes")
 """Options that choose a video's frames; at most one of them is given."""

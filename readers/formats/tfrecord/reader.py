@@ -10,7 +10,7 @@ import numpy as np
 from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
 from readers.formats.mapping import ByteArray, map_file
-from readers.formats.tfrecord_example import (
+from readers.formats.tfrecord.example import (
     ExampleError,
     encoded_payload,
     encoded_value,
@@ -21,8 +21,8 @@ from readers.formats.tfrecord_example import (
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
+from shardspec.formats.tfrecord import Feature, features, masked, pad_varints, read_varints
 from shardspec.schema import Schema
-from shardspec.tfrecord_features import Feature, features, masked, pad_varints, read_varints
 
 _HEAD_BYTES, _TAIL_BYTES = 12, 4
 _LINE_BYTES_MAX = 42

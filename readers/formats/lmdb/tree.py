@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.formats.checks import corrupt, take_bytes
-from readers.formats.lmdb_meta import HEADER_BYTES, read_meta
+from readers.formats.lmdb.meta import HEADER_BYTES, read_meta
 from readers.formats.mapping import ByteArray
 from shardspec.columns import IntArray
 from shardspec.errors import ShardCorruptError

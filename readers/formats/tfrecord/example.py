@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardspec.tfrecord_features import VARINT_BYTES_MAX, Feature, read_varints
+from shardspec.formats.tfrecord import VARINT_BYTES_MAX, Feature, read_varints
 
 _LIST_KINDS = {0x0A: "bytes", 0x12: "float", 0x1A: "int64"}
 _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5

@@ -10,12 +10,12 @@ import numpy as np
 from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
 from readers.formats.mapping import ByteArray, map_file
-from readers.formats.parquet_footer import ColumnChunk, Footer, FooterError, parse_footer
-from readers.formats.parquet_page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
+from readers.formats.parquet.footer import ColumnChunk, Footer, FooterError, parse_footer
+from readers.formats.parquet.page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
-from shardspec.parquet_columns import FOOTER_MARK, ROWS_MAX, TAIL_BYTES, ParquetColumn, parquet_column
+from shardspec.formats.parquet import FOOTER_MARK, ROWS_MAX, TAIL_BYTES, ParquetColumn, parquet_column
 from shardspec.schema import Field, Schema
 
 _MAGIC = b"PAR1"

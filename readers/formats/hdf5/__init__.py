@@ -1,0 +1,1 @@
+"""HDF5 shards, read by our own checked code."""

@@ -1,0 +1,1 @@
+"""LMDB shards: the file is walked by our own code."""

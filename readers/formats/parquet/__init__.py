@@ -1,0 +1,1 @@
+"""Parquet shards, read by our own checked code."""
