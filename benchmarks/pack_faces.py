@@ -33,7 +33,7 @@ import cv2
 import numpy as np
 
 from benchmarks.measure import machine, versions
-from packer.recipe import Recipe
+from packer import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
 from packer.steps.faces.crop import FaceCutter

@@ -18,8 +18,8 @@ from support.processes import wait_for
 from support.steps import LOG, read_log
 
 import packer
+from packer import convert
 from packer.builds.plan import TASK_ITEMS
-from packer.packed.convert import convert
 from readers import open_dataset
 from shardspec.errors import (
     BuildError,
