@@ -34,7 +34,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.line = "packer: interrupted"
         self._count = 0
-        self._begun = self._over = False
+        self._begun = self._telling = self._over = False
         # Not where it is ignored (nohup), nor under another program's own handler.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         self._taken = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
@@ -52,8 +52,9 @@ class Interrupts:
 
     def tell(self) -> None:
         """Say that the command was interrupted. The command is over."""
-        self._over = True
+        self._telling = True
         os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
+        self._over, self._telling = True, False
 
     def give_back(self) -> None:
         """Leave the signals as they were found."""
@@ -67,6 +68,8 @@ class Interrupts:
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         self._count += 1
+        if self._telling:
+            return
         if not self._begun or self._count > _PATIENCE:
             if not self._over:
                 self.tell()

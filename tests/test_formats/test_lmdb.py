@@ -1,16 +1,17 @@
 """What only LMDB has: its map size, its pages, its tree."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
 
-from packer.assembly.writers.lmdb import map_bytes
+from packer.assembly.writers.lmdb import LMDBShardWriter, map_bytes
 from readers.formats.lmdb.tree import LMDBTree
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns
-from shardspec.errors import ShardCorruptError
+from shardspec.errors import BuildError, ShardCorruptError
 from shardspec.schema import Field, Schema
 
 BLOBS = Schema((Field("a", "bytes", "|u1", (None,)), Field("b_longer_name", "bytes", "|u1", (None,))))
@@ -31,6 +32,17 @@ def test_the_map_is_large_enough_for_any_mix_of_sizes(tmp_path: Path, sizes: lis
     assert manifest.shards[0].bytes < map_bytes(size)
     rows = [1499, 0, 700, 701]
     assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
+
+
+def test_a_file_that_cannot_be_begun_is_told_with_the_reason(tmp_path: Path) -> None:
+    """A limit of the size of files does as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(BuildError, match=r"shard-00000\.lmdb: cannot be written: .*File too large"):
+            LMDBShardWriter(tmp_path, "shard-00000", BLOBS, size_of(BLOBS, blobs(10, [100])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_values_on_either_side_of_half_a_page(tmp_path: Path) -> None:
