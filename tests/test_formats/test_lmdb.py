@@ -79,3 +79,28 @@ def test_a_file_without_its_last_keys_is_an_error(tmp_path: Path) -> None:
             tree.locate(np.array([2] * count), ["a"])
     with pytest.raises(ShardCorruptError, match="4 plain entries, found 3"):
         LMDBTree(path, map_file(path), 4, ["a"])
+
+
+def test_any_flipped_bit_of_the_meta_pages_is_an_error_or_no_matter(tmp_path: Path) -> None:
+    encoded = blobs(40, [5, 9000])
+    write_encoded(tmp_path, "lmdb", BLOBS, encoded)
+    path = tmp_path / "shard-00000.lmdb"
+    whole = np.fromfile(path, np.uint8)
+    page_bytes = int(whole[16 + 24 : 16 + 28].view("<u4")[0])
+    rows = np.arange(40)
+    expected = LMDBTree(path, whole, 40, BLOBS.names).locate(rows, BLOBS.names)
+    refused = 0
+    for page in (0, page_bytes):
+        for place in range(page, page + 16 + 136):
+            for bit in range(8):
+                data = whole.copy()
+                data[place] ^= 1 << bit
+                try:
+                    found = LMDBTree(path, data, 40, BLOBS.names).locate(rows, BLOBS.names)
+                except ShardCorruptError:
+                    refused += 1
+                    continue
+                for name, values in expected.items():
+                    assert np.array_equal(found[name].starts, values.starts)
+                    assert np.array_equal(found[name].sizes, values.sizes)
+    assert refused > 100
