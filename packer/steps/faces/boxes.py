@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.steps.faces.frame import FrameFaces
+from packer.walking import walk
 from shardspec.errors import ItemError, UsageError
 from shardspec.registry import Entry, resolve
 
@@ -120,7 +121,7 @@ def _json_files(root: Path) -> Iterator[str]:
         raise error
 
     entered = set()
-    for folder, below, files in os.walk(root, onerror=fail, followlinks=True):
+    for folder, below, files in walk(root, fail, followlinks=True):
         below.sort()  # by which of two links a folder is entered
         real = os.path.realpath(folder)
         if real in entered:
