@@ -332,8 +332,8 @@ def test_a_gpu_is_told_by_its_name_and_not_taken(monkeypatch):
             name.value = b"A Card"
             return 0
 
-    monkeypatch.setattr(runtime.ctypes, "CDLL", lambda _: Driver)
-    assert [runtime.gpu_name(device) for device in ("cuda", "cuda:1", "cuda:2", "cpu")] == ["A Card"] * 2 + [None] * 2
+    monkeypatch.setattr(runtimes.ctypes, "CDLL", lambda _: Driver)
+    assert [runtimes.gpu_name(device) for device in ("cuda", "cuda:1", "cuda:2", "cpu")] == ["A Card"] * 2 + [None] * 2
     assert asked == [40, 41]
 
 
