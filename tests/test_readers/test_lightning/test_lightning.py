@@ -25,7 +25,7 @@ from test_readers.lightning_ddp import (
     make_trainer,
 )
 
-from readers import open_dataset
+from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
@@ -221,3 +221,14 @@ def test_labels_of_other_classes_are_refused(tmp_path, role):
         PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "one"})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"}, fields=["key"])
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_a_loader_that_lightning_takes_itself_repeats_no_epoch(jpeg_path, tmp_path):
+    """Lightning looks for a sampler, and would set its epoch behind the first iteration's beginning."""
+    model = Recorder()
+    loader = Loader(open_dataset(jpeg_path, fields=["key", "image", "label"]), 20, seed=1)
+    make_trainer(tmp_path, max_epochs=3).fit(model, loader)
+    epochs = [seen_by([batches]) for batches in model.seen.values()]
+    assert [sorted(epoch) for epoch in epochs] == [keys(60)] * 3
+    assert len(set(map(tuple, epochs))) == 3
