@@ -149,6 +149,7 @@ class Job:
         finished = self._session.find_finished(plan)
         if finished is None and (repeats := describe_repeats(listing.items[: self._recipe.limit])):
             self._session.say(repeats)
+        del listing  # the plan's file has the items, and may have millions
         result = self._enter(plan, lines) if finished is None else self._found(finished)
         self._check_rejects(result)
         return result
@@ -162,6 +163,7 @@ class Job:
                 lambda old: self._describe(old, plan, lines),
                 lambda made: self._describe_made(made, plan, lines),
             )
+            lines.clear()  # in the plan's file from here on
             return self._make(plan) if finished is None else self._found(finished)
 
     def _found(self, finished: Manifest) -> BuildResult:
