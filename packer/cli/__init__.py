@@ -18,12 +18,12 @@ _PATIENCE = 2
 
 
 class Interrupts:
-    """What Ctrl-C, ``kill`` and Slurm's time limit do, however often they come: the command ends with 130 and says once how to go on.
+    """What Ctrl-C, ``kill`` and Slurm's time limit do: the command ends with 130 and says once how to go on.
 
-    Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's failure.
-    Then the first signal raises `KeyboardInterrupt`, on which workers are ended and files closed. The second does nothing, since it
-    often comes by itself (a terminal sends it to the whole group, and a launcher to its child). When the command is over, so does
-    the first. The third ends the process at once, whatever it waits for.
+    Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
+    failure. Then the first signal raises `KeyboardInterrupt`, on which workers are ended and files closed. The second
+    does nothing, since it often comes by itself (a terminal sends it to the whole group, and a launcher to its child).
+    When the command is over, so does the first. The third ends the process at once, whatever it waits for.
 
     Attributes
     ----------
@@ -79,7 +79,10 @@ class Interrupts:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status (see `packer.cli.line`). Without arguments it is this process's own."""
+    """Run the command line and return its exit status (see `packer.cli.line`).
+
+    Without `arguments` they are the process's own, and the process is to end with that status.
+    """
     interrupts = Interrupts()
     if arguments is None:
         atexit.register(interrupts.ignore)
