@@ -297,6 +297,11 @@ class LoaderIterator(Iterator[Batch]):
         return batch
 
     @property
+    def samples(self) -> int:
+        """Samples that were handed out."""
+        return self._iteration.taken
+
+    @property
     def times(self) -> StageTimes:
         """Where the time goes."""
         return self._stage.times
