@@ -29,6 +29,7 @@ from readers.loader.device import (
     wants_seeds,
 )
 from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth
+from readers.loader.torch_threads import take_one_thread
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.order import WINDOW_BLOCKS, Cut, Picks
 from readers.order.progress import Iteration, Progress, Resumable
@@ -64,6 +65,7 @@ class Loader(Resumable):
         the ranks the first few are repeated, fewer than there are ranks.
     workers : int, optional
         Threads; as many as this process may use processors by default. More help where reading waits for a disk or network.
+        Operations of torch in sample transforms use no further threads there, whatever ``torch.set_num_threads`` says.
     prefetch : int, optional
         Batches ahead of the training loop, those in work among them; ``workers + 2`` by default. About ``prefetch + 2`` batches
         are in memory.
@@ -269,8 +271,9 @@ class LoaderIterator(Iterator[Batch]):
         work = BatchWork(
             dataset, layout, loader._picks(iteration), loader._buffers, wants_seeds(loader.batch_transform), ahead
         )
+        torch.get_num_threads()  # or this thread would take what those of the Loader set for themselves
         self._stage: Stage[SeededBatch] = Stage(
-            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
+            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
         # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
@@ -287,6 +290,11 @@ class LoaderIterator(Iterator[Batch]):
         self._iteration.taken += samples
         self._left -= samples
         return batch
+
+    @property
+    def samples(self) -> int:
+        """Samples that were handed out."""
+        return self._iteration.taken
 
     @property
     def times(self) -> StageTimes:
