@@ -21,22 +21,10 @@ from numpy.typing import NDArray
 
 # Decoders that report, or flag, every frame that they did not write whole, as found by trying. They need no noise.
 _REPORT_ALL = frozenset(
-    [
-        "av1",
-        "flv1",
-        "h263",
-        "h264",
-        "mjpeg",
-        "mpeg1video",
-        "mpeg2video",
-        "mpeg4",
-        "msmpeg4v2",
-        "msmpeg4v3",
-        "prores",
-        "vp9",
-        "wmv1",
-        "wmv2",
-    ]  # canonical names
+    {
+        *("av1", "flv1", "h263", "h264", "mjpeg", "mpeg1video", "mpeg2video"),
+        *("mpeg4", "msmpeg4v2", "msmpeg4v3", "prores", "vp9", "wmv1", "wmv2"),
+    }
 )
 # Decoders that write blocks of at least 8 rows of every plane: one row of each is enough.
 _ROWS_A_BLOCK = {"hevc": 8, "vp8": 8}
