@@ -54,9 +54,9 @@ def build(
     out : path
         Folder of the dataset, new or empty, or of the build to go on with.
     recipe : Recipe, optional
-        Instead of the recipe's options as keyword arguments.
+        In place of the recipe's options as keyword arguments.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it (`packer.jobs.progress.ProgressListener`).
+        Whether to show progress on standard error, or what hears of it.
     **options
         Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may stand for a name.
 
@@ -67,9 +67,13 @@ def build(
     Raises
     ------
     UsageError
-        If the call is invalid.
-    ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.jobs.job.Job.run`.
+        If the call is invalid, or the folder holds something else.
+    ResumeMismatchError
+        If another job was begun in the folder.
+    BuildLockedError
+        If another process is at work in the folder.
+    BuildError
+        If the build cannot go on. The same call resumes.
     TooManyRejectsError
         If it is finished, with more rejects than allowed, or if no item gave a sample.
     """
@@ -87,26 +91,26 @@ def dry_run(
     out: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
+    progress: bool | ProgressListener = True,
     **options: Any,
 ) -> Estimate:
     """What a build would do and need, by its plan and by a few items that are packed into a temporary folder. It writes nothing else.
 
     Parameters
     ----------
-    source, out, recipe, **options
+    source, out, recipe, progress, **options
         See `build`.
 
     Returns
     -------
     Estimate
-        ``print(found.describe())`` shows it.
 
     Raises
     ------
     UsageError
         If the call is invalid.
     """
-    return estimate(*_resolve(source, out, recipe, options))
+    return estimate(*_resolve(source, out, recipe, options), listener_of(progress))
 
 
 def _resolve(
