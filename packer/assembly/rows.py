@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
-from readers.formats.base import ShardReader
+from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, SchemaError, ShardspecError
-from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import Entry, resolve
@@ -81,24 +80,6 @@ class _Place(NamedTuple):
     shard: Shard
     items_before: int
     adapters: Mapping[str, Adapt]
-
-
-def open_shard(layout: Layout, manifest: Manifest, shard: Shard) -> ShardReader:
-    """The reader of a shard.
-
-    Raises
-    ------
-    DatasetError
-        It cannot be opened, or holds another number of samples than the manifest says.
-    """
-    name = manifest.format
-    path = layout.shard(shard, name)
-    reader: ShardReader = resolve("format", name, {name: get_format(name).reader})(path, shard, manifest.schema)
-    if len(reader) != shard.samples:
-        found = len(reader)
-        reader.close()
-        raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
-    return reader
 
 
 def batch_rows(shard: Shard) -> int:

@@ -10,21 +10,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from packer.assembly.rows import batch_rows, open_shard
+from packer.assembly.rows import batch_rows
 from packer.jobs.process import inherited_environment, module_command, take_streams
 from packer.packed.verify.values import ValueChecks
-from readers.formats.base import ShardReader
+from readers.formats.base import ShardReader, open_shard
 from readers.formats.checks import without_advice
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
-from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.registry import resolve
 from shardspec.schema import Schema
 
 LISTED = 20
@@ -160,10 +157,8 @@ def _key(layout: Layout, manifest: Manifest, shard: Shard, row: int) -> str | No
     """The key of a row that was not read with the others; the format's checksums, which cover more than the key, aside."""
     if "key" not in manifest.schema:
         return None
-    name = manifest.format
     try:
-        kind: Any = resolve("format", name, {name: get_format(name).reader})
-        reader = kind(layout.shard(shard, name), shard, manifest.schema, checksums=False)
+        reader = open_shard(layout, manifest, shard, checksums=False)
         columns = _read(reader, manifest.schema.select(["key"]), range(row, row + 1))
         reader.close()
     except Exception:  # of whatever library

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import batch_rows, open_shard
+from packer.assembly.rows import batch_rows
 from packer.packed.verify.values import ValueChecks
-from readers.formats.base import ShardReader
+from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError
