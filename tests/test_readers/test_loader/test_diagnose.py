@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from readers import Loader, Whole, diagnose, open_dataset
+from readers.formats.base import reader_class
 from readers.loader.diagnosis import Diagnosis, _verdict
 from readers.loader.loader import available_processors
 from shardspec.errors import UsageError
@@ -47,7 +48,7 @@ def test_a_slow_batch_transform(raw_path):
 
 def test_a_slow_disk(jpeg_path, monkeypatch):
     dataset = open_dataset(jpeg_path)
-    reader = dataset.pool._class()
+    reader = reader_class(dataset.pool.manifest.format)
     read = reader.read
 
     def slow(self, rows, fields, out, at):
