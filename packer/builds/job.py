@@ -189,9 +189,10 @@ class BuildJob:
         """See `BuildPlan`."""
         return self.plan.to_json()
 
-    def item_lines(self) -> Iterable[str]:
+    def take_item_lines(self) -> Iterable[str]:
         """See `JobPlan`."""
-        return self._lines
+        lines, self._lines = self._lines, []
+        return lines
 
     def made(self, manifest: Manifest) -> bool:
         """See `BuildPlan`."""

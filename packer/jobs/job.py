@@ -174,7 +174,7 @@ class Job:
 
     def _write_plan(self) -> None:
         """What workers go by, the plan last; from here on the call is a session of the job."""
-        write_durably(self.workspace.items, "".join(self.plan.item_lines()).encode("ascii"))
+        write_durably(self.workspace.items, "".join(self.plan.take_item_lines()).encode("ascii"))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session"})
 

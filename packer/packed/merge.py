@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.rows import read_column
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
@@ -172,7 +172,7 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     """
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
-    keys = [_read_keys(one) for one in inputs]
+    keys = [np.array(read_column(one.path, one.manifest, "key"), dtype=np.bytes_) for one in inputs]
     every = np.sort(np.concatenate(keys))
     twins = np.flatnonzero(every[1:] == every[:-1])
     if not len(twins) or any(len(np.unique(own)) != len(own) for own in keys):
@@ -182,13 +182,6 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     ]
     starts = np.cumsum([0, *ends]).tolist()
     return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
-
-
-def _read_keys(one: Input) -> npt.NDArray[Any]:
-    rows = PackedRows({"inputs": [{"path": str(one.path)}], "check": "size"})
-    keys = [bytes(key) for batch in rows.batches(["key"]) for key in batch["key"]]
-    rows.close()
-    return np.array(keys, dtype=np.bytes_)
 
 
 def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:

@@ -190,7 +190,7 @@ class Repack:
         """See `RepackPlan`."""
         return self.plan.to_json()
 
-    def item_lines(self) -> Iterable[str]:
+    def take_item_lines(self) -> Iterable[str]:
         """See `JobPlan`: the shards stand in the inputs' manifests."""
         return ()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from packer.assembly.groups import Groups, read_groups
 from packer.assembly.plan import Piece, shuffled
-from packer.assembly.rows import PackedRows
+from packer.assembly.rows import read_column
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
@@ -253,7 +253,8 @@ def split(
         _refuse_splits(groups.names, field, shares)
         classes = None
         if _has_classes(one.manifest.schema):
-            classes = classes_of_groups(groups.of_row, _labels(one.path), len(groups.names))
+            labels = read_column(one.path, one.manifest, "label")
+            classes = classes_of_groups(groups.of_row, labels.astype(np.int64), len(groups.names))
         chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed, classes))
         options |= {"by": by, "ratios": shares, "seed": seed}
         values: dict[str, str | None] = dict.fromkeys(shares)
@@ -311,14 +312,6 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
 def _has_classes(schema: Schema) -> bool:
     """Whether ``label`` numbers classes."""
     return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
-
-
-def _labels(path: Path) -> IntArray:
-    """The ``label`` of every row."""
-    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
-    labels = [np.asarray(batch["label"], np.int64).copy() for batch in rows.batches(["label"])]
-    rows.close()
-    return np.concatenate([np.empty(0, np.int64), *labels])
 
 
 class _Items:

@@ -127,7 +127,7 @@ def bench(
         raw_side, packed_side = _take_turns(raw, reader, runs, stage)
     stored = sum(shard.bytes for shard in manifest.shards)
     if not raw_side["samples"]:
-        reason = next((answer["reason"] for answer in warmed if "reason" in answer), "no reason is known")
+        reason = next((answer["reason"] for answer in warmed if answer["reason"]), "no reason is known")
         raise UsageError(
             f"{source}: expected items that give samples, found none among the {measured_items} tried ({reason})"
         )

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.rows import open_shard
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
+from readers.formats.base import open_shard
 from readers.formats.checks import without_advice
 from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.entries import FileEntry, Shard, total
