@@ -15,6 +15,7 @@ from shardspec.schema import Field
 
 Buffer = bytes | bytearray | memoryview
 Columns = dict[str, Any]
+"""Rows of a dataset by field: an array (n, *shape) of a fixed field, a list of n encoded values of any other."""
 IntArray = npt.NDArray[np.int64]
 
 

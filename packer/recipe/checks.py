@@ -3,14 +3,34 @@
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields
+from inspect import cleandoc
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
 from shardspec.wording import did_you_mean
+
+Options = TypeVar("Options")
+
+
+def documented(kind: type[Options]) -> type[Options]:
+    """The dataclass, its docstring with a section of attributes: what the command line says of each option."""
+    lines = [cleandoc(kind.__doc__ or ""), "", "Attributes", "----------"]
+    for spec in fields(kind):  # type: ignore[arg-type]  # a dataclass
+        meta = spec.metadata
+        choices = ", ".join(map(repr, meta.get("choices", ())))
+        name = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
+        what = f"{{{choices}}}" if choices else re.sub(r"\b\w+\.", "", name)
+        lines += [
+            f"{spec.name} : {what}, default {spec.default!r}",
+            f"    {meta['help'][0].upper()}{meta['help'][1:]}.",
+        ]
+    kind.__doc__ = "\n".join(lines) + "\n"
+    return kind
 
 
 def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from packer.recipe.checks import plain_value
+from packer.recipe.checks import documented, plain_value
 from packer.recipe.engines import ENGINES
 from shardspec.errors import UsageError
 
@@ -30,6 +30,7 @@ def _option(default: Any, help: str, **meta: Any) -> Any:
     return field(default=default, metadata={"help": help, **meta})
 
 
+@documented
 @dataclass(frozen=True)
 class BuildOptions:
     """Options of ``packer build`` that change how it runs, not what it makes.
@@ -37,7 +38,7 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        On creation.
+        If a value is invalid.
     """
 
     workers: str | int = _option(

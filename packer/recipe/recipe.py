@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, get_origin
 
-from packer.recipe.checks import SAMPLING, check_value, parse_bytes, plain_value, unread_options
+from packer.recipe.checks import SAMPLING, check_value, documented, parse_bytes, plain_value, unread_options
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
@@ -87,6 +87,7 @@ def _option(default: Any, help: str, **meta: Any) -> Any:
     return field(default=default, metadata={"help": help, **meta})
 
 
+@documented
 @dataclass(frozen=True)
 class Recipe:
     """What a build makes of its source. Every attribute is an option of ``packer build`` and a key of a recipe file.
@@ -94,7 +95,7 @@ class Recipe:
     Raises
     ------
     UsageError
-        On creation; the message lists everything that is wrong.
+        If a value is invalid; the message lists everything that is wrong.
     """
 
     preset: str = _option("images", "what to make of each item", choices=tuple(PRESETS))
