@@ -51,6 +51,8 @@ class Estimate(Result):
     workers : int
     free_bytes : int
         On the output's file system.
+    repeats : str or None
+        Which files several items name, in words; None where there is none.
     """
 
     plan: BuildPlan
