@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.builds.build import open_source
 from packer.builds.listing import list_items
 from packer.builds.plan import is_storable, make_plan
 from packer.jobs.progress import ProgressListener, Stage, listener_of
@@ -21,6 +20,7 @@ from packer.recipe import Recipe
 from packer.recipe.resources import count_workers
 from packer.sources.base import Listing
 from packer.sources.item import Item
+from packer.sources.opening import open_source
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest

@@ -11,9 +11,9 @@ from support.ranks import run_script
 
 from benchmarks.pack_vs_raw import problems
 from packer import BenchReport, bench, build, convert
-from packer.builds.build import open_source
 from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import Packing, Side
+from packer.sources.opening import open_source
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from support.media import scene, write_picture
 
 from packer import Recipe, build
-from packer.builds.build import open_source
 from packer.builds.plan import make_plan
 from packer.sources.base import Listing
 from packer.sources.folder import FolderSource
 from packer.sources.item import Item
+from packer.sources.opening import open_source
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource, read_csv
 from shardspec.errors import UsageError

@@ -346,8 +346,8 @@ class TestElsewhere:
 def build_listing(table: Path, root: Path, also: str) -> list[Any]:
     """The items of a build of faces with masks, without its detector."""
     from packer import Recipe
-    from packer.builds.build import open_source
     from packer.builds.listing import list_items
+    from packer.sources.opening import open_source
 
     recipe = Recipe(preset="faces", also=also, root=(str(root),))
     return list(list_items(open_source(table, table.parent / "out", recipe), recipe).items)
