@@ -1,8 +1,9 @@
-"""The value of one option: taken as Python's own, and checked."""
+"""Options: how one is declared, and how its value is taken as Python's own and checked."""
 
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import field
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -11,6 +12,20 @@ import numpy as np
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
 from shardspec.wording import did_you_mean
+
+
+def option(default: Any, help: str, **meta: Any) -> Any:
+    """An option as a field of a dataclass.
+
+    Parameters
+    ----------
+    default : object
+    help : str
+        For ``--help``.
+    **meta
+        What the command line and `check_value` read: ``choices``, ``metavar``, ``minimum`` and the like.
+    """
+    return field(default=default, metadata={"help": help, **meta})
 
 
 def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import BOXES_FROM, Item, ItemFile, is_video
+from packer.sources.item import BOXES_FROM, Item, ItemFile
 from packer.steps.faces.boxes import Sidecar, open_sidecar
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.second import Companion
@@ -157,7 +157,7 @@ class FaceSearch:
             known = None
             if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
                 known = self._memory.of_file(item, sampled)
-                if sampled is None and is_video(item.name):  # a pass over frames of which nobody knows which they are
+                if sampled is None and item.is_video:  # a pass over frames of which nobody knows which they are
                     known = known._replace(by_pass={})
             yield _Detecting(self._detector, known)
             return

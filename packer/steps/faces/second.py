@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import ItemFile, is_video
+from packer.sources.item import ItemFile
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
@@ -56,7 +56,7 @@ class Companion:
             The file cannot be read at all.
         """
         try:
-            if is_video(self.file.name):
+            if self.file.is_video:
                 return self._frame(index)
             if self._picture is None:
                 self._picture = decode_picture(read_picture(Path(self.file.path))).image

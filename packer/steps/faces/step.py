@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import ALSO, ItemReport, is_video
+from packer.sources.item import ALSO, ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face
@@ -57,7 +57,7 @@ class FaceFinder:
         report.faces = 0
         with self._search.of_item(item, sampled) as search, self._second(first) as second:
             known = sampled if takes_decoded(self._recipe) else None
-            tracker = _VideoTracks(known, report) if is_video(item.name) else None
+            tracker = _VideoTracks(known, report) if item.is_video else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)
 
     def _crops(
