@@ -1,4 +1,4 @@
-"""What a packed dataset holds, from its manifest alone."""
+"""What packed datasets hold, and which groups of samples several of them share."""
 
 from collections.abc import Sequence
 from pathlib import Path

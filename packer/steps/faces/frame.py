@@ -1,4 +1,4 @@
-"""The faces of one frame, found by a detector or given by the user."""
+"""The faces of one frame, found by a detector or given by the user, and the choice among them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+NO_TRACK = -1
+
 FloatArray = npt.NDArray[np.float32]
 
-NO_TRACK = -1
+Picture = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,9 +35,6 @@ class FrameFaces:
 
     def __len__(self) -> int:
         return len(self.boxes)
-
-
-Picture = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,40 +20,6 @@ from packer.vision.decode.unwritten import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.wording import counted
 
-
-class Trust:
-    """Keeps the first damage of each group.
-
-    Parameters
-    ----------
-    keys : ndarray, (N,), bool
-        Which frames are keyframes, in presentation order.
-    positions : ndarray, (N,), int64
-        Each frame's place in decoding order; there may be places that no frame has.
-    """
-
-    def __init__(self, keys: NDArray[np.bool_], positions: NDArray[np.int64]) -> None:
-        self._groups = np.cumsum(keys)
-        self._positions = positions
-        self._by_position = np.argsort(positions)
-        self._places = positions[self._by_position]
-        self._first: dict[int, int] = {}
-
-    def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
-        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
-        group = int(self._groups[self._by_position[at]])
-        self._first[group] = min(position, self._first.get(group, position))
-
-    def doubted(self, index: int) -> bool:
-        """Whether a frame may be damaged, by its presentation order.
-
-        A frame shown before a keyframe but decoded after it may refer to either group.
-        """
-        group, position = int(self._groups[index]), int(self._positions[index])
-        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))
-
-
 # Where the bitstream itself tells a frame that no other refers to (H.264's nal_ref_idc 0), so that skipping it changes nothing.
 # HEVC tells it only within a temporal layer.
 _TELLS_NON_REFERENCE = frozenset({"h264"})
@@ -128,7 +94,7 @@ class Decoding:
                 f"(the first is frame {lost[0]}, the last frame {lost[-1]})"
             )
 
-    def _held_back(self, wanted: NDArray[np.bool_], trust: Trust) -> Iterator[tuple[int, VideoFrame]]:
+    def _held_back(self, wanted: NDArray[np.bool_], trust: "Trust") -> Iterator[tuple[int, VideoFrame]]:
         """Wanted frames, each kept until all those have come out that were decoded before it and are shown after it."""
         timeline = self._timeline
         last = int(np.flatnonzero(wanted).max(initial=-1))
@@ -256,3 +222,36 @@ class Decoding:
     def _fail(self, error: Exception) -> None:
         self._failures += 1
         self._failure = reason(error)
+
+
+class Trust:
+    """Keeps the first damage of each group.
+
+    Parameters
+    ----------
+    keys : ndarray, (N,), bool
+        Which frames are keyframes, in presentation order.
+    positions : ndarray, (N,), int64
+        Each frame's place in decoding order; there may be places that no frame has.
+    """
+
+    def __init__(self, keys: NDArray[np.bool_], positions: NDArray[np.int64]) -> None:
+        self._groups = np.cumsum(keys)
+        self._positions = positions
+        self._by_position = np.argsort(positions)
+        self._places = positions[self._by_position]
+        self._first: dict[int, int] = {}
+
+    def doubt(self, position: int) -> None:
+        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
+        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
+        group = int(self._groups[self._by_position[at]])
+        self._first[group] = min(position, self._first.get(group, position))
+
+    def doubted(self, index: int) -> bool:
+        """Whether a frame may be damaged, by its presentation order.
+
+        A frame shown before a keyframe but decoded after it may refer to either group.
+        """
+        group, position = int(self._groups[index]), int(self._positions[index])
+        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))
