@@ -11,7 +11,7 @@ from packer.recipe import Recipe
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
-from packer.steps.faces.boxes import open_sidecar
+from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
 
@@ -49,11 +49,11 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
     if recipe.boxes is not None:
-        sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
-        if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
+        boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
+        if not boxes.has_points and (recipe.align or recipe.landmarks != "5"):
             what = "--align" if recipe.align else f"--landmarks {recipe.landmarks}"
             raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
-        sidecar.check([boxes_name(item) for item in listing.items if item.reject is None])
+        boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
     return listing
 
 

@@ -26,12 +26,15 @@ class FrameFaces:
         Right eye, left eye, nose, right and left corner of the mouth (the person's). NaN where a face has none.
     tracks : ndarray, (N,), int64, or None
         `NO_TRACK` for none; None where nobody has looked for tracks.
+    shape : tuple of int or None
+        Of the frame in which they were found, (H, W, 3); None of faces that the user gives.
     """
 
     boxes: FloatArray
     scores: FloatArray
     points: FloatArray
     tracks: npt.NDArray[np.int64] | None = None
+    shape: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
