@@ -28,7 +28,7 @@ _INDEX_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class AssemblyPlan:
+class ShardPlan:
     """How rows become shards.
 
     Attributes
@@ -73,7 +73,7 @@ class AssemblyPlan:
         write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
-    def load(cls, workspace: Workspace) -> "AssemblyPlan":
+    def load(cls, workspace: Workspace) -> "ShardPlan":
         """Read the plan of a workspace."""
         document = json.loads(workspace.assembly.read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
@@ -96,7 +96,7 @@ class Piece(NamedTuple):
 
 def plan_assembly(
     workspace: Workspace, rows: Mapping[str, Any], format: str, pieces: Sequence[Piece], order: IntArray | None = None
-) -> AssemblyPlan:
+) -> ShardPlan:
     """Cut the rows into shards by their encoded bytes, at least one row each.
 
     Parameters
@@ -121,7 +121,7 @@ def plan_assembly(
         np.save(temporary, order)
         temporary.replace(workspace.order)
     source.close()
-    return AssemblyPlan(rows, format, cuts, tuple(sizes), workspace)
+    return ShardPlan(rows, format, cuts, tuple(sizes), workspace)
 
 
 class PlannedShards:
@@ -129,7 +129,7 @@ class PlannedShards:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._plan: AssemblyPlan | None = None
+        self._plan: ShardPlan | None = None
 
     def write(self, number: int) -> dict[str, Any]:
         """Write one shard, or accept the one that an earlier run finished; its manifest entry as JSON."""
@@ -139,7 +139,7 @@ class PlannedShards:
         if finished is not None:
             return finished.to_json()
         if self._plan is None:
-            self._plan = AssemblyPlan.load(self._workspace)
+            self._plan = ShardPlan.load(self._workspace)
         plan, schema = self._plan, self._plan.source.schema
         size = plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
