@@ -1,13 +1,21 @@
 # Sets everything up by itself: `make test` and `make demo` work in a fresh clone on a fresh machine.
 VENV ?= .venv
 PYTHON ?= python3
-BIN := $(VENV)/bin
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := $(VENV)/$(SCRIPTS)
 STAMP := $(VENV)/.installed
+LIGHT_BIN := $(VENV)-light/$(SCRIPTS)
+LIGHT_STAMP := $(VENV)-light/.installed
 
 # Parity with facenet-pytorch over a folder of pictures and videos: make test-parity DATA=folder
 DATA ?= .
 
-.PHONY: setup test test-slow test-external test-parity demo lint types format check clean
+# Tests that need neither torch nor OpenCV nor a video library.
+LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore tests/test_formats/test_copying.py \
+	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
+	--deselect 'tests/test_shardspec/test_registry.py::test_every_entry_of_our_tables_is_there[steps]'
+
+.PHONY: setup test test-light test-slow test-external test-parity demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -18,6 +26,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: setup
 	$(BIN)/python -m pytest -q
+
+test-light: $(LIGHT_STAMP)
+	$(LIGHT_BIN)/python -m pytest -q $(LIGHT)
+
+$(LIGHT_STAMP): pyproject.toml constraints.txt
+	test -d $(LIGHT_BIN) || $(PYTHON) -m venv $(VENV)-light
+	$(LIGHT_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[hdf5,parquet,tfrecord]' \
+		hypothesis psutil pytest scikit-image
+	touch $@
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
@@ -52,4 +69,4 @@ format: setup
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(VENV)-tf demo-data build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-light $(VENV)-tf demo-data build dist *.egg-info

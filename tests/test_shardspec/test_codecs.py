@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from support.media import photograph
+from skimage import data as photographs
 from support.strategies import fields, json_values
 
 from shardspec.codecs import CODECS, codec_for
@@ -33,7 +33,7 @@ def text_field(codec: str) -> Field:
 
 def portrait(side: int = 64) -> Any:
     """A part of a photograph, (side, side + 8, 3)."""
-    return photograph("astronaut")[40 : 40 + side, 180 : 188 + side]
+    return photographs.astronaut()[40 : 40 + side, 180 : 188 + side]
 
 
 def test_the_table_holds_every_codec_of_the_schema_and_no_other() -> None:

@@ -10,11 +10,12 @@ from support.command import run_packer
 from support.ranks import run_script
 
 from benchmarks.pack_vs_raw import problems
-from packer.builds.build import build, open_source
+from packer.builds.build import build
 from packer.packed.bench.bench import bench
 from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import BenchReport, Packing, Side
 from packer.packed.convert import convert
+from packer.sources.opening import open_source
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
 
