@@ -20,7 +20,7 @@ from functools import cache
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
 
@@ -156,7 +156,7 @@ _MESH_IRIS = PointLayout(
 LAYOUTS: Mapping[str, PointLayout] = MappingProxyType({x.name: x for x in (_FIVE, _IBUG, _MESH, _MESH_IRIS)})
 """Every layout, by name."""
 
-REGION_FLIP: NDArray[np.int64] = np.array([1, 0, 2, 3])
+REGION_FLIP: npt.NDArray[np.int64] = np.array([1, 0, 2, 3])
 """Rows of a ``regions`` field after a mirror: ``flipped = mirrored_boxes[REGION_FLIP]``."""
 REGION_FLIP.setflags(write=False)
 
@@ -190,7 +190,7 @@ def layout_of(count: int) -> PointLayout:
 
 
 @cache
-def flip_permutation(layout: str) -> NDArray[np.int64]:
+def flip_permutation(layout: str) -> npt.NDArray[np.int64]:
     """How the points of a mirrored picture are numbered.
 
     Mirror every point (``x -> width - x``), then take them in this order: the k-th is again what the layout says the k-th is.
@@ -220,7 +220,7 @@ def hull_size(layout: str) -> int:
 
 
 @cache
-def hull_flip_permutation(layout: str) -> NDArray[np.int64]:
+def hull_flip_permutation(layout: str) -> npt.NDArray[np.int64]:
     """How the points of a hull are numbered after a mirror, as `flip_permutation` for landmarks.
 
     Parameters
@@ -242,7 +242,7 @@ def hull_flip_permutation(layout: str) -> NDArray[np.int64]:
 
 
 @cache
-def hull_flip_of(count: int) -> NDArray[np.int64]:
+def hull_flip_of(count: int) -> npt.NDArray[np.int64]:
     """`hull_flip_permutation` for a hull of `count` points, where no landmarks say the layout.
 
     Raises

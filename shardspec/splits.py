@@ -14,8 +14,6 @@ import numpy as np
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 
-__all__ = ["assign_groups", "classes_of_groups"]
-
 _MOVES = 64
 """Groups that are moved at most to even out what the exchange of classes has brought about."""
 _NEAR = 64

@@ -10,7 +10,7 @@ CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
-class HDF5Dataset:
+class HDF5Array:
     """One dataset.
 
     Attributes
@@ -29,7 +29,7 @@ class HDF5Dataset:
     chunk_rows: int
 
 
-def hdf5_datasets(field: Field, rows: int, total: int) -> tuple[HDF5Dataset, ...]:
+def hdf5_arrays(field: Field, rows: int, total: int) -> tuple[HDF5Array, ...]:
     """The datasets of a field: its values, and for a varying field where each row's begin.
 
     Parameters
@@ -47,7 +47,7 @@ def hdf5_datasets(field: Field, rows: int, total: int) -> tuple[HDF5Dataset, ...
     return _dataset(f"{field.name}_bytes", "|u1", (total,)), offsets
 
 
-def _dataset(name: str, dtype: str, shape: tuple[int, ...]) -> HDF5Dataset:
+def _dataset(name: str, dtype: str, shape: tuple[int, ...]) -> HDF5Array:
     row_bytes = math.prod(shape[1:]) * int(dtype[2:])
     chunk_rows = min(shape[0], max(1, CHUNK_BYTES // row_bytes)) if row_bytes else 0
-    return HDF5Dataset(name, dtype, shape, chunk_rows)
+    return HDF5Array(name, dtype, shape, chunk_rows)
