@@ -148,7 +148,7 @@ def read_rates(
             if not schema["image"].is_fixed:
                 b"".join(out["image"])
         rates.append(len(plan) * BATCH / (time.process_time() - start))
-    for reader in readers.decode.values():
+    for reader in readers.values():
         reader.close()
     return rates[0], rates[1]
 
