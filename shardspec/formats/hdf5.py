@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from shardspec.schema import Field
 
 CHUNK_BYTES = 1 << 18
-"""Of a dataset's chunk, about: one 224-pixel crop, or many numbers. Far below the megabyte that HDF5 caches of a dataset."""
+"""Approximate size of a dataset's chunk: one 224-pixel crop, or many numbers. Far below the megabyte that HDF5 caches
+of a dataset.
+"""
 
 
 @dataclass(frozen=True)
@@ -17,10 +19,10 @@ class HDF5Array:
     ----------
     name : str
     dtype : str
-        Booleans are HDF5's enumeration of FALSE and TRUE, as h5py writes them.
+        Booleans are stored as HDF5's enumeration of FALSE and TRUE, as h5py writes them.
     shape : tuple of int
     chunk_rows : int
-        Length of a chunk along the first axis; other axes are not cut. 0 where there is nothing to store: no chunks then.
+        Length of a chunk along the first axis; other axes are not cut. 0 if there is nothing to store, and so no chunk.
     """
 
     name: str
@@ -30,12 +32,12 @@ class HDF5Array:
 
 
 def hdf5_arrays(field: Field, rows: int, total: int) -> tuple[HDF5Array, ...]:
-    """The datasets of a field: its values, and for a varying field where each row's begin.
+    """The datasets of a field: its values and, if their size varies, the offsets at which each row's values begin.
 
     Parameters
     ----------
     rows : int
-        Of the shard.
+        Rows of the shard.
     total : int
         Rows of all values of a ragged field, bytes of all values of a *bytes* or *text* field.
     """
