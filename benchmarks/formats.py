@@ -34,11 +34,11 @@ from benchmarks.measure import machine, versions
 from benchmarks.tables import ORDERS, formats_table
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
+from readers.formats.base import reader_class
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
-from shardspec.formats import FORMATS, get_format
+from shardspec.formats import FORMATS
 from shardspec.layout import Layout
-from shardspec.registry import resolve
 from shardspec.schema import Field, NamedConfig, Schema
 
 SIZE, BATCH = 224, 64
@@ -132,7 +132,7 @@ def read_rates(
     root: Path, format: str, schema: Schema, shards: list[Shard], order: str, checksums: bool
 ) -> tuple[float, float]:
     """Samples per second of processor time of a first pass and of a second one."""
-    kind = resolve("format", format, {format: get_format(format).reader})
+    kind = reader_class(format)
     plan = list(batches_of(order_of(order, shards), shards))
     out = allocate([schema[name] for name in FIELDS], BATCH)
     readers: dict[int, Any] = {}

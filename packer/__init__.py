@@ -1,34 +1,110 @@
-"""The pack stage: raw images and videos, preprocessed once and in parallel, into a packed dataset.
+"""The pack stage: raw images and videos, preprocessed once and in parallel, into a packed dataset, and all that follows from one.
+
+What the command line can do, these functions can, with options of the same names::
+
+    import packer
+
+    result = packer.build("videos/", "faces/", preset="faces", every=10, label_from="folder")
+    packer.verify("faces/", deep=True).problems
+    packer.split("faces/", "parts/", by="source", ratios="train=0.8,val=0.2")
+
+Paths may be texts. Each result says itself in a line (its ``repr``), to people (``describe()``) and to programs (``to_json()``).
+What takes time takes ``progress``: True shows it on standard error, False nothing, and a `ProgressListener` hears of it.
 
 Names resolve on first use, so that ``import packer`` loads neither torch nor a format library.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.estimate import Estimate
     from packer.builds.job import BuildResult
-    from packer.recipe import Recipe, StepSpec
+    from packer.jobs.job import JobResult
+    from packer.jobs.progress import Progress, ProgressListener
+    from packer.packed.bench.bench import bench
+    from packer.packed.bench.report import BenchReport
+    from packer.packed.convert import convert
+    from packer.packed.export.export import ExportResult, export
+    from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
+    from packer.packed.merge import MergeResult, merge
+    from packer.packed.preview import PreviewResult, preview
+    from packer.packed.split import SplitPart, SplitResult, split
+    from packer.packed.verify.verify import VerifyReport, verify
     from packer.recipe.options import BuildOptions
+    from packer.recipe.recipe import Recipe, StepSpec
+    from packer.vision.detect.detections import Detections
+    from packer.vision.detect.detector import Detector
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
+            "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
+            "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "Detections": Entry("packer.vision.detect.detections:Detections"),
+            "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
+            "Estimate": Entry("packer.builds.estimate:Estimate"),
+            "ExportResult": Entry("packer.packed.export.export:ExportResult"),
+            "InspectReport": Entry("packer.packed.inspect:InspectReport"),
+            "JobResult": Entry("packer.jobs.job:JobResult"),
+            "Leak": Entry("packer.packed.inspect:Leak"),
+            "Leaks": Entry("packer.packed.inspect:Leaks"),
+            "MergeResult": Entry("packer.packed.merge:MergeResult"),
+            "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
+            "Progress": Entry("packer.jobs.progress:Progress"),
+            "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
+            "Recipe": Entry("packer.recipe.recipe:Recipe"),
+            "SplitPart": Entry("packer.packed.split:SplitPart"),
+            "SplitResult": Entry("packer.packed.split:SplitResult"),
+            "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "bench": Entry("packer.packed.bench.bench:bench"),
+            "build": Entry("packer.builds.build:build"),
+            "convert": Entry("packer.packed.convert:convert"),
+            "dry_run": Entry("packer.builds.build:dry_run"),
+            "export": Entry("packer.packed.export.export:export"),
+            "find_leaks": Entry("packer.packed.inspect:find_leaks"),
+            "inspect": Entry("packer.packed.inspect:inspect"),
+            "merge": Entry("packer.packed.merge:merge"),
+            "preview": Entry("packer.packed.preview:preview", "pack"),
+            "split": Entry("packer.packed.split:split"),
+            "verify": Entry("packer.packed.verify.verify:verify"),
+        },
+    )
 
-_NAMES = {
-    "BuildOptions": "packer.recipe.options",
-    "BuildResult": "packer.builds.job",
-    "Estimate": "packer.builds.estimate",
-    "Recipe": "packer.recipe",
-    "StepSpec": "packer.recipe",
-    "build": "packer.builds.build",
-    "dry_run": "packer.builds.build",
-}
-
-__all__ = ["BuildOptions", "BuildResult", "Estimate", "Recipe", "StepSpec", "build", "dry_run"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module 'packer' has no attribute {name!r}")
-    value = getattr(import_module(_NAMES[name]), name)
-    globals()[name] = value
-    return value
+__all__ = [
+    "BenchReport",
+    "BuildOptions",
+    "BuildResult",
+    "Detections",
+    "Detector",
+    "Estimate",
+    "ExportResult",
+    "InspectReport",
+    "JobResult",
+    "Leak",
+    "Leaks",
+    "MergeResult",
+    "PreviewResult",
+    "Progress",
+    "ProgressListener",
+    "Recipe",
+    "SplitPart",
+    "SplitResult",
+    "StepSpec",
+    "VerifyReport",
+    "bench",
+    "build",
+    "convert",
+    "dry_run",
+    "export",
+    "find_leaks",
+    "inspect",
+    "merge",
+    "preview",
+    "split",
+    "verify",
+]

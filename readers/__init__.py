@@ -7,9 +7,9 @@ for batch in Loader(dataset, batch_size=256, seed=0):
     batch["image"]  # (256, 3, H, W) uint8, channels_last
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shardspec.registry import Entry, resolve
+from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from readers.dataset.clips import ClipDataset
@@ -30,27 +30,30 @@ if TYPE_CHECKING:
     from readers.loader.loader import Loader
     from readers.order.sampler import class_balanced_weights
     from readers.seeding import sample_rng
-
-_NAMES = {
-    "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
-    "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
-    "HDF5Dataset": Entry("readers.dataset.packed:HDF5Dataset", "torch"),
-    "LMDBDataset": Entry("readers.dataset.packed:LMDBDataset", "torch"),
-    "Loader": Entry("readers.loader.loader:Loader", "torch"),
-    "MixedDataset": Entry("readers.dataset.mixed:MixedDataset", "torch"),
-    "NpyDataset": Entry("readers.dataset.packed:NpyDataset", "torch"),
-    "PackedDataset": Entry("readers.dataset.packed:PackedDataset", "torch"),
-    "ParquetDataset": Entry("readers.dataset.packed:ParquetDataset", "torch"),
-    "RandomResizedCrop": Entry("readers.decode.crops:RandomResizedCrop", "pack"),
-    "Resize": Entry("readers.decode.crops:Resize", "pack"),
-    "Subset": Entry("readers.dataset.subset:Subset", "torch"),
-    "TFRecordDataset": Entry("readers.dataset.packed:TFRecordDataset", "torch"),
-    "Whole": Entry("readers.decode.plans:Whole"),
-    "class_balanced_weights": Entry("readers.order.sampler:class_balanced_weights", "torch"),
-    "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
-    "open_dataset": Entry("readers.dataset.packed:open_dataset", "torch"),
-    "sample_rng": Entry("readers.seeding:sample_rng"),
-}
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
+            "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
+            "HDF5Dataset": Entry("readers.dataset.packed:HDF5Dataset", "torch"),
+            "LMDBDataset": Entry("readers.dataset.packed:LMDBDataset", "torch"),
+            "Loader": Entry("readers.loader.loader:Loader", "torch"),
+            "MixedDataset": Entry("readers.dataset.mixed:MixedDataset", "torch"),
+            "NpyDataset": Entry("readers.dataset.packed:NpyDataset", "torch"),
+            "PackedDataset": Entry("readers.dataset.packed:PackedDataset", "torch"),
+            "ParquetDataset": Entry("readers.dataset.packed:ParquetDataset", "torch"),
+            "RandomResizedCrop": Entry("readers.decode.crops:RandomResizedCrop", "pack"),
+            "Resize": Entry("readers.decode.crops:Resize", "pack"),
+            "Subset": Entry("readers.dataset.subset:Subset", "torch"),
+            "TFRecordDataset": Entry("readers.dataset.packed:TFRecordDataset", "torch"),
+            "Whole": Entry("readers.decode.plans:Whole"),
+            "class_balanced_weights": Entry("readers.order.sampler:class_balanced_weights", "torch"),
+            "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
+            "open_dataset": Entry("readers.dataset.packed:open_dataset", "torch"),
+            "sample_rng": Entry("readers.seeding:sample_rng"),
+        },
+    )
 
 __all__ = [
     "CenterCrop",
@@ -72,15 +75,3 @@ __all__ = [
     "open_dataset",
     "sample_rng",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = resolve("name", name, _NAMES)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

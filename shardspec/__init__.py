@@ -1,15 +1,40 @@
 """The contract on disk: what a packed dataset's bytes mean.
 
 Holds the schema, the manifest, the layout of the folder, the codecs, the tables of formats and point layouts, and the errors.
-Importing it loads the standard library and numpy only. ``SPEC.md`` beside this file is the same contract in prose.
+Importing it loads the standard library and numpy only; names resolve on first use. ``SPEC.md`` beside this file is the same
+contract in prose.
 """
 
-from shardspec.columns import Columns, allocate
-from shardspec.entries import Counts, FileEntry, Generation, Shard
-from shardspec.errors import ShardspecError
-from shardspec.layout import Layout
-from shardspec.manifest import SPEC_VERSION, Manifest
-from shardspec.schema import Field, NamedConfig, Schema
+from typing import TYPE_CHECKING
+
+from shardspec.registry import Entry, lazy_names
+
+if TYPE_CHECKING:
+    from shardspec.columns import Columns, allocate
+    from shardspec.entries import Counts, FileEntry, Generation, Shard
+    from shardspec.errors import ShardspecError
+    from shardspec.layout import Layout
+    from shardspec.manifest import SPEC_VERSION, Manifest
+    from shardspec.schema import Field, NamedConfig, Schema
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "SPEC_VERSION": Entry("shardspec.manifest:SPEC_VERSION"),
+            "Columns": Entry("shardspec.columns:Columns"),
+            "Counts": Entry("shardspec.entries:Counts"),
+            "Field": Entry("shardspec.schema:Field"),
+            "FileEntry": Entry("shardspec.entries:FileEntry"),
+            "Generation": Entry("shardspec.entries:Generation"),
+            "Layout": Entry("shardspec.layout:Layout"),
+            "Manifest": Entry("shardspec.manifest:Manifest"),
+            "NamedConfig": Entry("shardspec.schema:NamedConfig"),
+            "Schema": Entry("shardspec.schema:Schema"),
+            "Shard": Entry("shardspec.entries:Shard"),
+            "ShardspecError": Entry("shardspec.errors:ShardspecError"),
+            "allocate": Entry("shardspec.columns:allocate"),
+        },
+    )
 
 __all__ = [
     "SPEC_VERSION",

@@ -55,7 +55,7 @@ class FileEntry:
         name = document["name"]
         if not SAFE_NAME.match(name):
             problems.add("name", f"expected a plain relative path, found {name!r}")
-        if len(name) > 4 * NAME_MAX or max(map(len, name.split("/"))) > NAME_MAX:
+        if len(name) > NAME_MAX and (len(name) > 4 * NAME_MAX or max(map(len, name.split("/"))) > NAME_MAX):
             problems.add("name", f"expected at most {NAME_MAX} characters, found {len(name)}: {name!r}")
         if document["bytes"] < 0:
             problems.add("bytes", f"expected 0 or more, found {document['bytes']}")

@@ -1,6 +1,7 @@
 """Tables of names: what a name stands for is imported on first use."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -67,3 +68,38 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
         return getattr(module, attribute)
     except AttributeError:
         raise UsageError(f"{what}: module {module_name!r} has no attribute {attribute!r}") from None
+
+
+def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of a package whose public names are imported on first use.
+
+    A package assigns both where type checkers do not look, beside the imports that they do look at, so a misspelt name is an
+    error for them, too::
+
+        if TYPE_CHECKING:
+            from package.module import thing
+        else:
+            __getattr__, __dir__ = lazy_names(__name__, {"thing": Entry("package.module:thing")})
+
+        __all__ = ["thing"]
+
+    Parameters
+    ----------
+    package : str
+        The package's ``__name__``.
+    table : dict of str to Entry
+        Its public names.
+    """
+
+    def find(name: str) -> Any:
+        if name not in table:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{did_you_mean(name, table)}")
+        value = resolve("name", name, table)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        own = [name for name in vars(sys.modules[package]) if name.startswith("__")]
+        return sorted({*own, *table})
+
+    return find, names

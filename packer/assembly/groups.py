@@ -48,7 +48,7 @@ def read_groups(path: Path, by: str) -> Groups:
     UsageError
         There is no such field.
     """
-    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
+    rows = PackedRows.of(path, check="size")
     field = _grouping_field(rows.schema, by, path)
     validity = f"{by}_valid"
     # Or a column of the user's own is called so.

@@ -2,19 +2,19 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
-from readers.formats.base import ShardReader
+from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, SchemaError, ShardspecError
-from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import Entry, resolve
@@ -67,6 +67,8 @@ def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
     return source
 
 
+Check = Literal["digest", "size"]
+
 BATCH_BYTES = 16 * 10**6
 """A batch of rows read for their lengths or their values holds about so much."""
 
@@ -81,24 +83,6 @@ class _Place(NamedTuple):
     shard: Shard
     items_before: int
     adapters: Mapping[str, Adapt]
-
-
-def open_shard(layout: Layout, manifest: Manifest, shard: Shard) -> ShardReader:
-    """The reader of a shard.
-
-    Raises
-    ------
-    DatasetError
-        It cannot be opened, or holds another number of samples than the manifest says.
-    """
-    name = manifest.format
-    path = layout.shard(shard, name)
-    reader: ShardReader = resolve("format", name, {name: get_format(name).reader})(path, shard, manifest.schema)
-    if len(reader) != shard.samples:
-        found = len(reader)
-        reader.close()
-        raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
-    return reader
 
 
 def batch_rows(shard: Shard) -> int:
@@ -125,14 +109,19 @@ class PackedRows:
         key. ``check``: ``"digest"`` (default), or ``"size"`` where the caller has compared the digests.
     root : Path or None
         The workspace whose scans are used.
+    manifests : sequence of Manifest, optional
+        Those of the inputs, where they are loaded already.
     """
 
-    def __init__(self, config: Mapping[str, Any], root: Path | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], root: Path | None = None, manifests: Sequence[Manifest] | None = None
+    ) -> None:
         self._workspace = None if root is None else Workspace(root)
         self._digests = config.get("check", "digest") == "digest"
         self._places: list[_Place] = []
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
-        manifests = [layout.load() for layout in layouts]
+        if manifests is None:
+            manifests = [layout.load() for layout in layouts]
         self.schema = unite_schemas([manifest.schema for manifest in manifests])
         for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
             found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
@@ -142,6 +131,22 @@ class PackedRows:
         self._ends = np.cumsum([place.shard.samples for place in self._places], dtype=np.int64)
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
+
+    @classmethod
+    def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None) -> Self:
+        """The rows of one packed dataset.
+
+        Parameters
+        ----------
+        path : Path
+            The dataset's folder.
+        check : {"digest", "size"}
+            What is compared with the manifest before a shard's first row is read.
+        manifest : Manifest, optional
+            The dataset's, where it is loaded already.
+        """
+        config = {"inputs": [{"path": str(path)}], "check": check}
+        return cls(config, manifests=None if manifest is None else [manifest])
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -266,3 +271,19 @@ class PackedRows:
         except OSError as error:
             path = error.filename or layout.shard(shard, manifest.format)
             raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def read_column(path: Path, manifest: Manifest, name: str) -> Any:
+    """All values of one field of a packed dataset whose digests were compared, or need not be.
+
+    Returns
+    -------
+    ndarray, (rows, *shape), or list of bytes
+        An array of a fixed field, the encoded values of any other.
+    """
+    with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
+        found = [batch[name] for batch in rows.batches([name])]
+    field = manifest.schema[name]
+    if field.is_fixed:
+        return np.concatenate([allocate([field], 0)[name], *found])
+    return [bytes(value) for values in found for value in values]

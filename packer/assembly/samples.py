@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.rows import Check, PackedRows
 from shardspec.codecs import Codec, codec_for
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
@@ -26,8 +26,8 @@ class PackedSamples:
         What is compared with the manifest before a shard is opened.
     """
 
-    def __init__(self, path: Path, fields: Sequence[str] | None = None, check: str = "digest") -> None:
-        self.rows = PackedRows({"inputs": [{"path": str(path)}], "check": check})
+    def __init__(self, path: Path, fields: Sequence[str] | None = None, check: Check = "digest") -> None:
+        self.rows = PackedRows.of(path, check=check)
         self.schema: Schema = self.rows.schema.select(None if fields is None else list(fields))
         self._codecs = codecs_of(self.schema)
 

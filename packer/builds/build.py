@@ -12,15 +12,11 @@ from packer.builds.listing import list_items
 from packer.builds.provenance import describe_runtime
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
-from packer.recipe import TEXT_LISTS, Recipe, StepSpec, refuse_unknown
+from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
-from packer.sources.base import Roots, Source
-from packer.sources.folder import FolderSource
-from packer.sources.packed import PackedSource, is_packed
-from packer.sources.rows import RowsSource
-from packer.sources.table import TABLE_SUFFIXES, TableSource
-from packer.sources.values import column_types
+from packer.sources.base import Source
+from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from shardspec.errors import UsageError
 
@@ -54,9 +50,9 @@ def build(
     out : path
         Folder of the dataset, new or empty, or of the build to go on with.
     recipe : Recipe, optional
-        Instead of the recipe's options as keyword arguments.
+        In place of the recipe's options as keyword arguments.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it (`packer.jobs.progress.ProgressListener`).
+        Whether to show progress on standard error, or what hears of it.
     **options
         Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may stand for a name.
 
@@ -67,9 +63,13 @@ def build(
     Raises
     ------
     UsageError
-        If the call is invalid.
-    ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.jobs.job.Job.run`.
+        If the call is invalid, or the folder holds something else.
+    ResumeMismatchError
+        If another job was begun in the folder.
+    BuildLockedError
+        If another process is at work in the folder.
+    BuildError
+        If the build cannot go on. The same call resumes.
     TooManyRejectsError
         If it is finished, with more rejects than allowed, or if no item gave a sample.
     """
@@ -87,26 +87,26 @@ def dry_run(
     out: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
+    progress: bool | ProgressListener = True,
     **options: Any,
 ) -> Estimate:
     """What a build would do and need, by its plan and by a few items that are packed into a temporary folder. It writes nothing else.
 
     Parameters
     ----------
-    source, out, recipe, **options
+    source, out, recipe, progress, **options
         See `build`.
 
     Returns
     -------
     Estimate
-        ``print(found.describe())`` shows it.
 
     Raises
     ------
     UsageError
         If the call is invalid.
     """
-    return estimate(*_resolve(source, out, recipe, options))
+    return estimate(*_resolve(source, out, recipe, options), listener_of(progress))
 
 
 def _resolve(
@@ -131,52 +131,6 @@ def _resolve(
     # Absolute before the plan, which must not change with the current folder.
     recipe = dataclasses.replace(recipe, root=tuple(str(Path(root).absolute()) for root in recipe.root))
     return open_source(source, target, recipe), target, recipe, BuildOptions(**how), functions
-
-
-def open_source(
-    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source, out: Path, recipe: Recipe | None = None
-) -> Source:
-    """The source that a path or an object stands for, opened as a recipe says.
-
-    Raises
-    ------
-    UsageError
-        There is nothing of that name, it is no source, or the output folder would lie inside it.
-    """
-    recipe = recipe or Recipe()
-    roots, types = Roots.of(*recipe.root) if recipe.root else None, column_types(recipe)
-    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
-        return RowsSource(source, roots or Path.cwd(), types=types)
-    if not isinstance(source, str | os.PathLike):
-        if hasattr(source, "list_items"):
-            _refuse_table_options(recipe, "an object")
-            return source
-        raise UsageError(
-            f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
-        )
-    path = Path(source)
-    if path.is_dir():
-        if out.resolve().is_relative_to(path.resolve()):
-            raise UsageError(
-                f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
-            )
-        packed = is_packed(path)
-        _refuse_table_options(recipe, "a packed dataset" if packed else "a folder")
-        return PackedSource(path) if packed else FolderSource(path)
-    if not path.exists():
-        raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        raise UsageError(
-            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), found a file {path.suffix or 'without suffix'}"
-        )
-    return TableSource(path, roots, types)
-
-
-def _refuse_table_options(recipe: Recipe, found: str) -> None:
-    """For sources without columns: an option that nothing would read was meant for another call."""
-    for name in TEXT_LISTS:
-        if getattr(recipe, name):
-            raise UsageError(f"{name}: read only of a table, found {found}")
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:

@@ -15,6 +15,8 @@ from packer.builds.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.work import BuildWork
 from packer.jobs.plan import Unit
+from packer.jobs.progress import ProgressListener, Stage
+from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
@@ -28,8 +30,8 @@ from shardspec.wording import counted
 TRIED_ITEMS = 4
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(Result):
     """What a build would do and need.
 
     Attributes
@@ -93,16 +95,24 @@ class Estimate:
 
 
 def estimate(
-    source: Source, out: Path, recipe: Recipe, options: BuildOptions, functions: Mapping[str, Step] | None = None
+    source: Source,
+    out: Path,
+    recipe: Recipe,
+    options: BuildOptions,
+    functions: Mapping[str, Step],
+    listener: ProgressListener,
 ) -> Estimate:
-    """BuildPlan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
+    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
 
     Parameters
     ----------
-    source, out, recipe, options, functions
-        See `packer.builds.build.build`.
+    source, out, recipe, options
+        See `packer.build`.
+    functions : dict of str to callable
+        Steps passed as Python functions, by the name that stands in the recipe.
+    listener : ProgressListener
     """
-    check_steps(recipe, functions or {})
+    check_steps(recipe, functions)
     refuse_files(out)
     listing = list_items(source, recipe)
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
@@ -114,11 +124,11 @@ def estimate(
     tried = _Tried(0, 0, 0, 0, 0.0, None)
     total = _Tried(0, 0, 0, 0, 0.0, None)
     # A video's cost goes with its length, which its bytes tell; pictures count alike.
-    for group, weigh in ((pictures, _count), (videos, _bytes)):
-        chosen = _spread(group)
-        if chosen:
+    groups = [(group, weigh, _spread(group)) for group, weigh in ((pictures, _count), (videos, _bytes)) if group]
+    with Stage(listener, "trying", sum(len(chosen) for _, _, chosen in groups), "items") as stage:
+        for group, weigh, chosen in groups:
             with tempfile.TemporaryDirectory() as folder:
-                found = _pack(chosen, recipe, plan, Path(folder), functions, equipment)
+                found = _pack(chosen, recipe, plan, Path(folder), functions, equipment, stage)
             tried += found
             total += found.scaled(weigh(group) / max(1, weigh(chosen)))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
@@ -186,8 +196,9 @@ def _pack(
     recipe: Recipe,
     plan: BuildPlan,
     folder: Path,
-    functions: Mapping[str, Step] | None,
+    functions: Mapping[str, Step],
     equipment: Equipment,
+    stage: Stage,
 ) -> _Tried:
     """Pack the items, timed once the models are loaded."""
     space = Workspace(folder / "build")
@@ -197,10 +208,19 @@ def _pack(
     space.items.write_text("".join(lines), "ascii")
     work = BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)
     work.prepare()
-    started_s = time.perf_counter()
+    ended: list[int] = []
+
+    def on_item(what: str, _item: int, samples: int, _reason: str) -> None:
+        if what == "end":
+            ended.append(samples)
+
+    seconds = 0.0
     for number in range(len(small.tasks)):
-        work.run(Unit("task", number), {}, lambda *_: None)
-    seconds = time.perf_counter() - started_s
+        started_s = time.perf_counter()
+        work.run(Unit("task", number), {}, on_item)
+        seconds += time.perf_counter() - started_s
+        stage.advance(len(ended), sum(ended), ended.count(0))
+        ended.clear()
     parts = [Part(space.part(number)) for number in range(len(small.tasks))]
     columns = choose_columns(parts)
     reports = [report for part in parts for report in settled_reports(part, columns)]

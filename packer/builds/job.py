@@ -40,7 +40,7 @@ _SHOWN_CHARACTERS = 300
 
 @dataclass(frozen=True, repr=False)
 class BuildResult(JobResult):
-    """What a build made.
+    """The dataset that a build made, and what became of its items.
 
     Attributes
     ----------
@@ -57,6 +57,11 @@ class BuildResult(JobResult):
         """See `JobResult`; and what broken tracks, progressive JPEGs, and JPEGs without the restart markers that were asked for mean."""
         more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
         return f"{super().describe()}{more}"
+
+    def _facts(self) -> dict[str, Any]:
+        """What became of the items."""
+        broken = None if self.broken_tracks is None else self.broken_tracks.videos
+        return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken}
 
     def _contents(self) -> str:
         """With what became of the items."""
@@ -184,9 +189,10 @@ class BuildJob:
         """See `BuildPlan`."""
         return self.plan.to_json()
 
-    def item_lines(self) -> Iterable[str]:
+    def take_item_lines(self) -> Iterable[str]:
         """See `JobPlan`."""
-        return self._lines
+        lines, self._lines = self._lines, []
+        return lines
 
     def made(self, manifest: Manifest) -> bool:
         """See `BuildPlan`."""

@@ -1,10 +1,10 @@
 """A part: the encoded samples of one task, in order. Internal, removed when the shards that need it are durable.
 
-The file is the rows' bytes one after another, each row its fields in the order of its columns; then the index; then the JSON footer; then
-16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same columns are a group. The index is, group by
-group, an int64 array (rows,) of where each row begins and an int64 array (rows, columns) of byte lengths; and behind those of all groups,
-group by group, an int32 array (rows, axes of all columns) of shapes. A part is written once, front to back, under a temporary name, so a
-long video needs no memory.
+The file is the rows' bytes one after another, each row its fields in the order of its columns; then the index; then the
+JSON footer; then 16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same columns
+are a group. The index is, group by group, an int64 array (rows,) of where each row begins and an int64 array (rows,
+columns) of byte lengths; and behind those of all groups, group by group, an int32 array (rows, axes of all columns) of
+shapes. A part is written once, front to back, under a temporary name, so a long video needs no memory.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The rows of a build's parts, in task order, with the schema settled over all of them. Rows of other columns than most are left out."""
+"""The rows of a build's parts, in task order, with the schema settled over those that have the columns of most."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ class PartRows:
 
 
 def choose_columns(parts: Iterable[Part]) -> PartColumns:
-    """The columns that most items' samples have, or of several such those that come first; none if no item gave a sample.
+    """The columns of most items' samples, or of several such those that come first; none if no item gave a sample.
 
     It takes all parts to know, so that no place among the items, and no number of workers, decides.
     """

@@ -18,12 +18,12 @@ _PATIENCE = 2
 
 
 class Interrupts:
-    """What Ctrl-C, ``kill`` and Slurm's time limit do, however often they come: the command ends with 130 and says once how to go on.
+    """What Ctrl-C, ``kill`` and Slurm's time limit do: the command ends with 130 and says once how to go on.
 
-    Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's failure.
-    Then the first signal raises `KeyboardInterrupt`, on which workers are ended and files closed. The second does nothing, since it
-    often comes by itself (a terminal sends it to the whole group, and a launcher to its child). When the command is over, so does
-    the first. The third ends the process at once, whatever it waits for.
+    Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
+    failure. Then the first signal raises `KeyboardInterrupt`, on which workers are ended and files closed. The second
+    does nothing, since it often comes by itself (a terminal sends it to the whole group, and a launcher to its child).
+    When the command is over, so does the first. The third ends the process at once, whatever it waits for.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.line = "packer: interrupted"
         self._count = 0
-        self._begun = self._over = False
+        self._begun = self._telling = self._over = False
         # Not where it is ignored (nohup), nor under another program's own handler.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         self._taken = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
@@ -52,8 +52,9 @@ class Interrupts:
 
     def tell(self) -> None:
         """Say that the command was interrupted. The command is over."""
-        self._over = True
+        self._telling = True
         os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
+        self._over, self._telling = True, False
 
     def give_back(self) -> None:
         """Leave the signals as they were found."""
@@ -67,6 +68,8 @@ class Interrupts:
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         self._count += 1
+        if self._telling:
+            return
         if not self._begun or self._count > _PATIENCE:
             if not self._over:
                 self.tell()
@@ -76,7 +79,10 @@ class Interrupts:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status (see `packer.cli.line`). Without arguments it is this process's own."""
+    """Run the command line and return its exit status (see `packer.cli.line`).
+
+    Without `arguments` they are the process's own, and the process is to end with that status.
+    """
     interrupts = Interrupts()
     if arguments is None:
         atexit.register(interrupts.ignore)

@@ -5,18 +5,22 @@ import dataclasses
 import json
 from typing import Any
 
-from packer.jobs.job import JobResult
+from packer.jobs.result import Result
 from packer.recipe import TEXT_LISTS
-from packer.recipe.checks import parse_bytes
 from packer.recipe.options import BuildOptions
 
 _ROW_OPTIONS = ("workers", "engine", "overwrite")
 
 
-def add_row_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of a job over packed datasets."""
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that takes time."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_row_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a job over packed datasets."""
+    add_output_arguments(parser)
     made = parser.add_argument_group("what is made")
     made.add_argument(
         "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as they were packed)"
@@ -33,16 +37,12 @@ def add_row_arguments(parser: argparse.ArgumentParser) -> None:
 def row_options(options: argparse.Namespace) -> dict[str, Any]:
     """What `add_row_arguments` was given, as keyword arguments of `convert`, `merge` and `split`."""
     how = {name: getattr(options, name) for name in _ROW_OPTIONS if hasattr(options, name)}
-    size = None if options.shard_size is None else parse_bytes(options.shard_size)
-    return {"shard_size": size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
+    return {"shard_size": options.shard_size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
 
 
-def print_result(options: argparse.Namespace, result: JobResult, **more: Any) -> None:
-    """Print what a job made; `more` are further facts for JSON."""
-    manifest = result.manifest
-    facts = {"out": str(result.path), "digest": manifest.digest, "samples": manifest.samples, **more}
-    facts |= {"shards": len(manifest.shards), "found_finished": result.found_finished}
-    print(json.dumps(facts) if options.json else result.describe())
+def print_result(options: argparse.Namespace, result: Result) -> None:
+    """Print what a call has found or made."""
+    print(json.dumps(result.to_json()) if options.json else result.describe())
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:

@@ -1,17 +1,15 @@
 """``packer bench SOURCE PACKED``."""
 
 import argparse
-import json
-from pathlib import Path
 
+from packer.cli.arguments import add_output_arguments, print_result
 from packer.packed.bench.bench import DEFAULT_BATCH_SIZE, DEFAULT_RUNS, DEFAULT_SECONDS, bench
-from shardspec.registry import import_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Both sides, how long, and the form of the answer."""
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="what was packed: a folder or a table")
-    parser.add_argument("packed", metavar="PACKED", type=Path, help="the dataset that `packer build` made of it")
+    parser.add_argument("source", metavar="SOURCE", help="what was packed: a folder or a table")
+    parser.add_argument("packed", metavar="PACKED", help="the dataset that `packer build` made of it")
     parser.add_argument(
         "--workers",
         metavar="N",
@@ -32,20 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"length of a run (default {DEFAULT_SECONDS:g})",
     )
     parser.add_argument(
+        "--batches", metavar="N", type=int, default=1, help="batches of a packed run at least (default 1)"
+    )
+    parser.add_argument(
         "--root", metavar="DIR", action="append", default=[], help="of a table: as for packer build (repeatable)"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw a picture of them (.png, .svg, .pdf)")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture of the figures (.png, .svg, .pdf)")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and print the table."""
-    # Before the measurement, which takes a while.
-    plot = (
-        import_target("packer.packed.bench.plot:plot", what="--plot", extra="plot")
-        if options.plot is not None
-        else None
-    )
     report = bench(
         options.source,
         options.packed,
@@ -53,9 +48,10 @@ def run(options: argparse.Namespace) -> int:
         batch_size=options.batch_size,
         runs=options.runs,
         seconds=options.seconds,
+        batches=options.batches,
         root=options.root,
+        plot=options.plot,
+        progress=not options.quiet,
     )
-    print(json.dumps(report.to_json()) if options.json else report.describe())
-    if plot is not None:
-        plot(report, options.plot)
+    print_result(options, report)
     return 0

@@ -2,17 +2,15 @@
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packer.builds.build import OPTION_NAMES, build, dry_run
-from packer.cli.arguments import add_option, print_result
+from packer.cli.arguments import add_option, add_output_arguments, print_result
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BuildOptions
 from shardspec.errors import TooManyRejectsError, UsageError
@@ -28,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show the plan and an estimate of time and size, write nothing"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_output_arguments(parser)
     for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
         group = parser.add_argument_group(title)
         for spec in dataclasses.fields(kind):
@@ -43,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
         _let_import(Path(options.config).absolute().parent)
     chosen |= {name: value for name, value in vars(options).items() if name in OPTION_NAMES}
     if options.dry_run:
-        return _dry_run(options, chosen)
+        print_result(options, dry_run(options.source, options.out, progress=not options.quiet, **chosen))
+        return 0
     too_many: TooManyRejectsError | None = None
     try:
         result = build(options.source, options.out, progress=not options.quiet, **chosen)
@@ -51,21 +49,9 @@ def run(options: argparse.Namespace) -> int:
         if error.result is None:
             raise
         result, too_many = error.result, error
-    print_result(
-        options,
-        replace(result, path=Path(options.out)),
-        **result.counts.to_json(),
-        restart_marked=result.marked,
-        broken_tracks=None if result.broken_tracks is None else result.broken_tracks.videos,
-    )
+    print_result(options, replace(result, path=Path(options.out)))
     if too_many is not None:
         raise too_many
-    return 0
-
-
-def _dry_run(options: argparse.Namespace, chosen: Mapping[str, Any]) -> int:
-    found = dry_run(options.source, options.out, **chosen)
-    print(json.dumps(found.to_json()) if options.json else found.describe())
     return 0
 
 

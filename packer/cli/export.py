@@ -2,6 +2,7 @@
 
 import argparse
 
+from packer.cli.arguments import add_output_arguments, print_result
 from packer.packed.export.export import export
 from packer.packed.export.tables import TABLES
 
@@ -13,10 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "out", metavar="DIR", help="folder: new or empty; gets pictures in class folders, and the table"
     )
     parser.add_argument("--table", choices=sorted(TABLES), default="csv", help="form of the table (default csv)")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Export, and say what was written."""
-    print(export(options.dataset, options.out, table=options.table, progress=not options.quiet).describe())
+    print_result(options, export(options.dataset, options.out, table=options.table, progress=not options.quiet))
     return 0

@@ -18,5 +18,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Merge, and print what was made."""
     result = merge(options.datasets, options.out, format=options.format, **row_options(options))
-    print_result(options, result, different_shapes={name: list(shapes) for name, shapes in result.shapes.items()})
+    print_result(options, result)
     return 0

@@ -1,18 +1,15 @@
 """``packer preview DATASET -o SHEET.png``."""
 
 import argparse
-from pathlib import Path
 
+from packer.cli.arguments import add_output_arguments, print_result
 from packer.packed.preview import DEFAULT_CELL, DEFAULT_COUNT, preview
-from shardspec.wording import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The dataset, the sheet, and what is shown."""
-    parser.add_argument("dataset", metavar="DATASET", type=Path, help="folder of a packed dataset")
-    parser.add_argument(
-        "-o", "--out", metavar="SHEET.png", type=Path, required=True, help="the sheet; replaced if there"
-    )
+    parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
+    parser.add_argument("-o", "--out", metavar="SHEET.png", required=True, help="the sheet; replaced if there")
     parser.add_argument(
         "--count", metavar="N", type=int, default=DEFAULT_COUNT, help=f"samples to show (default {DEFAULT_COUNT})"
     )
@@ -24,19 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cell", metavar="PX", type=int, default=DEFAULT_CELL, help=f"side of a picture (default {DEFAULT_CELL})"
     )
     parser.add_argument("--plain", action="store_true", help="do not draw landmarks, hull and regions")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the sheet."""
-    rows = preview(
+    result = preview(
         options.dataset,
         options.out,
-        count=None if options.all else options.count,
+        count=options.count,
+        all=options.all,
         start=options.start,
         seed=options.seed,
         columns=options.columns,
         cell=options.cell,
-        geometry=not options.plain,
+        plain=options.plain,
+        progress=not options.quiet,
     )
-    print(f"{options.out}: {counted(len(rows), 'sample')}, rows {rows[0]} to {rows[-1]}, each above its key")
+    print_result(options, result)
     return 0

@@ -1,12 +1,10 @@
 """``packer split DATASET OUT --by FIELD --ratios train=0.8,val=0.1,test=0.1``, or ``--into FIELD``."""
 
 import argparse
-import json
 
-from packer.cli.arguments import add_row_arguments, row_options
-from packer.packed.split import SplitPart, parse_ratios, split
+from packer.cli.arguments import add_row_arguments, print_result, row_options
+from packer.packed.split import split
 from shardspec.formats import FORMATS
-from shardspec.wording import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,40 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Split, and print where every sample went."""
-    ratios = None if options.ratios is None else parse_ratios(options.ratios)
-    more = {"by": options.by, "ratios": ratios, "seed": options.seed, "into": options.into, "format": options.format}
-    parts = split(options.dataset, options.out, **more, **row_options(options))
-    if options.json:
-        facts = {
-            part.name: {
-                "samples": part.samples,
-                "groups": part.groups,
-                **({"ratio": part.ratio} if part.value is None else {"value": part.value}),
-                "digest": part.result.manifest.digest,
-            }
-            for part in parts
-        }
-        chosen = {"by": options.by} if options.into is None else {"into": options.into}
-        print(json.dumps({"out": options.out, **chosen, "splits": facts}))
-    else:
-        print(_account(parts, options.by or options.into))
+    chosen = {"by": options.by, "ratios": options.ratios, "seed": options.seed, "into": options.into}
+    print_result(options, split(options.dataset, options.out, **chosen, format=options.format, **row_options(options)))
     return 0
-
-
-def _account(parts: list[SplitPart], by: str) -> str:
-    samples, groups = sum(part.samples for part in parts), sum(part.groups for part in parts)
-    lines = [
-        f"{part.result.describe()}, {part.samples / max(1, samples):.2%}{_wanted(part)}, {_values(part, by)}"
-        for part in parts
-    ]
-    lines.append(f"samples: {' + '.join(str(part.samples) for part in parts)} = {samples}")
-    lines.append(f"values of {by}: {' + '.join(str(part.groups) for part in parts)} = {groups}")
-    return "\n".join(lines)
-
-
-def _wanted(part: SplitPart) -> str:
-    return "" if part.ratio is None else f" (wanted {part.ratio:.2%})"
-
-
-def _values(part: SplitPart, by: str) -> str:
-    return f"{counted(part.groups, 'value')} of {by}" if part.value is None else f"{by} {part.value}"

@@ -6,10 +6,12 @@ import os
 import queue
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from packer.jobs.process import inherited_environment, module_command
 
@@ -22,7 +24,9 @@ Answers = queue.SimpleQueue["tuple[Child, dict[str, Any]]"]
 
 
 class Child:
-    """One process of our own entry points, and the thread that reads its answers: JSON lines, at whose end it has died.
+    """One process of our own entry points, and the thread that reads its answers: JSON objects, one a line, each with its ``event``.
+
+    At their end it has died, which is an answer of its own: ``{"event": "died"}``.
 
     Parameters
     ----------
@@ -106,9 +110,48 @@ class Child:
         # Closed by this thread alone: another would wait for as long as this one reads.
         with self.process.stdout as lines:
             for line in lines:
-                try:
-                    message = json.loads(line)
-                except ValueError:  # cut by the process's death, or printed before it had taken its standard output
-                    continue
-                self.take(message, answers)
+                message = _parse(line)
+                if message is not None:
+                    self.take(message, answers)
         answers.put((self, {"event": "died"}))
+
+
+class SyncChild(Child):
+    """A process with one caller, who waits for its answers. A context manager, by whose end the process is ended.
+
+    Parameters
+    ----------
+    command : sequence of str
+    stdin : int
+        As for `Child`.
+    """
+
+    def __init__(self, command: Sequence[str], *, stdin: int = subprocess.PIPE) -> None:
+        self._answers: Answers = queue.SimpleQueue()
+        self._folder = tempfile.TemporaryDirectory()
+        super().__init__(command, Path(self._folder.name) / "log", self._answers, stdin=stdin)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._folder.cleanup()
+
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next answer, the one about the process's death included; None if there was none in time."""
+        try:
+            return self._answers.get(timeout=max(0.0, timeout_s))[1]
+        except queue.Empty:
+            return None
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """An answer; None for a line cut by the process's death, or printed before the process had taken its standard output."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and "event" in message else None

@@ -13,6 +13,7 @@ from packer.assembly.plan import AssemblyPlan, plan_assembly, write_index
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
+from packer.jobs.result import Result
 from packer.jobs.schedule import ItemTally, Schedule, describe_lost
 from packer.jobs.shards import assemble_shards
 from packer.recipe.engines import ENGINES, Team
@@ -32,9 +33,9 @@ from shardspec.registry import resolve
 from shardspec.wording import counted
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """What a job made.
+@dataclass(frozen=True, repr=False)
+class JobResult(Result):
+    """The dataset that a job made, and whether there was anything left to do.
 
     Attributes
     ----------
@@ -52,13 +53,20 @@ class JobResult:
     resumed: bool
     found_finished: bool = False
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}: {self._contents()}>"
-
     def describe(self) -> str:
         """The dataset in one line, and whether there was anything left to do."""
         done = "finished already, nothing was done: " if self.found_finished else ""
         return f"{self.path}: {done}{self._contents()}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The dataset's folder, digest and counts, and `found_finished`, as JSON."""
+        manifest = self.manifest
+        facts = {"out": str(self.path), "digest": manifest.digest, "samples": manifest.samples, **self._facts()}
+        return {**facts, "shards": len(manifest.shards), "found_finished": self.found_finished}
+
+    def _facts(self) -> dict[str, Any]:
+        """What else the kind of job has to say as JSON."""
+        return {}
 
     def _contents(self) -> str:
         shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
@@ -166,7 +174,7 @@ class Job:
 
     def _write_plan(self) -> None:
         """What workers go by, the plan last; from here on the call is a session of the job."""
-        write_durably(self.workspace.items, "".join(self.plan.item_lines()).encode("ascii"))
+        write_durably(self.workspace.items, "".join(self.plan.take_item_lines()).encode("ascii"))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session"})
 

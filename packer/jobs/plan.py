@@ -166,8 +166,8 @@ class JobPlan(Protocol):
         """The plan as JSON, with ``kind`` and ``fingerprint``."""
         ...
 
-    def item_lines(self) -> Iterable[str]:
-        """Lines of the plan's items file."""
+    def take_item_lines(self) -> Iterable[str]:
+        """Lines of the plan's items file; called once, since they need not be kept when they lie there, and may be millions."""
         ...
 
     def made(self, manifest: Manifest) -> bool:

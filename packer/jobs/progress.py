@@ -2,13 +2,15 @@
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from shardspec.wording import counted
+from shardspec.errors import UsageError
+from shardspec.wording import counted, shorten
 
 _LINE_INTERVAL_S = 5.0
 
@@ -20,18 +22,22 @@ class Progress:
     Attributes
     ----------
     stage : str
-        ``"packing"``, ``"checking"``, ``"writing"``, ``"hashing"``, ``"decoding"``, ``"exporting"``.
+        ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split; ``"hashing"`` and
+        ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview), ``"comparing"`` (find_leaks), ``"measuring"`` (bench),
+        ``"trying"`` (dry_run).
     unit : str
-        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``.
+        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``.
     total, done : int
     resumed : int
         Of those that are done, how many an earlier call did.
     samples, rejects : int
-        Of the items of this call.
+        Of the items of this call; 0 where no items are counted.
     seconds : float
         Since the stage began.
     ended : bool
         Whether this is the stage's last word.
+    failed : bool
+        Whether an exception ended the stage.
     """
 
     stage: str
@@ -53,10 +59,14 @@ class Progress:
 
 
 class ProgressListener(Protocol):
-    """Hears of a job's progress. Both methods are called in the thread that runs the job, and an exception ends the job."""
+    """Hears of a job's progress, as the argument ``progress`` of a call.
+
+    Both methods are called in the thread that made the call. An exception of theirs ends the job, as Ctrl-C does, and comes out of
+    the call; the same call again resumes the job. Before that, the listener hears the end of the stage, which has failed.
+    """
 
     def on_progress(self, progress: Progress) -> None:
-        """Hear how far a stage is: at its begin, after each event, at least about every second, and at its end."""
+        """Hear how far a stage is: at its begin, when something is done, about every second while workers work, and at its end."""
         ...
 
     def on_message(self, line: str) -> None:
@@ -129,9 +139,19 @@ def _describe_items(progress: Progress) -> str:
 
 
 def listener_of(progress: bool | ProgressListener) -> ProgressListener:
-    """The listener that the argument ``progress`` of a call stands for: False none, True the terminal, else itself."""
+    """The listener that the argument ``progress`` of a call stands for: False none, True the terminal, else itself.
+
+    Raises
+    ------
+    UsageError
+        If it is none of them.
+    """
     if isinstance(progress, bool):
         return Terminal() if progress else Silent()
+    if not all(callable(getattr(progress, name, None)) for name in ("on_progress", "on_message")):
+        raise UsageError(
+            f"progress: expected True, False, or an object with on_progress and on_message, found {shorten(progress)}"
+        )
     return progress
 
 
@@ -158,7 +178,11 @@ class Stage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self._report(ended=True, failed=kind is not None)
+        if kind is None:
+            self._report(ended=True)
+            return
+        with suppress(Exception):  # the listener's own, maybe, and the first one is what ended the job
+            self._report(ended=True, failed=True)
 
     def advance(self, count: int = 1, samples: int = 0, rejects: int = 0) -> None:
         """Count what was done; call with 0 to let time pass."""

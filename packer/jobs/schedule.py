@@ -24,10 +24,10 @@ UNIT_DEATHS = 5
 class Schedule:
     """Runs units to their end.
 
-    A worker that dies costs its unit, which runs again. A task that brings down `TASK_DEATHS` workers is run item by item, each in
-    a fresh worker. Items at which a worker has died come last, one after another, alone: when all else is done, so that nothing
-    that runs beside them, and no number of workers, decides what becomes of them. An item that takes too long is rejected, and its
-    task runs again without it.
+    A worker that dies costs its unit, which runs again. A task that brings down `TASK_DEATHS` workers is run item by
+    item, each in a fresh worker. Items at which a worker has died come last, one after another, alone: when all else is
+    done, so that nothing that runs beside them, and no number of workers, decides what becomes of them. An item that
+    takes too long is rejected, and its task runs again without it.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class Schedule:
             self._waiting.appendleft((unit, unit.do == "item"))
 
     def _after_idle_death(self, unit: Unit, how: str) -> str:
-        """No item was under way, so none is to blame. It may be for what runs beside the unit, so that runs alone at last."""
+        """No item was under way, so none is to blame; what runs beside the unit may be, so it runs alone at last."""
         self._idle_deaths[unit] += 1
         if self._idle_deaths[unit] >= UNIT_DEATHS:
             raise BuildError(

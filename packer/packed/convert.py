@@ -3,7 +3,6 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
@@ -12,14 +11,16 @@ from packer.recipe.options import BuildOptions
 
 
 def convert(
-    source: str | os.PathLike[str],
+    dataset: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     format: str,
-    shard_size: int | None = None,
+    shard_size: str | int | None = None,
     shuffle: int | None = None,
+    workers: str | int = "auto",
+    engine: str = "processes",
+    overwrite: bool = False,
     progress: bool | ProgressListener = True,
-    **how: Any,
 ) -> JobResult:
     """Write a packed dataset once more in another format. Nothing is decoded; the same call again resumes.
 
@@ -28,28 +29,45 @@ def convert(
 
     Parameters
     ----------
-    source : path
+    dataset : path
         A packed dataset.
     out : path
         A new or empty folder, or that of the conversion to go on with.
     format : str
         A name in `shardspec.formats.FORMATS`.
-    shard_size : int, optional
-        Encoded bytes of a shard; by default as it was packed.
+    shard_size : int or str, optional
+        Encoded bytes of a shard, at least 1, also as ``"256MB"`` or ``"64MiB"``; by default as it was packed.
     shuffle : int, optional
-        Seed of a new stored order.
-    **how
-        ``workers``, ``engine`` and ``overwrite`` of `packer.recipe.options.BuildOptions`.
+        Seed of a new stored order, at least 0.
+    workers : int or "auto"
+        Worker processes; ``"auto"`` looks at the cores and memory that may be used.
+    engine : str
+        Where the work runs: ``"processes"``, or ``"inline"``, which is this process.
+    overwrite : bool
+        Whether to replace the packed dataset, or the unfinished job, that is in the folder.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it.
+
+    Returns
+    -------
+    JobResult
 
     Raises
     ------
+    UsageError
+        If the call is invalid, or the folder holds something else.
     DatasetError
-        The source cannot be read, or a file of it is not what its manifest says.
-    UsageError, ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.jobs.job.Job.run`.
+        If the dataset cannot be read, or a file of it is not what its manifest says.
+    ResumeMismatchError
+        If another job was begun in the folder.
+    BuildLockedError
+        If another process is at work in the folder.
+    BuildError
+        If the job cannot go on. The same call resumes.
     """
     target = Path(out).absolute()
-    inputs = [open_input(Path(source), target)]
+    inputs = [open_input(Path(dataset), target)]
     plan = plan_of("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
     repack = arrange_whole(plan, partial(write_reports, inputs=inputs))
-    return Job(repack, target, BuildOptions(**how), listener_of(progress)).run()
+    options = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
+    return Job(repack, target, options, listener_of(progress)).run()

@@ -1,10 +1,15 @@
-"""What a packed dataset holds, from its manifest alone."""
+"""What a packed dataset holds, from its manifest alone, and what several have in common."""
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.assembly.groups import read_groups
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
+from packer.packed.plan import several_paths
 from shardspec.entries import total
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -12,52 +17,87 @@ from shardspec.manifest import Manifest
 from shardspec.wording import counted, list_some
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """The facts of a dataset, as JSON.
+@dataclass(frozen=True, repr=False)
+class InspectReport(Result):
+    """What a dataset's manifest says.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    manifest : Manifest
+    """
+
+    path: Path
+    manifest: Manifest
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as JSON.
+
+        Returns
+        -------
+        dict
+            ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts summed over the
+            generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``, and ``recipe``, ``runtime`` and
+            ``wall_clock`` of the last generation.
+        """
+        manifest = self.manifest
+        return {
+            "path": str(self.path),
+            "format": manifest.format,
+            **total(manifest.generations).to_json(),
+            "fields": manifest.schema.to_json()["fields"],
+            "shards": [
+                {"name": shard.name, "samples": shard.samples, "bytes": shard.bytes, "block_rows": shard.block_rows}
+                for shard in manifest.shards
+            ],
+            "bytes": sum(shard.bytes for shard in manifest.shards),
+            "digest": manifest.digest,
+            "fingerprints": [generation.fingerprint for generation in manifest.generations],
+            "recipe": dict(manifest.generations[-1].recipe),
+            "runtime": dict(manifest.generations[-1].runtime),
+            "wall_clock": dict(manifest.wall_clock),
+        }
+
+    def describe(self) -> str:
+        """The facts for people."""
+        manifest, facts = self.manifest, self.to_json()
+        lines = [
+            f"{self.path}: {counted(facts['samples'], 'sample')}, {manifest.format}, {counted(len(manifest.shards), 'shard')}, "
+            f"{facts['bytes'] / 1e6:.1f} MB",
+            f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
+            f"{counted(facts['frames_without_sample'], 'frame')} without a sample, {counted(facts['damaged_items'], 'damaged video')}, "
+            f"{counted(facts['ignored_files'], 'file')} ignored, {counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
+            f"digest: {facts['digest']}",
+            "fields:",
+        ]
+        for field in manifest.schema:
+            shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
+            extra = f", {len(field.classes)} classes: {list_some(field.classes)}" if field.classes else ""
+            extra += f", layout {field.layout}" if field.layout else ""
+            lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
+        return "\n".join(lines)
+
+
+def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
+    """What a packed dataset holds, by its manifest alone.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset.
 
     Returns
     -------
-    dict
-        ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts summed over the
-        generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``.
+    InspectReport
+
+    Raises
+    ------
+    DatasetError
+        If there is no manifest that can be read.
     """
-    manifest = Layout(path).load()
-    return {
-        "path": str(path),
-        "format": manifest.format,
-        **total(manifest.generations).to_json(),
-        "fields": manifest.schema.to_json()["fields"],
-        "shards": [
-            {"name": shard.name, "samples": shard.samples, "bytes": shard.bytes, "block_rows": shard.block_rows}
-            for shard in manifest.shards
-        ],
-        "bytes": sum(shard.bytes for shard in manifest.shards),
-        "digest": manifest.digest,
-        "fingerprints": [generation.fingerprint for generation in manifest.generations],
-        "recipe": dict(manifest.generations[-1].recipe),
-        "runtime": dict(manifest.generations[-1].runtime),
-        "wall_clock": dict(manifest.wall_clock),
-    }
-
-
-def render(path: Path) -> str:
-    """The facts of a dataset, for people."""
-    manifest: Manifest = Layout(path).load()
-    facts = describe(path)
-    lines = [
-        f"{path}: {counted(facts['samples'], 'sample')}, {manifest.format}, {counted(len(manifest.shards), 'shard')}, {facts['bytes'] / 1e6:.1f} MB",
-        f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
-        f"{counted(facts['frames_without_sample'], 'frame')} without a sample, {counted(facts['damaged_items'], 'damaged video')}, "
-        f"{counted(facts['ignored_files'], 'file')} ignored, {counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
-        f"digest: {facts['digest']}",
-        "fields:",
-    ]
-    for field in manifest.schema:
-        shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
-        extra = f", {len(field.classes)} classes: {list_some(field.classes)}" if field.classes else ""
-        extra += f", layout {field.layout}" if field.layout else ""
-        lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
-    return "\n".join(lines)
+    path = Path(dataset)
+    return InspectReport(path, Layout(path).load())
 
 
 class Leak(NamedTuple):
@@ -78,39 +118,73 @@ class Leak(NamedTuple):
         return {"group": self.group, "samples": self.samples}
 
 
-class Leaks(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Leaks(Result):
     """What a comparison of datasets found.
 
     Attributes
     ----------
-    found : list of Leak
+    by : str
+        The field whose values were compared.
+    datasets : tuple of str
+        Their paths as they were given.
+    found : tuple of Leak
         By name.
     without : int
         Samples without a value, which were not compared.
     """
 
-    found: list[Leak]
+    by: str
+    datasets: tuple[str, ...]
+    found: tuple[Leak, ...]
     without: int
 
+    def to_json(self) -> dict[str, Any]:
+        """The leaks as JSON."""
+        found = [leak.to_json() for leak in self.found]
+        return {"by": self.by, "datasets": list(self.datasets), "leaks": found, "samples_without_value": self.without}
 
-def find_leaks(paths: Sequence[Path], by: str) -> Leaks:
-    """The groups that are in more than one of some datasets. Groups are compared by their value, as text.
+    def describe(self) -> str:
+        """The leaks for people."""
+        together = ", ".join(self.datasets)
+        rest = f" ({counted(self.without, 'sample')} without a value not compared)" if self.without else ""
+        if not self.found:
+            return f"{together}: no {self.by} occurs in more than one{rest}"
+        lines = [
+            f"  {leak.group!r}: "
+            + ", ".join(f"{counted(size, 'sample')} in {path}" for path, size in leak.samples.items())
+            for leak in self.found
+        ]
+        many = counted(len(self.found), "value")
+        return "\n".join([f"{together}: LEAK: {many} of {self.by} in more than one{rest}:", *lines])
+
+
+def find_leaks(
+    datasets: Sequence[str | os.PathLike[str]], *, by: str, progress: bool | ProgressListener = True
+) -> Leaks:
+    """Find the groups that are in more than one of some datasets. Groups are compared by their value, as text.
 
     Parameters
     ----------
-    paths : sequence of Path
+    datasets : sequence of path
         Two packed datasets or more.
     by : str
         The field that says which samples belong together: ``"source"``, or a column such as a person's name.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it.
+
+    Returns
+    -------
+    Leaks
 
     Raises
     ------
     UsageError
-        Fewer than two datasets, or one of them twice, or one without the field.
+        If there are fewer than two datasets, or one of them twice, or one without the field.
     DatasetError
+        If a dataset cannot be read.
     """
-    if len(paths) < 2:
-        raise UsageError(f"expected two packed datasets or more to compare by {by!r}, found {len(paths)}")
+    paths = several_paths(datasets, f"to compare by {by!r}")
     places: dict[Path, Path] = {}
     for path in paths:
         if path.resolve() in places:
@@ -120,24 +194,12 @@ def find_leaks(paths: Sequence[Path], by: str) -> Leaks:
         places[path.resolve()] = path
     found: dict[str, dict[str, int]] = {}
     without = 0
-    for path in paths:
-        groups = read_groups(path, by)
-        without += groups.without
-        for name, size in zip(groups.names, groups.sizes().tolist(), strict=True):
-            found.setdefault(name, {})[str(path)] = size
-    return Leaks([Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1], without)
-
-
-def render_leaks(leaks: Leaks, paths: Sequence[Path], by: str) -> str:
-    """The leaks for people."""
-    together = ", ".join(map(str, paths))
-    rest = f" ({counted(leaks.without, 'sample')} without a value not compared)" if leaks.without else ""
-    if not leaks.found:
-        return f"{together}: no {by} occurs in more than one{rest}"
-    lines = [
-        f"  {leak.group!r}: " + ", ".join(f"{counted(size, 'sample')} in {path}" for path, size in leak.samples.items())
-        for leak in leaks.found
-    ]
-    return "\n".join(
-        [f"{together}: LEAK: {counted(len(leaks.found), 'value')} of {by} in more than one{rest}:", *lines]
-    )
+    with Stage(listener_of(progress), "comparing", len(paths), "datasets") as stage:
+        for path in paths:
+            groups = read_groups(path, by)
+            without += groups.without
+            for name, size in zip(groups.names, groups.sizes().tolist(), strict=True):
+                found.setdefault(name, {})[str(path)] = size
+            stage.advance()
+    leaks = tuple(Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1)
+    return Leaks(by, tuple(map(str, paths)), leaks, without)

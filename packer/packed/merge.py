@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import PackedRows
+from packer.assembly.rows import read_column
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
-from packer.packed.plan import Input, arrange_whole, open_input, plan_of, write_reports
+from packer.packed.plan import Input, arrange_whole, open_input, plan_of, several_paths, write_reports
 from packer.recipe.options import BuildOptions
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
@@ -29,7 +29,7 @@ _BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
 
 @dataclass(frozen=True, repr=False)
 class MergeResult(JobResult):
-    """What a merge made.
+    """The dataset that a merge made, and the fields of pictures whose shapes differ.
 
     Attributes
     ----------
@@ -43,6 +43,10 @@ class MergeResult(JobResult):
         """See `JobResult`; and what pictures of several shapes mean for reading."""
         return "\n".join([super().describe(), *(self._describe_shapes(name) for name in self.shapes)])
 
+    def _facts(self) -> dict[str, Any]:
+        """The shapes that differ."""
+        return {"different_shapes": {name: list(shapes) for name, shapes in self.shapes.items()}}
+
     def _describe_shapes(self, name: str) -> str:
         return (
             f"warning: pictures of field {name!r} are of different shapes ({', '.join(self.shapes[name])}), so a batch has them as a "
@@ -52,43 +56,50 @@ class MergeResult(JobResult):
 
 
 def merge(
-    sources: Sequence[str | os.PathLike[str]],
+    datasets: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     format: str | None = None,
-    shard_size: int | None = None,
+    shard_size: str | int | None = None,
     shuffle: int | None = None,
+    workers: str | int = "auto",
+    engine: str = "processes",
+    overwrite: bool = False,
     progress: bool | ProgressListener = True,
-    **how: Any,
 ) -> MergeResult:
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
 
     Where their lists of classes differ, the joined one has the names of all, sorted, and the class numbers are those of that
     list. Pictures of different fixed shapes become pictures of varying shape.
 
-    The samples come in the order of the sources, and the manifest lists the generations of all; a `shuffle` mixes them into one.
-    Where two sources have a key in common, the items of the later ones are numbered on, in their keys alone.
+    The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them into one.
+    Where two datasets have a key in common, the items of the later ones are numbered on, in their keys alone.
 
     Parameters
     ----------
-    sources : sequence of path
+    datasets : sequence of path
         Two packed datasets or more.
+    out : path
+        A new or empty folder, or that of the merge to go on with.
     format : str, optional
-        By default that of the first source.
-    **how
-        As for `packer.packed.convert.convert`.
+        A name in `shardspec.formats.FORMATS`; by default the format of the first dataset.
+    shard_size, shuffle, workers, engine, overwrite, progress
+        See `packer.convert`.
+
+    Returns
+    -------
+    MergeResult
 
     Raises
     ------
     UsageError
-        The schemas differ in anything else; the message names every difference, and the remedy.
+        If there are fewer than two datasets, or one of them twice, or if their schemas differ in anything else; then the message
+        names every difference, and the remedy.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.packed.convert.convert`.
+        See `packer.convert`.
     """
     target = Path(out).absolute()
-    if len(sources) < 2:
-        raise UsageError(f"expected two packed datasets or more to merge, found {len(sources)}")
-    inputs = [open_input(Path(source), target) for source in sources]
+    inputs = [open_input(path, target) for path in several_paths(datasets, "to merge")]
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
         raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
@@ -97,7 +108,8 @@ def merge(
     inputs = number_keys(inputs)
     options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
-    result = Job(repack, target, BuildOptions(**how), listener_of(progress)).run()
+    options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
+    result = Job(repack, target, options_of_job, listener_of(progress)).run()
     return MergeResult(**vars(result), shapes=_different_shapes([one.manifest.schema for one in inputs]))
 
 
@@ -160,7 +172,7 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     """
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
-    keys = [_read_keys(one) for one in inputs]
+    keys = [np.array(read_column(one.path, one.manifest, "key"), dtype=np.bytes_) for one in inputs]
     every = np.sort(np.concatenate(keys))
     twins = np.flatnonzero(every[1:] == every[:-1])
     if not len(twins) or any(len(np.unique(own)) != len(own) for own in keys):
@@ -170,13 +182,6 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     ]
     starts = np.cumsum([0, *ends]).tolist()
     return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
-
-
-def _read_keys(one: Input) -> npt.NDArray[Any]:
-    rows = PackedRows({"inputs": [{"path": str(one.path)}], "check": "size"})
-    keys = [bytes(key) for batch in rows.batches(["key"]) for key in batch["key"]]
-    rows.close()
-    return np.array(keys, dtype=np.bytes_)
 
 
 def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:

@@ -1,6 +1,7 @@
 """Plans of jobs that take encoded rows from packed datasets: what they read, what they make, and their fingerprint."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from packer.builds.provenance import library_versions
 from packer.jobs.plan import Assembly, Made, Task, describe_changes
 from packer.packed.work import RepackWork
 from packer.recipe import Recipe
+from packer.recipe.checks import parse_bytes, plain_value
 from packer.workspace import Workspace
 from shardspec.columns import IntArray
 from shardspec.entries import Generation, total
@@ -188,7 +190,7 @@ class Repack:
         """See `RepackPlan`."""
         return self.plan.to_json()
 
-    def item_lines(self) -> Iterable[str]:
+    def take_item_lines(self) -> Iterable[str]:
         """See `JobPlan`: the shards stand in the inputs' manifests."""
         return ()
 
@@ -249,15 +251,38 @@ def open_input(path: Path, out: Path) -> Input:
     return Input(path.absolute(), manifest)
 
 
+def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[Path]:
+    """The paths of some datasets.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two.
+    """
+    given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
+    if len(given) < 2:
+        raise UsageError(f"expected two packed datasets or more {why}, found {len(given)}")
+    return [Path(path) for path in given]
+
+
 def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:
-    """The plan of a job; an unknown format or a value out of range is a `UsageError`."""
+    """The plan of a job, its shard size in bytes.
+
+    Raises
+    ------
+    UsageError
+        If the format is unknown, or a value is invalid.
+    """
     get_format(options["format"])
-    shard_size, shuffle = options["shard_size"], options["shuffle"]
-    if shard_size is not None and shard_size < 1:
-        raise UsageError(f"shard_size: expected 1 byte or more, found {shard_size}")
-    if shuffle is not None and shuffle < 0:
-        raise UsageError(f"shuffle: expected a seed of 0 or more, found {shuffle}")
-    return RepackPlan(kind, tuple(inputs), options, library_versions(options["format"]))
+    shard_size, shuffle = options["shard_size"], plain_value(options["shuffle"])
+    if shard_size is not None:
+        shard_size = parse_bytes(plain_value(shard_size), "shard_size")
+        if shard_size < 1:
+            raise UsageError(f"shard_size: expected 1 byte or more, found {options['shard_size']!r}")
+    if shuffle is not None and (type(shuffle) is not int or shuffle < 0):
+        raise UsageError(f"shuffle: expected a seed of 0 or more, found {shuffle!r}")
+    checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
+    return RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
 
 
 def arrange_whole(plan: RepackPlan, write_reports: Callable[[Path], None]) -> Repack:

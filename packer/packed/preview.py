@@ -1,8 +1,10 @@
 """A contact sheet: samples of a packed dataset side by side, geometry drawn in, each under its key."""
 
 import io
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from packer.assembly.samples import PackedSamples
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
 from packer.packed.draw import draw
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.durable import write_durably
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
+from shardspec.wording import counted
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
@@ -29,66 +34,99 @@ _FONT_PX = 13
 _GAP = 6
 
 
+@dataclass(frozen=True, repr=False)
+class PreviewResult(Result):
+    """A contact sheet, and the samples that it shows.
+
+    Attributes
+    ----------
+    path : Path
+        The sheet.
+    rows : tuple of int
+        Rows of the samples, in the order in which they are shown.
+    """
+
+    path: Path
+    rows: tuple[int, ...]
+
+    def describe(self) -> str:
+        """The sheet in one line."""
+        return f"{self.path}: {counted(len(self.rows), 'sample')}, rows {self.rows[0]} to {self.rows[-1]}, each above its key"
+
+    def to_json(self) -> dict[str, Any]:
+        """The sheet and its rows as JSON."""
+        return {"out": str(self.path), "samples": len(self.rows), "rows": list(self.rows)}
+
+
 def preview(
-    path: str | Path,
-    out: str | Path,
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     *,
-    count: int | None = DEFAULT_COUNT,
+    count: int = DEFAULT_COUNT,
+    all: bool = False,
     start: int = 0,
     seed: int | None = None,
     columns: int | None = None,
     cell: int = DEFAULT_CELL,
-    geometry: bool = True,
-) -> list[int]:
-    """Write a contact sheet as PNG, replacing the file if it is there.
+    plain: bool = False,
+    progress: bool | ProgressListener = True,
+) -> PreviewResult:
+    """Write a contact sheet of samples as PNG, in place of the file if it is there.
 
     Parameters
     ----------
-    path : str or Path
+    dataset : path
         A packed dataset with a picture in each sample.
-    out : str or Path
+    out : path
         The sheet, ``.png``.
-    count : int or None
-        Samples to show; None shows all from `start` on.
+    count : int
+        Samples to show, at least 1.
+    all : bool
+        Whether to show all samples from `start` on, whatever `count` is.
     start : int
-        The first row to show.
-    seed : int or None
-        Show rows drawn at random, in their order, instead of neighbouring ones.
-    columns : int or None
+        The first row to show, at least 0.
+    seed : int, optional
+        Show rows drawn at random from this seed, in their order, in place of neighbouring ones.
+    columns : int, optional
         Pictures in a row of the sheet; by default about as many as there are rows.
     cell : int
-        Pixels.
-    geometry : bool
-        Whether landmarks, hull and regions are drawn in.
+        Side of the square that each picture is fitted into, in pixels, at least 16.
+    plain : bool
+        Whether to leave out landmarks, hull and regions.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it.
 
     Returns
     -------
-    list of int
-        The rows that are shown.
+    PreviewResult
 
     Raises
     ------
     UsageError
-        Nothing can be shown, or the sheet would be too large.
+        If nothing can be shown, or the sheet would be too large or cannot be written.
+    DatasetError
+        If the dataset cannot be read.
     """
-    path, out = Path(path), Path(out)
-    _check(out, count, start, cell)
-    samples = PackedSamples(path, _wanted(path, geometry))
-    rows = _choose(len(samples), count, start, seed)
+    path, sheet_path = Path(dataset), Path(out)
+    _check(sheet_path, count, start, cell)
+    samples = PackedSamples(path, _wanted(path, geometry=not plain))
+    rows = _choose(len(samples), None if all else count, start, seed)
     if not rows:
         raise UsageError(f"{path}: expected samples from row {start} on, found {len(samples)} in all")
     across = min(len(rows), columns or max(1, round(np.sqrt(len(rows) * 1.4))))
     sheet = _Sheet(across, -(-len(rows) // across), cell)
-    for place, row in enumerate(rows):
-        sample = samples.read([row])[0]
-        sheet.put(place, _picture(sample, samples.schema, cell), _caption(sample, samples.schema, row))
+    with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
+        for place, row in enumerate(rows):
+            sample = samples.read([row])[0]
+            sheet.put(place, _picture(sample, samples.schema, cell), _caption(sample, samples.schema, row))
+            stage.advance()
     file = io.BytesIO()
     sheet.image.save(file, "PNG")
     try:
-        write_durably(out, file.getvalue())
+        write_durably(sheet_path, file.getvalue())
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {error.strerror or error}") from error
-    return rows
+        raise UsageError(f"{sheet_path}: cannot be written: {error.strerror or error}") from error
+    return PreviewResult(sheet_path, tuple(rows))
 
 
 def picture_field(schema: Schema, path: Path) -> Field:
@@ -99,12 +137,12 @@ def picture_field(schema: Schema, path: Path) -> Field:
     return next((field for field in pictures if field.name == "image"), pictures[0])
 
 
-def _check(out: Path, count: int | None, start: int, cell: int) -> None:
+def _check(out: Path, count: int, start: int, cell: int) -> None:
     if out.suffix.lower() != ".png":
         raise UsageError(f"{out}: expected a name that ends in .png")
     if out.is_dir():
         raise UsageError(f"{out}: expected a file's name, found a folder")
-    if start < 0 or (count is not None and count < 1) or cell < 16:
+    if start < 0 or count < 1 or cell < 16:
         raise UsageError(f"expected start >= 0, count >= 1 and cell >= 16, found {start}, {count} and {cell}")
 
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from packer.assembly.groups import Groups, read_groups
 from packer.assembly.plan import Piece, shuffled
-from packer.assembly.rows import PackedRows
+from packer.assembly.rows import read_column
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import Result
 from packer.packed.export.export import safe_name
 from packer.packed.plan import (
     Input,
@@ -34,7 +35,7 @@ from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.schema import NAME, Schema
 from shardspec.splits import assign_groups, classes_of_groups
-from shardspec.wording import list_some, shorten
+from shardspec.wording import counted, list_some, shorten
 
 _TOLERANCE = 1e-6
 
@@ -60,7 +61,7 @@ def parse_ratios(text: str) -> dict[str, float]:
 
 
 def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
-    """The ratios, adding up to 1.
+    """The ratios, which add up to 1 then.
 
     Raises
     ------
@@ -117,54 +118,118 @@ class SplitPart:
         """Number of samples."""
         return self.result.manifest.samples
 
+    def to_json(self) -> dict[str, Any]:
+        """What the part holds, as JSON."""
+        wanted = {"ratio": self.ratio} if self.value is None else {"value": self.value}
+        return {"samples": self.samples, "groups": self.groups, **wanted, "digest": self.result.manifest.digest}
+
+
+@dataclass(frozen=True, repr=False)
+class SplitResult(Result):
+    """The datasets that a split made.
+
+    Attributes
+    ----------
+    out : str
+        The folder that theirs lie in, as it was given.
+    option : {"by", "into"}
+    field : str
+        What the option named.
+    parts : tuple of SplitPart
+    """
+
+    out: str
+    option: str
+    field: str
+    parts: tuple[SplitPart, ...]
+
+    def describe(self) -> str:
+        """Where every sample went: a line for each part, and the sums."""
+        samples, groups = [part.samples for part in self.parts], [part.groups for part in self.parts]
+        lines = [
+            f"{part.result.describe()}, {part.samples / max(1, sum(samples)):.2%}{self._describe_part(part)}"
+            for part in self.parts
+        ]
+        lines.append(f"samples: {_sum(samples)}")
+        lines.append(f"values of {self.field}: {_sum(groups)}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Where every sample went, as JSON."""
+        splits = {part.name: part.to_json() for part in self.parts}
+        return {"out": self.out, self.option: self.field, "splits": splits}
+
+    def _describe_part(self, part: SplitPart) -> str:
+        wanted = "" if part.ratio is None else f" (wanted {part.ratio:.2%})"
+        of = f"{counted(part.groups, 'value')} of {self.field}" if part.value is None else f"{self.field} {part.value}"
+        return f"{wanted}, {of}"
+
+    def _headline(self) -> str:
+        return f"{self.out}: {', '.join(f'{part.name} {part.samples}' for part in self.parts)} samples"
+
+
+def _sum(counts: Sequence[int]) -> str:
+    return f"{' + '.join(map(str, counts))} = {sum(counts)}"
+
 
 def split(
-    source: str | os.PathLike[str],
+    dataset: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     by: str | None = None,
-    ratios: Mapping[str, float] | None = None,
+    ratios: Mapping[str, float] | str | None = None,
     seed: int = 0,
     into: str | None = None,
     format: str | None = None,
-    shard_size: int | None = None,
+    shard_size: str | int | None = None,
     shuffle: int | None = None,
+    workers: str | int = "auto",
+    engine: str = "processes",
+    overwrite: bool = False,
     progress: bool | ProgressListener = True,
-    **how: Any,
-) -> list[SplitPart]:
+) -> SplitResult:
     """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
 
     By shares, all samples with one value of `by` go into one split (`shardspec.splits.assign_groups` says which). With `into`,
-    each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so
-    `packer.packed.merge.merge` gives the samples back. Items are counted where they have samples; the source's rejects belong to no split.
+    each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so `packer.merge` gives
+    the samples back. Items are counted where they have samples; the dataset's rejects belong to no split.
 
     Parameters
     ----------
-    source : path
+    dataset : path
         A packed dataset.
+    out : path
+        A folder in which each split gets one of its own, or that of the split to go on with.
     by : str
         A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together.
-    ratios : dict of str to float
-        Each split's share of the samples, adding up to 1 or to 100. By default `RATIOS`.
+    ratios : dict of str to float, or str
+        Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By default
+        ``"train=0.8,val=0.1,test=0.1"``.
     seed : int
-        Another seed gives other splits.
+        With `by`, another seed gives other splits.
     into : str
         In place of `by` and `ratios`, a field as for `by` that names each sample's dataset, such as an official split.
     format : str, optional
-        By default the source's.
+        A name in `shardspec.formats.FORMATS`; by default the dataset's format.
     shuffle : int, optional
-        Seed of the stored order within each split; by default that of the source.
-    **how
-        As for `packer.packed.convert.convert`.
+        Seed of the stored order within each split, at least 0; by default the order of the dataset.
+    shard_size, workers, engine, overwrite, progress
+        See `packer.convert`.
+
+    Returns
+    -------
+    SplitResult
 
     Raises
     ------
     UsageError
-        There is no such field, or samples without a value; it has fewer values than there are splits, or its values are splits
-        already; `into` has too many values, or two that would name one folder; not one of `by` and `into` is given.
+        If there is no such field, or samples have no value in it; if it has fewer values than there are splits, or its values are
+        splits already; if `into` has too many values, or two that would name one folder; unless one of `by` and `into` is given.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.packed.convert.convert`.
+        See `packer.convert`.
     """
+    how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
+    listener = listener_of(progress)
     target = Path(out).absolute()
     if (by is None) == (into is None):
         raise UsageError(
@@ -172,15 +237,15 @@ def split(
         )
     if into is not None and (ratios is not None or seed):
         raise UsageError(f"{'seed' if ratios is None else 'ratios'}: read only with by, found into {into!r}")
-    shares = check_ratios(RATIOS if ratios is None else ratios)
-    one = open_input(Path(source), target)
+    shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
+    one = open_input(Path(dataset), target)
     if Layout(target).manifest.exists():
         raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
     field = str(by if into is None else into)
     groups = read_groups(one.path, field)
     if groups.without:
         raise UsageError(
-            f"{source}: expected a value of {field!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
+            f"{dataset}: expected a value of {field!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
             "so nothing tells where they belong: fill the column (an original can name itself), or take another field"
         )
     options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
@@ -188,7 +253,8 @@ def split(
         _refuse_splits(groups.names, field, shares)
         classes = None
         if _has_classes(one.manifest.schema):
-            classes = classes_of_groups(groups.of_row, _labels(one.path), len(groups.names))
+            labels = read_column(one.path, one.manifest, "label")
+            classes = classes_of_groups(groups.of_row, labels.astype(np.int64), len(groups.names))
         chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed, classes))
         options |= {"by": by, "ratios": shares, "seed": seed}
         values: dict[str, str | None] = dict.fromkeys(shares)
@@ -201,10 +267,10 @@ def split(
     for name, value in values.items():
         rows = np.flatnonzero(chosen[groups.of_row] == name)
         repack = _arrange(one, {**options, "part": name}, rows, items)
-        result = Job(repack, target / name, BuildOptions(**how), listener_of(progress)).run()
+        result = Job(repack, target / name, how, listener).run()
         ratio = shares[name] if value is None else None
         parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result, value))
-    return parts
+    return SplitResult(os.fspath(out), "by" if into is None else "into", field, tuple(parts))
 
 
 def _both(by: str | None) -> str:
@@ -246,14 +312,6 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
 def _has_classes(schema: Schema) -> bool:
     """Whether ``label`` numbers classes."""
     return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
-
-
-def _labels(path: Path) -> IntArray:
-    """The ``label`` of every row."""
-    rows = PackedRows({"inputs": [{"path": str(path)}], "check": "size"})
-    labels = [np.asarray(batch["label"], np.int64).copy() for batch in rows.batches(["label"])]
-    rows.close()
-    return np.concatenate([np.empty(0, np.int64), *labels])
 
 
 class _Items:
@@ -303,7 +361,7 @@ def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: _Ite
     names = items.of_rows(rows)
     generations = one.manifest.generations
     generation = replace(join_generations(plan, generations), counts=items.counts(names, len(rows)))
-    shuffle = options["shuffle"]
+    shuffle = plan.options["shuffle"]
     order = rows if shuffle is None else rows[shuffled(len(rows), shuffle)]
     write = partial(write_reports, inputs=[one], keep=partial(_keeps, names))
     return Repack(plan, order, (Piece(len(rows), shard_bytes(plan, generations[0])),), (generation,), write)

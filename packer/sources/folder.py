@@ -7,7 +7,12 @@ from pathlib import Path
 
 from packer.sources.base import Listing, describe_path, refuse_path_column
 from packer.sources.item import Item, is_picture, is_video
+from packer.sources.walking import walk
 from shardspec.errors import BuildError, UsageError
+from shardspec.wording import cut
+
+_PATH_CHARACTERS = 300
+"""Of a path in a message."""
 
 
 class FolderSource:
@@ -42,12 +47,14 @@ class FolderSource:
         """Paths of all items relative to the root, with ``/``."""
 
         def fail(error: OSError) -> None:
-            raise BuildError(f"{error.filename}: cannot be listed: {error.strerror}") from error
+            raise BuildError(
+                f"{cut(str(error.filename), _PATH_CHARACTERS)}: cannot be listed: {error.strerror}"
+            ) from error
 
-        for folder, folders, files in os.walk(self.root, onerror=fail):
+        for folder, folders, files in walk(self.root, fail):
             relative = Path(folder).relative_to(self.root)
             hidden = [name for name in folders if name.startswith(".")]
-            links = [name for name in folders if name not in hidden and (Path(folder) / name).is_symlink()]
+            links = [name for name in folders if name not in hidden and os.path.islink(Path(folder) / name)]  # noqa: PTH114 -- Path.is_symlink raises where a path is too long
             self._ignored += len(hidden)
             folders[:] = [name for name in folders if name not in hidden and name not in links]
             for name in links:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import read_groups
-from packer.assembly.rows import PackedRows
+from packer.assembly.rows import read_column
 from packer.recipe.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
@@ -95,10 +95,7 @@ class PackedSource:
         """What reports call the rows: their keys."""
         if "key" not in manifest.schema:
             return [f"row-{row:08d}" for row in range(manifest.samples)]
-        rows = PackedRows({"inputs": [{"path": str(self.root)}], "check": "size"})
-        keys = [bytes(key) for batch in rows.batches(["key"]) for key in batch["key"]]
-        rows.close()
-        return [key.decode("utf-8", "surrogateescape") for key in keys]
+        return [key.decode("utf-8", "surrogateescape") for key in read_column(self.root, manifest, "key")]
 
     def _labels(self, field_name: str, manifest: Manifest) -> tuple[list[int], list[str] | None]:
         """A field as labels: texts are numbered in sorted order, class numbers and integers stay as they are."""
@@ -112,9 +109,7 @@ class PackedSource:
             raise UsageError(
                 f"label_from: expected a field of text, integers or truth values, found {field_name!r} of {field.dtype}"
             )
-        rows = PackedRows({"inputs": [{"path": str(self.root)}], "check": "size"})
-        values: list[Any] = [int(value) for batch in rows.batches([field_name]) for value in batch[field_name].tolist()]
-        rows.close()
+        values = [int(value) for value in read_column(self.root, manifest, field_name).tolist()]
         return values, None if field.classes is None else list(field.classes)
 
 

@@ -1,5 +1,6 @@
 """The chain of steps that turns one item into samples."""
 
+import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -135,8 +136,17 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
     except ItemError as error:
         raise StepError(name, str(error) or describe_error(error)) from error
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise StepError(name, f"{describe_error(error)} ({Path(last.filename).name}, line {last.lineno})") from error
+        raise StepError(name, f"{describe_error(error)}{_place_in_file(step, error)}") from error
+
+
+def _place_in_file(step: Step, error: BaseException) -> str:
+    """Where in the file of a user's step an error came from; empty for steps of ours, so that no reason changes with their lines."""
+    function = inspect.unwrap(step.func if isinstance(step, partial) else step)
+    code = getattr(function, "__code__", None)
+    if code is None or function.__module__.startswith(f"{__package__.partition('.')[0]}."):
+        return ""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == code.co_filename]
+    return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
 
 
 def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:

@@ -1,4 +1,4 @@
-"""Faults of the machine, for which no item is to blame: memory that ran out, and reads that fail and may succeed later."""
+"""Faults of the machine, which are no item's: memory that ran out, and reads that fail and may succeed later."""
 
 import errno
 import re
@@ -29,7 +29,8 @@ _PASSING = frozenset(
 """Errors of disks, network file systems and full tables, which another moment may be without."""
 
 _OF_MEMORY = re.compile(
-    r"out of memory|bad_alloc|(insufficient|not enough) memory|(can'?t|cannot|failed to|unable to) (allocate|start new thread)",
+    r"out of memory|bad_alloc|(insufficient|not enough) memory|"
+    r"(can'?t|cannot|failed to|unable to) (allocate|start new thread)",
     re.IGNORECASE,
 )
 """How libraries that raise another error than `MemoryError` say so: OpenCV, OpenVINO, torch, Pillow, threads."""

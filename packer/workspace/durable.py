@@ -48,8 +48,8 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Flush a file's bytes to the disk."""
-    with path.open("rb") as file:
+    """Flush a file's bytes to the disk. It is opened for writing, without which Windows flushes nothing and raises."""
+    with path.open("r+b") as file:
         os.fsync(file.fileno())
 
 

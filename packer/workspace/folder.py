@@ -133,8 +133,9 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
     owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
         owned.add(MANIFEST_NAME)
-        owned.update(entry.name for entry in manifest.files)
-        owned.update(entry.name for shard in manifest.shards for entry in shard.files)
+        entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
+        # Of one that stopped while it took another's place, some files have both names.
+        owned.update(name for entry in entries for name in (entry.name, entry.own_name))
     else:
         owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
         owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))

@@ -99,14 +99,14 @@ def _top_names(manifest: Manifest) -> list[str]:
 
 
 def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
-    """Remove files of a dataset and the folders that this empties, and nothing else."""
+    """Remove files of a dataset, under both names that they may have, and the folders that this empties, and nothing else."""
     folders: set[Path] = set()
     for entry in entries:
-        path = layout.file(entry)
-        path.unlink(missing_ok=True)
-        folders.update(
-            parent for parent in path.parents if parent.is_relative_to(layout.root) and parent != layout.root
-        )
+        for path in (layout.file(entry), layout.root / entry.own_name):
+            path.unlink(missing_ok=True)
+            folders.update(
+                parent for parent in path.parents if parent.is_relative_to(layout.root) and parent != layout.root
+            )
     for folder in sorted(folders, key=lambda path: -len(path.parts)):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

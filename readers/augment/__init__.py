@@ -8,20 +8,47 @@ of those integers, at any number of workers.
 Names resolve on first use: importing the package loads neither OpenCV, torch nor Albumentations.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from readers.augment.albumentations import Albumentations
+    from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
     from readers.augment.compose import Compose, OneOf
     from readers.augment.cutout import LandmarkCutout
     from readers.augment.flip import HorizontalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
     from readers.augment.jitter import CropJitter
     from readers.augment.regions import DropRegion
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "Albumentations": Entry("readers.augment.albumentations:Albumentations", "augment"),
+            "BatchCompose": Entry("readers.augment.batched:BatchCompose", "torch"),
+            "BatchCrop": Entry("readers.augment.batched:BatchCrop", "torch"),
+            "BatchDropRegion": Entry("readers.augment.batched:BatchDropRegion", "torch"),
+            "BatchFlip": Entry("readers.augment.batched:BatchFlip", "torch"),
+            "BatchNormalize": Entry("readers.augment.batched:BatchNormalize", "torch"),
+            "BlackoutHull": Entry("readers.augment.hull:BlackoutHull", "pack"),
+            "Compose": Entry("readers.augment.compose:Compose"),
+            "CropJitter": Entry("readers.augment.jitter:CropJitter", "pack"),
+            "DropRegion": Entry("readers.augment.regions:DropRegion"),
+            "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),
+            "KeepHull": Entry("readers.augment.hull:KeepHull", "pack"),
+            "LandmarkCutout": Entry("readers.augment.cutout:LandmarkCutout"),
+            "OneOf": Entry("readers.augment.compose:OneOf"),
+        },
+    )
 
 __all__ = [
     "Albumentations",
+    "BatchCompose",
+    "BatchCrop",
+    "BatchDropRegion",
+    "BatchFlip",
+    "BatchNormalize",
     "BlackoutHull",
     "Compose",
     "CropJitter",
@@ -31,21 +58,3 @@ __all__ = [
     "LandmarkCutout",
     "OneOf",
 ]
-
-_MODULES = {
-    "Albumentations": "albumentations",
-    "BlackoutHull": "hull",
-    "Compose": "compose",
-    "CropJitter": "jitter",
-    "DropRegion": "regions",
-    "HorizontalFlip": "flip",
-    "KeepHull": "hull",
-    "LandmarkCutout": "cutout",
-    "OneOf": "compose",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"readers.augment.{_MODULES[name]}"), name)

@@ -1,13 +1,19 @@
-"""What a shard reader is."""
+"""What a shard reader is, and the one way to open a shard."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from readers.formats.mapping import ByteArray
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
+from shardspec.errors import DatasetError
+from shardspec.formats import get_format
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.registry import resolve
 from shardspec.schema import Schema
 
 
@@ -88,3 +94,44 @@ class MappedReader(Protocol):
         More or less than a `read` touches is no error, only waste.
         """
         ...
+
+
+@cache
+def reader_class(format: str) -> type[ShardReader]:
+    """The class that reads a format's shards, imported on first use.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a library that the format needs is not installed.
+    """
+    kind: type[ShardReader] = resolve("format", format, {format: get_format(format).reader})
+    return kind
+
+
+def open_shard(layout: Layout, manifest: Manifest, shard: Shard, *, checksums: bool = True) -> ShardReader:
+    """The reader of a shard. Digests and sizes are not compared here.
+
+    Parameters
+    ----------
+    layout : Layout
+    manifest : Manifest
+    shard : Shard
+        One of the manifest's.
+    checksums : bool
+        Whether the format's own checksums are checked on reading, where it has any.
+
+    Raises
+    ------
+    DatasetError
+        If the shard cannot be opened, or holds another number of samples than the manifest says.
+    MissingDependencyError
+        If a library that the format needs is not installed.
+    """
+    path = layout.shard(shard, manifest.format)
+    reader = reader_class(manifest.format)(path, shard, manifest.schema, checksums=checksums)
+    if len(reader) != shard.samples:
+        found = len(reader)
+        reader.close()
+        raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
+    return reader

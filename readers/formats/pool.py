@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.base import MappedReader, ShardReader
+from readers.formats.base import MappedReader, ShardReader, open_shard, reader_class
 from readers.formats.checks import ROW_BY_ROW_BYTES, distinct
 from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, mappings_held, read_only_asked
@@ -21,10 +21,8 @@ from readers.formats.npy import map_npy
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
-from shardspec.formats import get_format
 from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
-from shardspec.registry import resolve
 from shardspec.schema import Field, Schema
 
 Verify = Literal["off", "size", "digest"]
@@ -203,7 +201,6 @@ class ShardPool:
         self.number = next(_pool_numbers)
         self._ends = np.cumsum([shard.samples for shard in self.manifest.shards], dtype=np.int64)
         self._verified: set[int] = set()
-        self._reader_class: Any = None
         self._asks = False
         weakref.finalize(self, open_shards.drop, self.number)
 
@@ -226,7 +223,7 @@ class ShardPool:
     @property
     def descriptors(self) -> int:
         """Descriptors that an open shard holds."""
-        return int(self._class().descriptors)
+        return int(reader_class(self.manifest.format).descriptors)
 
     def open(self, number: int) -> ShardReader:
         """A new reader of a shard, verified first if that was asked for."""
@@ -235,13 +232,7 @@ class ShardPool:
             for entry in shard.files:
                 self.layout.check_digest(entry)
             self._verified.add(number)
-        path = self.layout.shard(shard, self.manifest.format)
-        reader: ShardReader = self._class()(path, shard, self.schema, checksums=self._checksums)
-        if len(reader) != shard.samples:
-            found = len(reader)
-            reader.close()
-            raise DatasetError(f"{path}: expected {shard.samples} samples, as the manifest says, found {found}")
-        return reader
+        return open_shard(self.layout, self._standing, shard, checksums=self._checksums)
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put row ``rows[i]`` of the dataset into ``out[field][at[i]]`` (`readers.formats.base.ShardReader.read`)."""
@@ -274,7 +265,7 @@ class ShardPool:
         All of them are then copied at once, from whatever shards: in turn with the rest of the work, and shard by shard, that
         took a quarter longer.
         """
-        if not self._class().views:
+        if not reader_class(self.manifest.format).views:
             return {}
         large = (
             name for name in fields if self.schema[name].is_fixed and self.schema[name].row_bytes >= ROW_BY_ROW_BYTES
@@ -416,12 +407,6 @@ class ShardPool:
         shard = self.manifest.shards[number]
         path = self.layout.shard(shard, self.manifest.format)
         return f"row {row - (int(self._ends[number]) - shard.samples)} of {path} (row {row} of the dataset)"
-
-    def _class(self) -> Any:
-        if self._reader_class is None:
-            name = self.manifest.format
-            self._reader_class = resolve("format", name, {name: get_format(name).reader})
-        return self._reader_class
 
 
 def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[str, Stamp]]:

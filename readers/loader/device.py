@@ -147,15 +147,8 @@ class DeviceStage:
     def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
         if self._transform is None:
             return batch
-        try:
-            with self._timed(), torch.no_grad():
-                result = self._transform(batch) if seeds is None else self._transform(batch, seeds)
-        except StopIteration as error:
-            raise not_an_end(error) from error
-        if result is None:
-            name = getattr(self._transform, "__name__", type(self._transform).__name__)
-            raise UsageError(f"batch_transform: expected {name} to return the batch, found None")
-        return result
+        with self._timed():
+            return apply_transform(self._transform, batch, seeds)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -163,6 +156,38 @@ class DeviceStage:
         begin = time.monotonic()
         yield
         self._batches.times.moving += time.monotonic() - begin
+
+
+def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch.Tensor | None) -> Batch:
+    """The transformed batch, made without gradients."""
+    if transform is None:
+        return batch
+    try:
+        with torch.no_grad():
+            result = transform(batch) if seeds is None else transform(batch, seeds)
+    except StopIteration as error:
+        raise not_an_end(error) from error
+    if result is None:
+        name = getattr(transform, "__name__", type(transform).__name__)
+        raise UsageError(f"batch_transform: expected {name} to return the batch, found None")
+    return result
+
+
+def move(batch: Batch, device: torch.device | None) -> Batch:
+    """The batch on a device; None leaves it where it is."""
+    return batch if device is None else {name: _move(value, device, False) for name, value in batch.items()}
+
+
+class _Pinned(dict[str, Any]):
+    """A batch that a DataLoader's ``pin_memory`` leaves alone: it may be on the device, whose memory cannot be pinned."""
+
+    def pin_memory(self) -> "_Pinned":
+        return self
+
+
+def as_pinned(batch: Batch) -> Batch:
+    """A batch that a DataLoader takes for pinned. What is no dict is the transform's own business."""
+    return _Pinned(batch) if type(batch) is dict else batch
 
 
 def _new_stream(device: torch.device) -> "torch.cuda.Stream":

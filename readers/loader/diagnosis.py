@@ -1,7 +1,7 @@
 """What holds a training loop back: measured, and said in one sentence with the setting to change."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,6 +14,7 @@ from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.decode.values import allocate_values
+from readers.loader.device import apply_transform, move, wants_seeds
 from readers.loader.loader import Loader, available_processors
 from readers.order.order import Picks
 from shardspec.errors import UsageError
@@ -36,8 +37,8 @@ class Diagnosis:
     waiting : float
         Fraction of the loop's time that it waited for batches.
     moving : float
-        Fraction of the loop's time that copies to the device and `batch_transform` took, which run in its own thread; part of
-        `waiting`.
+        Fraction of the loop's time that copies to the device and `batch_transform` need, which run in its own thread; part of
+        `waiting`. No more than they take without the loader's threads: what they wait for Python's lock is the transforms' doing.
     loader_rate : float
         Samples per second of the loader alone.
     step_rate : float
@@ -69,7 +70,7 @@ class Diagnosis:
 def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
     """Measure a loader and a training step, apart and together.
 
-    Takes three times as long as the batches take in training. The step really runs, also on cached batches: give it a copy of
+    Takes three to four times as long as the batches take in training. The step really runs, also on cached batches: give it a copy of
     the model if it trains. The loader's place in its epochs stays as it is: what is read are epochs after the present one.
 
     Parameters
@@ -96,8 +97,9 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         raise UsageError("diagnose: expected an epoch of one batch or more, found none")
     loop_rate, waiting, moving = _measure(loader, step, batches)
     loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
-    cached = list(islice(loader, _CACHED_BATCHES))
-    step_rate = _measure_step(cached, step, batches)
+    step_rate = _measure_step(_read_some(loader), step, batches)
+    if moving:
+        moving = min(moving, _measure_moving(loader, batches) * loop_rate)
     read_s, transform_s, read_processor = _measure_reading(loader.dataset)
     batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
     order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
@@ -130,26 +132,52 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
-            samples, waited, moved, begin = 0, 0.0, iterator.times.moving, time.perf_counter()
+            samples, waited, moved, begin = iterator.samples, 0.0, iterator.times.moving, time.perf_counter()
             continue
-        samples += _length(batch)
         waited += after - before
+    samples = iterator.samples - samples
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
     iterator.close()
     return samples / elapsed, waited / elapsed, (iterator.times.moving - moved) / elapsed
 
 
-def _measure_step(cached: list[Batch], step: Callable[[Batch], Any], batches: int) -> float:
+def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
+    """A few batches and how many samples each has, which the batch itself, made by a transform, may not say."""
+    found: list[tuple[Batch, int]] = []
+    iterator = iter(loader)
+    for batch in islice(iterator, _CACHED_BATCHES):
+        found.append((batch, iterator.samples - sum(count for _, count in found)))
+    iterator.close()
+    return found
+
+
+def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any], batches: int) -> float:
     """Samples per second of the step on batches that are there already."""
-    device = next((v.device for b in cached for v in b.values() if isinstance(v, torch.Tensor)), None)
+    device = next((tensor.device for batch, _ in cached for tensor in _tensors(batch)), None)
     samples, begin = 0, time.perf_counter()
     for number in range(batches):
-        batch = dict(cached[number % len(cached)])
-        step(batch)
-        samples += _length(batch)
+        batch, count = cached[number % len(cached)]
+        step(copy(batch))
+        samples += count
     _synchronize(device)
     return samples / max(time.perf_counter() - begin, 1e-9)
+
+
+def _measure_moving(loader: Loader, batches: int) -> float:
+    """Seconds per sample of copies to the device and `batch_transform`, while no other thread works."""
+    plain = copy(loader)
+    plain.device = plain.batch_transform = None
+    cached = _read_some(plain)
+    seeded = wants_seeds(loader.batch_transform)
+    samples, begin = 0, time.perf_counter()
+    for number in range(batches):
+        batch, count = cached[number % len(cached)]
+        seeds = torch.arange(count) if seeded else None
+        apply_transform(loader.batch_transform, move(copy(batch), loader.device), seeds)
+        samples += count
+    _synchronize(loader.device)
+    return (time.perf_counter() - begin) / samples
 
 
 def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
@@ -211,8 +239,13 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
     )
 
 
-def _length(batch: Batch) -> int:
-    return len(next(iter(batch.values())))
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a batch of any form."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)
 
 
 def _synchronize(device: torch.device | None) -> None:

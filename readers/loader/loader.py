@@ -3,26 +3,37 @@
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from inspect import signature
-from typing import Any, Never
+from typing import Any, ClassVar, Never
 
 import numpy.typing as npt
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import Sampler, SequentialSampler, get_worker_info
 
 from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.formats.pool import explain_thread
-from readers.loader.batches import BatchPicks, BatchWork, Buffers, PinnedBuffers, Ring
-from readers.loader.device import BatchTransform, DeviceStage, SeededBatch, as_device, can_pin, wants_seeds
+from readers.loader.batches import BatchPicks, BatchWork, Buffers, PinnedBuffers, Ring, sample_seeds
+from readers.loader.device import (
+    BatchTransform,
+    DeviceStage,
+    SeededBatch,
+    apply_transform,
+    as_device,
+    as_pinned,
+    can_pin,
+    move,
+    wants_seeds,
+)
 from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth
+from readers.loader.torch_threads import take_one_thread
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
-from readers.order.order import WINDOW_BLOCKS, Cut
+from readers.order.order import WINDOW_BLOCKS, Cut, Picks
 from readers.order.progress import Iteration, Progress, Resumable
-from readers.seeding import SampleTransform, SeededTransform
+from readers.seeding import SampledIndex, SampleTransform, SeededTransform
 from shardspec.errors import UsageError
 
 
@@ -54,6 +65,7 @@ class Loader(Resumable):
         the ranks the first few are repeated, fewer than there are ranks.
     workers : int, optional
         Threads; as many as this process may use processors by default. More help where reading waits for a disk or network.
+        Operations of torch in sample transforms use no further threads there, whatever ``torch.set_num_threads`` says.
     prefetch : int, optional
         Batches ahead of the training loop, those in work among them; ``workers + 2`` by default. About ``prefetch + 2`` batches
         are in memory.
@@ -133,6 +145,7 @@ class Loader(Resumable):
         rows = min(self.batch_size, max(1, len(order)))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._handed: Picks | None = None  # of the batch whose indices were given last
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(len(self._progress.order)))
@@ -147,19 +160,67 @@ class Loader(Resumable):
 
     def __iter__(self) -> "LoaderIterator":
         _refuse_worker()
+        iterator = LoaderIterator(self, self._begin())
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def _begin(self) -> Iteration:
+        """Begin an epoch, or the rest of one."""
         self._progress.cut = self._cut()
         if self._progress.undecided:
             self.decide_order(self._choose())
-        iteration = self._progress.begin(least=self.batch_size if self.drop_last else 1)
-        iterator = LoaderIterator(self, iteration)
-        self._iterator = weakref.ref(iterator)
-        return iterator
+        return self._progress.begin(least=self.batch_size if self.drop_last else 1)
+
+    def _length(self, iteration: Iteration) -> int:
+        """Samples that this rank takes of an iteration."""
+        length = self._progress.cut.length(len(self._progress.order), iteration.consumed)
+        return length - length % self.batch_size if self.drop_last else length
+
+    def _picks(self, iteration: Iteration) -> BatchPicks:
+        """The picks of an iteration's batches."""
+        order, cut = self._progress.order.epoch(iteration.epoch), self._progress.cut
+        return BatchPicks(order, cut, iteration.consumed, self._length(iteration), self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a pickle, has the place in the epochs and goes its own way from there.
         progress = copy(self._progress)
         progress.running = copy(progress.running)
-        return {**vars(self), "_progress": progress, "_iterator": None}
+        return {**vars(self), "_progress": progress, "_iterator": None, "_handed": None}
+
+    # What libraries look for that make a DataLoader of a Loader: accelerate's `skip_first_batches`, which resumes Hugging Face's Trainer.
+
+    num_workers: ClassVar[int] = 0
+    """Worker processes."""
+    prefetch_factor: ClassVar[None] = None
+    """There is none without worker processes; accelerate would take 2."""
+
+    @property
+    def sampler(self) -> "LoaderSampler":
+        """The indices of this rank's samples; iterating takes an epoch of this Loader's."""
+        return LoaderSampler(self)
+
+    @property
+    def batch_sampler(self) -> "LoaderBatchSampler":
+        """The indices of each batch; iterating takes an epoch of this Loader's."""
+        return LoaderBatchSampler(self)
+
+    @property
+    def collate_fn(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
+        """Makes the batches that iterating gives of samples that were read at `batch_sampler`'s indices, in this process."""
+        return self._collate
+
+    def _collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
+        batch, seeds = self.dataset.collate(samples), None
+        if self.device is None and self.batch_transform is None:
+            return batch
+        if get_worker_info() is not None:
+            raise UsageError(
+                "Loader: expected a DataLoader without worker processes, where device or batch_transform is given, found one: iterate over "
+                "the Loader itself"
+            )
+        if wants_seeds(self.batch_transform) and self._handed is not None:
+            seeds = torch.from_numpy(sample_seeds(self.dataset.origins(self._handed)))
+        return as_pinned(apply_transform(self.batch_transform, move(batch, self.device), seeds))
 
     @property
     def read_ahead(self) -> int:
@@ -197,26 +258,22 @@ class LoaderIterator(Iterator[Batch]):
     """One epoch of a `Loader`. Ends its threads when it is exhausted, closed or no longer referred to."""
 
     def __init__(self, loader: Loader, iteration: Iteration) -> None:
-        dataset, order, cut, size = loader.dataset, loader._progress.order, loader._progress.cut, loader.batch_size
-        self._batch_size = size
+        dataset, length = loader.dataset, loader._length(iteration)
+        self._batch_size = loader.batch_size
         self._iteration = iteration
-        length = cut.length(len(order), iteration.consumed)
-        if loader.drop_last:
-            length -= length % size
-        jobs = -(-length // size)
+        jobs = -(-length // self._batch_size)
         self._left = length
         # Tries the transform, which may fail, before there is a thread to end.
         layout = dataset.layout if jobs else {}
-
-        def batch_picks() -> BatchPicks:
-            return BatchPicks(order.epoch(iteration.epoch), cut, iteration.consumed, length, size)
-
         ahead = None
         if loader.read_ahead:
-            ahead = ReadAhead(_Asker(dataset, batch_picks()), jobs, loader.read_ahead)
-        work = BatchWork(dataset, layout, batch_picks(), loader._buffers, wants_seeds(loader.batch_transform), ahead)
+            ahead = ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead)
+        work = BatchWork(
+            dataset, layout, loader._picks(iteration), loader._buffers, wants_seeds(loader.batch_transform), ahead
+        )
+        torch.get_num_threads()  # or this thread would take what those of the Loader set for themselves
         self._stage: Stage[SeededBatch] = Stage(
-            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread
+            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
         # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
@@ -235,6 +292,11 @@ class LoaderIterator(Iterator[Batch]):
         return batch
 
     @property
+    def samples(self) -> int:
+        """Samples that were handed out."""
+        return self._iteration.taken
+
+    @property
     def times(self) -> StageTimes:
         """Where the time goes."""
         return self._stage.times
@@ -242,6 +304,77 @@ class LoaderIterator(Iterator[Batch]):
     def close(self) -> None:
         """End the threads and let go of the batches that were not taken."""
         self._finalizer()
+
+
+class LoaderBatchSampler(Sampler[list[int]]):
+    """The indices of a `Loader`'s batches."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        loader = self._loader
+        iteration = loader._begin()
+        picks = loader._picks(iteration)
+        for number in range(-(-loader._length(iteration) // loader.batch_size)):
+            loader._handed = batch = picks(number)
+            iteration.taken += len(batch)
+            pairs = zip(batch.rows.tolist(), batch.seeds.tolist(), strict=True)
+            yield [SampledIndex(row, seed, iteration.epoch) for row, seed in pairs]
+        iteration.ended = True
+
+    @property
+    def batch_size(self) -> int:
+        """That of the Loader.
+
+        Raises
+        ------
+        UsageError
+            If there are several ranks: what asks for it then, as accelerate's `prepare_data_loader` does, shares out batches.
+        """
+        if self._loader._cut().world_size > 1:
+            raise UsageError(
+                "Loader: expected to be left as it is, since its batches are this rank's share already, found that they are to be shared out "
+                "again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
+            )
+        return self._loader.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """That of the Loader."""
+        return self._loader.drop_last
+
+    @property
+    def sampler(self) -> "LoaderSampler":
+        """The same indices one by one."""
+        return LoaderSampler(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the Loader's next iteration that of `epoch`."""
+        self._loader.set_epoch(epoch)
+
+
+class LoaderSampler(SequentialSampler):
+    """The indices of a `Loader`'s samples, one by one.
+
+    It calls itself sequential so that Lightning's ``overfit_batches`` does not try to put a sampler in its place; and it has no
+    ``set_epoch``, which Lightning would call behind the first iteration's beginning.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__(loader.dataset)
+        self._loader = loader
+
+    def __len__(self) -> int:
+        samples = self._loader._cut().length(len(self._loader._progress.order))
+        return samples - samples % self._loader.batch_size if self._loader.drop_last else samples
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in LoaderBatchSampler(self._loader):
+            yield from batch
 
 
 class _Asker:

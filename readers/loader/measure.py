@@ -1,8 +1,9 @@
 """The reading side of `packer bench`, in a process of its own: ``python -m readers.loader.measure``.
 
 The first line of standard input is JSON with ``path``, ``batch_size``, ``workers``, ``seconds`` and ``batches``. One epoch is read
-to warm the page cache, or as much of it as fits into ten times the seconds. The answer is ``{"samples": n}``, and then, for
-every further line, one run: ``samples``, ``seconds``, ``cpu_s``. The process ends when its standard input does.
+to warm the page cache, or as much of it as fits into ten times the seconds. The answer is ``{"event": "ready",
+"samples": n}``, and then, for every further line, one run: ``"done"`` with ``samples``, ``seconds``, ``cpu_s``. An error is a
+``"failed"`` with its ``message``. The process ends when its standard input does.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import Any, TextIO
 
 import readers
 from shardspec.errors import ShardspecError, UsageError
@@ -30,11 +31,15 @@ def main() -> None:
         if not len(loader.dataset):
             raise UsageError(f"{request['path']}: expected one sample or more, found an empty dataset")
         _warm_up(loader, request["seconds"] * _WARM_UP_FACTOR)
-        answers.write(json.dumps({"samples": len(loader.dataset)}) + "\n")
+        _send(answers, event="ready", samples=len(loader.dataset))
         for _ in sys.stdin:
-            answers.write(json.dumps(measure_run(loader, request["seconds"], request["batches"])) + "\n")
+            _send(answers, event="done", **measure_run(loader, request["seconds"], request["batches"]))
     except ShardspecError as error:
-        answers.write(json.dumps({"error": str(error)}) + "\n")
+        _send(answers, event="failed", message=str(error))
+
+
+def _send(answers: TextIO, **message: Any) -> None:
+    answers.write(json.dumps(message) + "\n")
 
 
 def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[str, Any]:

@@ -125,6 +125,8 @@ class Stage(Iterator[T]):
         For one result.
     explain : callable
         Called with a thread's identifier, says what it is doing, for the timeout's message.
+    enter : callable, optional
+        Called by each thread before its first job.
     """
 
     def __init__(
@@ -135,12 +137,14 @@ class Stage(Iterator[T]):
         ahead: int,
         timeout_s: float,
         explain: Callable[[int], str],
+        enter: Callable[[], None] | None = None,
     ) -> None:
         self._work = work
         self._jobs = jobs
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._explain = explain
+        self._enter = enter
         # Reentrant: a consumer that the garbage collector finalises may stop this in one of the threads, while it is in here.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
@@ -215,6 +219,8 @@ class Stage(Iterator[T]):
 
     def _run(self) -> None:
         """One thread's life."""
+        if self._enter is not None:
+            self._enter()
         while True:
             begin = time.monotonic()
             with self._lock:

@@ -11,13 +11,12 @@ import numpy as np
 
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
+from readers.formats.base import reader_class
 from shardspec.codecs import codec_for
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation, Shard
-from shardspec.formats import get_format
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest
-from shardspec.registry import resolve
 from shardspec.schema import Field, NamedConfig, Schema
 
 
@@ -212,10 +211,8 @@ def write_dataset(
 
 def open_shard(root: Path, manifest: Manifest, number: int = 0, **options: Any) -> Any:
     """The reader of one shard."""
-    name = manifest.format
-    reader = resolve("format", name, {name: get_format(name).reader})
     shard = manifest.shards[number]
-    return reader(Layout(root).shard(shard, name), shard, manifest.schema, **options)
+    return reader_class(manifest.format)(Layout(root).shard(shard, manifest.format), shard, manifest.schema, **options)
 
 
 def read_rows(reader: Any, schema: Schema, rows: Sequence[int], fields: Sequence[str] | None = None) -> Columns:

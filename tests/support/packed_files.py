@@ -48,7 +48,7 @@ def write_faces(
 
 def read_all(root: Path) -> Columns:
     """The encoded rows of a dataset."""
-    rows = PackedRows({"inputs": [{"path": str(root)}]})
+    rows = PackedRows.of(root)
     columns = rows.read(np.arange(len(rows)), rows.schema.names)
     out = {name: c if isinstance(c, np.ndarray) else [bytes(value) for value in c] for name, c in columns.items()}
     rows.close()

@@ -1,16 +1,17 @@
 """What only LMDB has: its map size, its pages, its tree."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
 
-from packer.assembly.writers.lmdb import map_bytes
+from packer.assembly.writers.lmdb import LMDBShardWriter, map_bytes
 from readers.formats.lmdb.tree import LMDBTree
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns
-from shardspec.errors import ShardCorruptError
+from shardspec.errors import BuildError, ShardCorruptError
 from shardspec.schema import Field, Schema
 
 BLOBS = Schema((Field("a", "bytes", "|u1", (None,)), Field("b_longer_name", "bytes", "|u1", (None,))))
@@ -31,6 +32,17 @@ def test_the_map_is_large_enough_for_any_mix_of_sizes(tmp_path: Path, sizes: lis
     assert manifest.shards[0].bytes < map_bytes(size)
     rows = [1499, 0, 700, 701]
     assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
+
+
+def test_a_file_that_cannot_be_begun_is_told_with_the_reason(tmp_path: Path) -> None:
+    """A limit of the size of files does as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(BuildError, match=r"shard-00000\.lmdb: cannot be written: .*File too large"):
+            LMDBShardWriter(tmp_path, "shard-00000", BLOBS, size_of(BLOBS, blobs(10, [100])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_values_on_either_side_of_half_a_page(tmp_path: Path) -> None:
@@ -67,3 +79,28 @@ def test_a_file_without_its_last_keys_is_an_error(tmp_path: Path) -> None:
             tree.locate(np.array([2] * count), ["a"])
     with pytest.raises(ShardCorruptError, match="4 plain entries, found 3"):
         LMDBTree(path, map_file(path), 4, ["a"])
+
+
+def test_any_flipped_bit_of_the_meta_pages_is_an_error_or_no_matter(tmp_path: Path) -> None:
+    encoded = blobs(40, [5, 9000])
+    write_encoded(tmp_path, "lmdb", BLOBS, encoded)
+    path = tmp_path / "shard-00000.lmdb"
+    whole = np.fromfile(path, np.uint8)
+    page_bytes = int(whole[16 + 24 : 16 + 28].view("<u4")[0])
+    rows = np.arange(40)
+    expected = LMDBTree(path, whole, 40, BLOBS.names).locate(rows, BLOBS.names)
+    refused = 0
+    for page in (0, page_bytes):
+        for place in range(page, page + 16 + 136):
+            for bit in range(8):
+                data = whole.copy()
+                data[place] ^= 1 << bit
+                try:
+                    found = LMDBTree(path, data, 40, BLOBS.names).locate(rows, BLOBS.names)
+                except ShardCorruptError:
+                    refused += 1
+                    continue
+                for name, values in expected.items():
+                    assert np.array_equal(found[name].starts, values.starts)
+                    assert np.array_equal(found[name].sizes, values.sizes)
+    assert refused > 100

@@ -49,16 +49,17 @@ class LMDBShardWriter:
         self._path = folder / f"{name}.lmdb"
         self._working = folder / f"{name}.lmdb.working"
         # The caller flushes the finished file; the working one may be lost at any time.
-        self._environment = lmdb.open(
-            os.fsencode(self._working),  # the library would encode a text as UTF-8, which a name need not be
-            map_size=map_bytes(size),
-            subdir=False,
-            lock=False,
-            sync=False,
-            metasync=False,
-            **_DATA_FORMAT,
-        )
-        self._transaction = self._environment.begin(write=True)
+        with self._writing():
+            self._environment = lmdb.open(
+                os.fsencode(self._working),  # the library would encode a text as UTF-8, which a name need not be
+                map_size=map_bytes(size),
+                subdir=False,
+                lock=False,
+                sync=False,
+                metasync=False,
+                **_DATA_FORMAT,
+            )
+            self._transaction = self._environment.begin(write=True)
 
     def write(self, rows: Columns) -> None:
         """Append rows."""

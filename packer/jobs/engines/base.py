@@ -52,7 +52,7 @@ class Engine(Protocol):
         ...
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Start a unit; `fresh` asks for a worker that has done nothing yet, `alone` for the end of all others, which are idle."""
+        """Start a unit; `fresh` asks for a worker that has done nothing yet, `alone` for the end of all others too."""
         ...
 
     def wait(self) -> Event:

@@ -85,7 +85,10 @@ class ProcessesEngine:
         return sum(worker is None or worker.unit is None for worker in self._workers)
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Give a unit to an idle worker, starting a process where there is none. `alone`, the others end, and free their memory."""
+        """Give a unit to an idle worker, starting a process where there is none.
+
+        If it is to be alone, the other workers, all idle, end and free their memory.
+        """
         if alone:
             for worker in self._workers:
                 if worker is not None:

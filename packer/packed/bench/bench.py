@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.builds.build import open_source
 from packer.builds.listing import list_items
 from packer.builds.plan import is_storable, make_plan
+from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import BenchReport, Packing, Side
 from packer.packed.plan import recipe_as_built
@@ -20,9 +20,11 @@ from packer.recipe import Recipe
 from packer.recipe.resources import count_workers
 from packer.sources.base import Listing
 from packer.sources.item import Item
+from packer.sources.opening import open_source
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
+from shardspec.registry import import_target
 
 DEFAULT_RUNS = 5
 DEFAULT_SECONDS = 3.0
@@ -32,15 +34,17 @@ _SEED = 0
 
 
 def bench(
-    source: Path,
-    packed: Path,
+    source: str | os.PathLike[str],
+    packed: str | os.PathLike[str],
     *,
     workers: str | int = "auto",
     batch_size: int = DEFAULT_BATCH_SIZE,
     runs: int = DEFAULT_RUNS,
     seconds: float = DEFAULT_SECONDS,
     batches: int = 1,
-    root: Sequence[str | Path] = (),
+    root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    plot: str | os.PathLike[str] | None = None,
+    progress: bool | ProgressListener = True,
 ) -> BenchReport:
     """Measure what a training's epoch costs over raw files and over what they were packed to.
 
@@ -51,38 +55,60 @@ def bench(
 
     Parameters
     ----------
-    source, packed : Path
+    source : path
+        What was packed: a folder or a table.
+    packed : path
+        The dataset that `packer.build` made of it.
     workers : int or "auto"
+        Processes (raw) and threads (packed).
     batch_size : int
+        Samples of a batch, at least 1.
     runs : int
-        Of each side.
+        Of each side, at least 1.
     seconds : float
-        Of a run: packed runs take as long at least, raw runs pass over as many items as took so long at first.
+        Length of a run, above 0: packed runs take as long at least, raw runs pass over as many items as took so long at first.
     batches : int
-        Of a packed run, at least.
-    root : sequence of path
+        Batches of a packed run at least, 1 or more.
+    root : path, or sequence of path
         As for the build: the manifest holds the names of those folders alone.
+    plot : path, optional
+        Where to draw a picture of the figures: ``.png``, ``.svg``, ``.pdf``.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it.
+
+    Returns
+    -------
+    BenchReport
 
     Raises
     ------
     UsageError
-        The dataset was not made by one build, or the source has no items.
+        If the dataset was not made by one build, if the source has no items, or if the picture cannot be written.
     BuildError
-        A side cannot be measured.
+        If a side cannot be measured.
+    MissingDependencyError
+        If there is to be a picture, and matplotlib is not installed.
     """
+    source, packed = Path(source), Path(packed)
     for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches)):
         if value < 1:
             raise UsageError(f"{name}: expected 1 or more, found {value}")
     if not (math.isfinite(seconds) and seconds > 0):
         raise UsageError(f"seconds: expected more than 0, found {seconds}")
+    # Before the measurement, which takes a while.
+    draw = None
+    if plot is not None:
+        draw = import_target("packer.packed.bench.plot:Plot", what="--plot", extra="plot")(Path(plot))
     manifest = Layout(packed).load()
-    recipe = replace(_recipe_of(packed, manifest), root=tuple(str(Path(folder).absolute()) for folder in root))
+    roots = [root] if isinstance(root, str | os.PathLike) else root
+    recipe = replace(_recipe_of(packed, manifest), root=tuple(str(Path(folder).absolute()) for folder in roots))
     listing = list_items(open_source(source, packed.absolute(), recipe), recipe)
     items = _shuffled(listing, recipe)
     count = count_workers(workers, recipe.preset, len(items))
     shares = [[item.to_line() for item in items[number::count]] for number in range(min(count, len(items)))]
     reading = {"path": str(packed), "batch_size": batch_size, "workers": count, "seconds": seconds, "batches": batches}
     with ExitStack() as stack:
+        stage = stack.enter_context(Stage(listener_of(progress), "measuring", 2 + 2 * runs, "passes"))
         raw = [
             stack.enter_context(
                 MeasuredProcess(
@@ -92,18 +118,20 @@ def bench(
             for share in shares
         ]
         warmed = gather(raw)
+        stage.advance()
         measured_items = sum(answer["items"] for answer in warmed)
         # Only now: the sides are not to warm up at each other's cost.
         reader = stack.enter_context(MeasuredProcess("readers.loader.measure", reading))
         gather([reader])
-        raw_side, packed_side = _take_turns(raw, reader, runs)
+        stage.advance()
+        raw_side, packed_side = _take_turns(raw, reader, runs, stage)
     stored = sum(shard.bytes for shard in manifest.shards)
     if not raw_side["samples"]:
-        reason = next((answer["reason"] for answer in warmed if "reason" in answer), "no reason is known")
+        reason = next((answer["reason"] for answer in warmed if answer["reason"]), "no reason is known")
         raise UsageError(
             f"{source}: expected items that give samples, found none among the {measured_items} tried ({reason})"
         )
-    return BenchReport(
+    report = BenchReport(
         source=str(source),
         packed=str(packed),
         format=manifest.format,
@@ -121,10 +149,13 @@ def bench(
         ),
         packing=_packing_of(manifest),
     )
+    if draw is not None:
+        draw(report)
+    return report
 
 
 def _take_turns(
-    raw: list[MeasuredProcess], reader: MeasuredProcess, runs: int
+    raw: list[MeasuredProcess], reader: MeasuredProcess, runs: int, stage: Stage
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The sums and rates of all runs of both sides, for `Side.of_runs`."""
     sides = [_empty_side(), _empty_side()]
@@ -144,6 +175,7 @@ def _take_turns(
                 side["disk_bytes"] = None
             else:
                 side["disk_bytes"] += sum(b or 0 for b in after) - sum(b or 0 for b in before)
+            stage.advance()
     for side, processes in zip(sides, (raw, [reader]), strict=True):
         side["peak_bytes"] = sum(process.peak_bytes for process in processes)
     return sides[0], sides[1]

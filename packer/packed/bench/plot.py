@@ -13,14 +13,42 @@ _RAW, _PACKED = "#b0413e", "#2f6690"
 _LEAST_EPOCHS = 5
 
 
-def plot(report: BenchReport, path: Path) -> None:
-    """Draw samples per second, and the time that training spends on data, packing included, over the epochs.
+class Plot:
+    """Draws a comparison: samples per second, and the time that training spends on data, packing included, over the epochs.
+
+    Parameters
+    ----------
+    path : Path
+        The picture; replaced if there.
 
     Raises
     ------
     UsageError
-        The path's suffix is none of a picture, or it cannot be written.
+        If no picture can be written there, by its suffix or its folder.
     """
+
+    def __init__(self, path: Path) -> None:
+        suffixes = Figure().canvas.get_supported_filetypes()
+        if path.suffix.lower().lstrip(".") not in suffixes:
+            raise UsageError(
+                f"{path}: expected a name that ends in one of {', '.join(f'.{name}' for name in suffixes)}"
+            )
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: expected a file in a folder that is there, found no folder {path.parent}")
+        self._path = path
+
+    def __call__(self, report: BenchReport) -> None:
+        """Write the picture of a report.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be written.
+        """
+        _draw(report, self._path)
+
+
+def _draw(report: BenchReport, path: Path) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     bars, lines = figure.subplots(1, 2)
     for name, side, colour in (("raw", report.raw, _RAW), (f"packed ({report.format})", report.reading, _PACKED)):

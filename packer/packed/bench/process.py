@@ -1,20 +1,17 @@
 """A process that does measured work on request, and what the system says of it meanwhile."""
 
-import queue
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from packer.jobs.child import Answers, Child
+from packer.jobs.child import SyncChild
 from shardspec.errors import BuildError
 
 _POLL_S = 0.05
 """How often memory is looked at while a process works."""
 
 
-class MeasuredProcess(Child):
+class MeasuredProcess(SyncChild):
     """``python -m MODULE`` that reads a line and answers with one, both JSON.
 
     Parameters
@@ -33,21 +30,10 @@ class MeasuredProcess(Child):
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
         self.module = module
         self.peak_bytes = 0
-        self._answers: Answers = queue.SimpleQueue()
-        self._folder = tempfile.TemporaryDirectory()
-        super().__init__([module], Path(self._folder.name) / "log", self._answers)
+        super().__init__([module])
         self.send(request)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-        self._folder.cleanup()
-
-    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+    def result(self, timeout_s: float) -> dict[str, Any] | None:
         """What it has done; None if it has not answered yet.
 
         Raises
@@ -55,14 +41,13 @@ class MeasuredProcess(Child):
         BuildError
             If it has ended, or says that it cannot.
         """
-        try:
-            _, found = self._answers.get(timeout=timeout_s)
-        except queue.Empty:
+        found = self.answer(timeout_s)
+        if found is None:
             return None
-        if found.get("event") == "died":
+        if found["event"] == "died":
             raise BuildError(f"{self.module}: expected an answer, found that it ended ({self.describe_death()})")
-        if "error" in found:
-            raise BuildError(found["error"])
+        if found["event"] == "failed":
+            raise BuildError(found["message"])
         return found
 
     def look(self) -> None:
@@ -82,7 +67,7 @@ def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
     while len(answers) < len(processes):
         for number, process in enumerate(processes):
             process.look()
-            if number not in answers and (answer := process.answer(_POLL_S / len(processes))) is not None:
+            if number not in answers and (answer := process.result(_POLL_S / len(processes))) is not None:
                 answers[number] = answer
     return [answers[number] for number in range(len(processes))]
 

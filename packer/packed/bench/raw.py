@@ -2,8 +2,9 @@
 
 The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. As many of the
 items are taken as fit into the seconds, in a first pass, which also loads the models and warms the page cache. The answer is
-``{"items": n}``, with the first ``reason`` where one of them gave no sample, and then, for every further line, one pass over the same items: ``samples``, ``seconds``, ``cpu_s``, ``bytes``.
-The process ends when its standard input does.
+``{"event": "ready", "items": n, "reason": …}``, with the first reason why one of them gave no sample, or null; and then, for every
+further line, one pass over the same items: ``"done"`` with ``samples``, ``seconds``, ``cpu_s``, ``bytes``. An error is a ``"failed"`` with
+its ``message``. The process ends when its standard input does.
 """
 
 import json
@@ -13,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from packer.jobs.process import one_thread
+from packer.jobs.process import one_thread, send
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport
 from packer.steps.chain import Pipeline, StepError
@@ -31,12 +32,11 @@ def main() -> None:
             reasons: list[str] = []
             items = [Item.from_line(line) for line in request["items"]]
             items = _warm_up(pipeline, items, request["seconds"], reasons)
-            told = {"reason": reasons[0]} if reasons else {}
-            answers.write(json.dumps({"items": len(items), **told}) + "\n")
+            send(answers, event="ready", items=len(items), reason=reasons[0] if reasons else None)
             for _ in sys.stdin:
-                answers.write(json.dumps(measure_pass(pipeline, items)) + "\n")
+                send(answers, event="done", **measure_pass(pipeline, items))
     except ShardspecError as error:
-        answers.write(json.dumps({"error": str(error)}) + "\n")
+        send(answers, event="failed", message=str(error))
 
 
 def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:

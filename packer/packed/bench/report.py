@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from packer.jobs.result import Result
 from shardspec.wording import counted
 
 _MB = 1e6
@@ -72,9 +73,9 @@ class Packing:
     recorded: bool
 
 
-@dataclass(frozen=True)
-class BenchReport:
-    """The comparison.
+@dataclass(frozen=True, repr=False)
+class BenchReport(Result):
+    """What a training's epoch costs over raw files and over what they were packed to.
 
     Attributes
     ----------
@@ -151,6 +152,10 @@ class BenchReport:
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         table = [f"{a:<{widths[0]}}   {b:>{widths[1]}}   {c:>{widths[2]}}" for a, b, c in rows]
         return "\n".join([*table, "", *self._remarks()])
+
+    def _headline(self) -> str:
+        raw, packed = (f"{_figure(side.samples_per_s)} samples/s" for side in (self.raw, self.reading))
+        return f"{self.source} {raw}, {self.packed} ({self.format}) {packed}"
 
     def _remarks(self) -> list[str]:
         """What was compared, and what it comes to."""

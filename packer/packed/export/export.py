@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.samples import PackedSamples
-from packer.jobs.progress import Stage, listener_of
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.resources import usable_cores
 from packer.workspace.durable import writing
@@ -44,14 +45,15 @@ _NAME_CHARACTERS = 80
 _BATCH_ROWS = 64
 
 
-@dataclass(frozen=True)
-class ExportResult:
-    """What an export wrote.
+@dataclass(frozen=True, repr=False)
+class ExportResult(Result):
+    """The folder that an export wrote.
 
     Attributes
     ----------
     path : Path
     table : Path
+        In the folder.
     samples, pictures : int
     found_finished : bool
         Whether all of it was there already, so that this call did nothing.
@@ -68,9 +70,18 @@ class ExportResult:
         done = "finished already, nothing was done: " if self.found_finished else ""
         return f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}, {self.table.name}"
 
+    def to_json(self) -> dict[str, Any]:
+        """The folder and its counts as JSON."""
+        counts = {"samples": self.samples, "pictures": self.pictures}
+        return {"out": str(self.path), "table": str(self.table), **counts, "found_finished": self.found_finished}
+
 
 def export(
-    source: str | os.PathLike[str], out: str | os.PathLike[str], *, table: str = "csv", progress: bool = True
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    table: str = "csv",
+    progress: bool | ProgressListener = True,
 ) -> ExportResult:
     """Write a packed dataset's pictures as files, and the remaining fields as a table that ``packer build`` takes in again.
 
@@ -83,29 +94,37 @@ def export(
 
     Parameters
     ----------
-    source : path
+    dataset : path
         A packed dataset.
     out : path
         A new or empty folder, or that of the same export.
     table : {"csv", "jsonl", "parquet"}
         CSV reads as integers a text column that holds nothing else, and an empty text as missing; the other two are exact.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it.
+
+    Returns
+    -------
+    ExportResult
 
     Raises
     ------
     UsageError
-        The folder is not empty, and holds something else.
-    DatasetError, BuildError
-        The dataset is damaged; the files cannot be written.
+        If the folder is not empty, and holds something else.
+    DatasetError
+        If the dataset is damaged.
+    BuildError
+        If a file cannot be written.
     """
     target = Path(out).absolute()
-    record = {"digest": Layout(Path(source)).load().digest, "table": table}
+    record = {"digest": Layout(Path(dataset)).load().digest, "table": table}
     table_class = resolve("table", table, TABLES)
-    if target.is_relative_to(Path(source).resolve()):
-        raise UsageError(f"{target}: expected a folder outside of {source}, found one inside")
+    if target.is_relative_to(Path(dataset).resolve()):
+        raise UsageError(f"{target}: expected a folder outside of {dataset}, found one inside")
     refuse_files(target)
     if target.exists() and any(target.iterdir()):
         return _find_finished(target, record)
-    samples = PackedSamples(Path(source))
+    samples = PackedSamples(Path(dataset))
     staging = target.with_name(f".{target.name}.exporting")
     try:
         with writing(target):
@@ -113,7 +132,7 @@ def export(
             staging.mkdir(parents=True)
             columns = _Columns(samples.schema)
             with closing(table_class(staging / f"table.{table}", columns.kinds())) as rows:
-                pictures = _write(samples, staging, columns, rows, progress)
+                pictures = _write(samples, staging, columns, rows, listener_of(progress))
             counts = {"samples": len(samples), "pictures": pictures}
             (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
             os.replace(staging, target)
@@ -142,12 +161,12 @@ def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
     raise UsageError(f"{target}: expected a new or empty folder, found {what}: choose another folder")
 
 
-def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, progress: bool) -> int:
+def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, listener: ProgressListener) -> int:
     """Write pictures and rows; the number of pictures."""
     pictures = 0
     with (
         ThreadPoolExecutor(usable_cores()) as pool,
-        Stage(listener_of(progress), "exporting", len(samples), "samples") as shown,
+        Stage(listener, "exporting", len(samples), "samples") as shown,
     ):
         for first in range(0, len(samples), _BATCH_ROWS):
             numbers = range(first, min(first + _BATCH_ROWS, len(samples)))

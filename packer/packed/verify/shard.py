@@ -2,15 +2,16 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import batch_rows, open_shard
-from packer.packed.verify.values import ValueChecks
-from readers.formats.base import ShardReader
+from packer.assembly.rows import batch_rows
+from packer.packed.verify.values import Fault, ValueChecks
+from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError
@@ -22,6 +23,76 @@ FAULTS_LISTED = 20
 
 _KEY_BYTES = 16
 _KEY = np.dtype((np.void, _KEY_BYTES))
+
+
+class ShardWalk:
+    """A shard's rows, read batch by batch, and what is wrong with their values.
+
+    Parameters
+    ----------
+    layout : Layout
+    manifest : Manifest
+    shard : Shard
+
+    Attributes
+    ----------
+    schema : Schema
+
+    Raises
+    ------
+    DatasetError
+        If the shard cannot be opened; a library's own errors come as they are, from every method that reads, too.
+    """
+
+    def __init__(self, layout: Layout, manifest: Manifest, shard: Shard) -> None:
+        self.schema = manifest.schema
+        self._shard = (layout, manifest, shard)
+        self._reader = open_shard(*self._shard)
+        self._unchecked: ShardReader | None = None
+        self._checks = ValueChecks(manifest.schema)
+
+    def batches(self) -> Iterator[range]:
+        """The numbers of all rows, so many at a time as are worth one `read`."""
+        *_, shard = self._shard
+        step = batch_rows(shard)
+        for first in range(0, shard.samples, step):
+            yield range(first, min(first + step, shard.samples))
+
+    def read(self, rows: range, fields: Sequence[str] | None = None) -> Columns:
+        """The encoded values of some rows; of all fields, unless some are named."""
+        return self._read(self._reader, rows, self.schema.names if fields is None else fields)
+
+    def faults(self, columns: Columns) -> Iterator[Fault]:
+        """What is wrong with the values of a batch; its first row has number 0."""
+        return self._checks.faults(columns)
+
+    def key(self, row: int) -> str | None:
+        """The key of a row; None if it cannot be read. The format's checksums, which cover more than the key, are left aside."""
+        if "key" not in self.schema:
+            return None
+        try:
+            if self._unchecked is None:
+                self._unchecked = open_shard(*self._shard, checksums=False)
+            (key,) = keys_in(self._read(self._unchecked, range(row, row + 1), ["key"]))
+        except Exception:  # of whatever library
+            return None
+        return key
+
+    def close(self) -> None:
+        """Close the shard."""
+        self._reader.close()
+        if self._unchecked is not None:
+            self._unchecked.close()
+
+    def _read(self, reader: ShardReader, rows: range, fields: Sequence[str]) -> Columns:
+        out = allocate(self.schema.select(list(fields)), len(rows))
+        reader.read(np.arange(rows.start, rows.stop), fields, out, np.arange(len(rows)))
+        return out
+
+
+def keys_in(columns: Columns) -> list[str]:
+    """The keys of a batch, as text; empty if it has none."""
+    return [bytes(key).decode(errors="replace") for key in columns.get("key", ())]
 
 
 def check_shard(
@@ -45,40 +116,34 @@ def check_shard(
     path = layout.shard(shard, manifest.format)
     faults: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
-    keys = np.zeros(shard.samples, _KEY)
+    digests = np.zeros(shard.samples, _KEY)
     rows_read = 0
-    checks = ValueChecks(manifest.schema)
-    reader: ShardReader | None = None
     try:
-        reader = open_shard(layout, manifest, shard)
-        step = batch_rows(shard)
-        for first in range(0, shard.samples, step):
-            stop = min(first + step, shard.samples)
-            columns = _read(reader, manifest, first, stop)
-            if "key" in columns:
-                keys[first:stop] = np.array([_digest(key) for key in columns["key"]], _KEY)
-            rows_read = stop
-            found = [*checks.faults(columns), *_index_faults(columns, index, start + first)]
-            for row, field, message in found:
-                counts[field] += 1
-                if counts[field] <= FAULTS_LISTED:
-                    place = f"{path}, row {first + row}{_name_key(columns, row)}"
-                    faults.setdefault(field, []).append(f"{place}, field {field!r}: {message}")
+        with closing(ShardWalk(layout, manifest, shard)) as walk:
+            for rows in walk.batches():
+                columns = walk.read(rows)
+                keys = keys_in(columns)
+                if keys:
+                    digests[rows.start : rows.stop] = np.array([_digest(key) for key in columns["key"]], _KEY)
+                rows_read = rows.stop
+                found = [*walk.faults(columns), *_index_faults(columns, index, start + rows.start)]
+                for row, field, message in found:
+                    counts[field] += 1
+                    if counts[field] <= FAULTS_LISTED:
+                        place = f"{path}, row {rows[row]}{f' (key {keys[row]!r})' if keys else ''}"
+                        faults.setdefault(field, []).append(f"{place}, field {field!r}: {message}")
     except DatasetError as error:
         faults.setdefault("", []).append(str(error))
     except Exception as error:  # a library's own complaint about a shard that only looks right
         faults.setdefault("", []).append(
             f"{path}: expected rows that can be read, found {type(error).__name__}: {error}"
         )
-    finally:
-        if reader is not None:
-            reader.close()
     more = [
         f"{path}, field {field!r}: and {count - FAULTS_LISTED} more"
         for field, count in counts.items()
         if count > FAULTS_LISTED
     ]
-    return [text for texts in faults.values() for text in texts] + more, keys[:rows_read]
+    return [text for texts in faults.values() for text in texts] + more, digests[:rows_read]
 
 
 def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: Layout, manifest: Manifest) -> list[str]:
@@ -97,8 +162,14 @@ def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: La
     order = np.lexsort((words[:, 1], words[:, 0]))
     words = words[order]
     twins = np.flatnonzero((words[1:] == words[:-1]).all(axis=1))
+
+    def key_of(row: int) -> str:
+        shard, start = next((shard, start) for shard, start, keys in shards if row < start + len(keys))
+        with closing(ShardWalk(layout, manifest, shard)) as walk:
+            return repr(walk.key(row - start))
+
     texts = [
-        f"{layout.root}: expected every key once, found {_key_of(layout, manifest, int(rows[order[twin]]))} in rows "
+        f"{layout.root}: expected every key once, found {key_of(int(rows[order[twin]]))} in rows "
         f"{rows[order[twin]]} and {rows[order[twin + 1]]}"
         for twin in twins[:FAULTS_LISTED].tolist()
     ]
@@ -107,13 +178,7 @@ def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: La
     return texts
 
 
-def _read(reader: ShardReader, manifest: Manifest, first: int, stop: int) -> Columns:
-    out = allocate(manifest.schema, stop - first)
-    reader.read(np.arange(first, stop), manifest.schema.names, out, np.arange(stop - first))
-    return out
-
-
-def _index_faults(columns: Columns, index: Mapping[str, npt.NDArray[Any]], start: int) -> list[tuple[int, str, str]]:
+def _index_faults(columns: Columns, index: Mapping[str, npt.NDArray[Any]], start: int) -> list[Fault]:
     """Rows whose scalar is another in the index, bit for bit."""
     faults = []
     for name, values in index.items():
@@ -123,25 +188,8 @@ def _index_faults(columns: Columns, index: Mapping[str, npt.NDArray[Any]], start
             continue
         bits = np.dtype((np.void, here.dtype.itemsize))
         for row in np.flatnonzero(there.view(bits) != here.view(bits)).tolist():
-            faults.append((row, name, f"expected what the index has, {there[row]}, found {here[row]}"))
+            faults.append(Fault(row, name, f"expected what the index has, {there[row]}, found {here[row]}"))
     return faults
-
-
-def _name_key(columns: Columns, row: int) -> str:
-    return f" (key {bytes(columns['key'][row]).decode(errors='replace')!r})" if "key" in columns else ""
-
-
-def _key_of(layout: Layout, manifest: Manifest, row: int) -> str:
-    for shard in manifest.shards:
-        if row < shard.samples:
-            reader = open_shard(layout, manifest, shard)
-            out: Columns = {"key": [b""]}
-            reader.read(np.array([row]), ["key"], out, np.zeros(1, np.int64))
-            key = bytes(out["key"][0]).decode(errors="replace")
-            reader.close()
-            return repr(key)
-        row -= shard.samples
-    return "?"
 
 
 def _digest(key: Any) -> bytes:

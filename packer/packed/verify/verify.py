@@ -1,32 +1,39 @@
 """``packer verify``: a packed dataset against its manifest."""
 
 import json
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packer.assembly.rows import open_shard
-from packer.jobs.progress import Stage, listener_of
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.resources import usable_cores
+from readers.formats.base import open_shard
 from readers.formats.checks import without_advice
 from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.entries import FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError
-from shardspec.layout import INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
+from shardspec.wording import counted
+
+_TICK_S = 1.0
+"""Seconds after which a listener hears of a stage in which nothing has ended."""
 
 _CONTRADICTS = "the manifest contradicts this file, whose digest it has"
 
 
-@dataclass(frozen=True)
-class VerifyReport:
+@dataclass(frozen=True, repr=False)
+class VerifyReport(Result):
     """What was compared, and every difference that was found.
 
     Attributes
@@ -41,6 +48,9 @@ class VerifyReport:
     unlisted : tuple of str
         Names in the folder that the manifest does not mention. They are no part of the dataset, and no problem.
     problems : tuple of str
+        Empty if the dataset is what its manifest says.
+    build : str or None
+        What the working folder of a build holds, where one is left.
     """
 
     path: Path
@@ -52,41 +62,74 @@ class VerifyReport:
     digest: str
     unlisted: tuple[str, ...]
     problems: tuple[str, ...]
+    build: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    def describe(self) -> str:
+        """Every problem; or what was compared, and what else is in the folder."""
+        if self.problems:
+            listed = "".join(f"\n  {problem}" for problem in self.problems)
+            return f"{self.path}: {counted(len(self.problems), 'problem')}:{listed}"
+        how = "every value decoded" if self.deep else "--deep decodes every value as well"
+        text = (
+            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, {counted(self.files, 'file')}, "
+            f"{self.bytes / 1e6:.1f} MB as the manifest says ({how})"
+        )
+        if self.unlisted:
+            text += f"\nnot part of the dataset: {', '.join(self.unlisted)}"
+        if self.build is not None:
+            text += f"\n{BUILD_FOLDER} holds {self.build}; to drop it, delete {BUILD_FOLDER}"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        values = {**vars(self), "path": str(self.path), "unlisted": list(self.unlisted)}
-        return {**values, "ok": not self.problems, "problems": list(self.problems)}
+        values = {name: value for name, value in vars(self).items() if name != "build"}
+        values |= {"path": str(self.path), "unlisted": list(self.unlisted)}
+        return {**values, "ok": self.ok, "problems": list(self.problems)}
 
 
-def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> VerifyReport:
+def verify(
+    dataset: str | os.PathLike[str], *, deep: bool = False, progress: bool | ProgressListener = True
+) -> VerifyReport:
     """Compare every file of a packed dataset with its manifest, by size and SHA-256, and the manifest with itself.
 
     Parameters
     ----------
-    path : str or Path
-        The dataset's folder.
+    dataset : path
+        A packed dataset.
     deep : bool
         Also decode every value of every sample, and check shapes, dtypes, ranges, that keys are unique, and that the index
         holds what the shards hold. Of a shard whose digest does not match, a process of its own finds out which samples can be read.
-    progress : bool
-        Whether to show progress on standard error.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or what hears of it.
+
+    Returns
+    -------
+    VerifyReport
 
     Raises
     ------
     DatasetError
-        There is no manifest that can be read, or another dataset took the place of this one meanwhile. Everything else is in the report.
+        If there is no manifest that can be read, or another dataset took the place of this one meanwhile. Everything else is in the
+        report.
     """
-    path = Path(path)
+    path, listener = Path(dataset), listener_of(progress)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
     entries = [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
     problems: dict[str, str] = {}
-    with Stage(listener_of(progress), "hashing", len(entries), "files") as shown:
-        for entry, found in _parallel(lambda entry: _check_file(layout, entry), entries):
+    with (
+        Stage(listener, "hashing", len(entries), "files") as stage,
+        closing(_parallel(lambda entry: _check_file(layout, entry), entries, stage)) as results,
+    ):
+        for entry, found in results:
             if found:
                 problems[entry.name] = found
-            shown.advance()
+            stage.advance()
     if deep:
         _name_samples(layout, manifest, problems)
     listed = [problems[entry.name] for entry in entries if entry.name in problems]
@@ -95,12 +138,13 @@ def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> V
     listed += [text for shard in whole if (text := _check_open(layout, manifest, shard))]
     listed += _check_files(layout, manifest, problems)
     if deep:
-        listed += _check_deep(layout, manifest, whole, problems, progress)
+        listed += _check_deep(layout, manifest, whole, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
         raise DatasetError(
             f"{path}: expected one dataset all the time, found that another took its place meanwhile: run the command again"
         )
     sizes = sum(entry.bytes for entry in entries)
+    unlisted = _unlisted(layout, entries)
     return VerifyReport(
         path,
         deep,
@@ -109,17 +153,28 @@ def verify(path: str | Path, *, deep: bool = False, progress: bool = False) -> V
         manifest.samples,
         sizes,
         manifest.digest,
-        _unlisted(layout, entries),
+        unlisted,
         tuple(listed),
+        layout.describe_build() if BUILD_FOLDER in unlisted else None,
     )
 
 
-def _parallel(check: Callable[[Any], Any], subjects: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """``(subject, check(subject))`` as they end. Hashing and decoding release the GIL."""
-    with ThreadPoolExecutor(usable_cores()) as pool:
+def _parallel(
+    check: Callable[[Any], Any], subjects: Iterable[Any], stage: Stage
+) -> Generator[tuple[Any, Any], None, None]:
+    """``(subject, check(subject))`` as they end. Hashing and decoding release the GIL. What has not begun at its close never does."""
+    pool = ThreadPoolExecutor(usable_cores())
+    try:
         futures = {pool.submit(check, subject): subject for subject in subjects}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        left = set(futures)
+        while left:
+            done, left = wait(left, timeout=_TICK_S, return_when=FIRST_COMPLETED)
+            if not done:
+                stage.advance(0)
+            for future in done:
+                yield futures[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _check_file(layout: Layout, entry: FileEntry) -> str:
@@ -220,7 +275,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_deep(
-    layout: Layout, manifest: Manifest, shards: list[Shard], problems: dict[str, str], progress: bool
+    layout: Layout, manifest: Manifest, shards: list[Shard], problems: dict[str, str], listener: ProgressListener
 ) -> list[str]:
     """Every value of the shards that have their digest."""
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
@@ -230,14 +285,17 @@ def _check_deep(
     index = {name: values for name, values in found_index.items() if values is not None}
     faults: dict[str, list[str]] = {}
     keys: dict[str, Any] = {}
-    with Stage(listener_of(progress), "decoding", sum(s.samples for s in shards), "samples") as shown:
 
-        def check(shard: Shard) -> tuple[list[str], Any]:
-            return check_shard(layout, manifest, shard, starts[shard.name], index)
+    def check(shard: Shard) -> tuple[list[str], Any]:
+        return check_shard(layout, manifest, shard, starts[shard.name], index)
 
-        for shard, (found, digests) in _parallel(check, shards):
+    with (
+        Stage(listener, "decoding", sum(s.samples for s in shards), "samples") as stage,
+        closing(_parallel(check, shards, stage)) as results,
+    ):
+        for shard, (found, digests) in results:
             faults[shard.name], keys[shard.name] = found, digests
-            shown.advance(shard.samples)
+            stage.advance(shard.samples)
     ordered = [text for shard in shards for text in faults[shard.name]]
     if "key" in manifest.schema:
         ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)

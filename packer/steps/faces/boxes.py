@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from packer.sources.walking import walk
 from packer.steps.faces.frame import FrameFaces
 from shardspec.errors import ItemError, UsageError
 from shardspec.registry import Entry, resolve
@@ -120,7 +121,7 @@ def _json_files(root: Path) -> Iterator[str]:
         raise error
 
     entered = set()
-    for folder, below, files in os.walk(root, onerror=fail, followlinks=True):
+    for folder, below, files in walk(root, fail, followlinks=True):
         below.sort()  # by which of two links a folder is entered
         real = os.path.realpath(folder)
         if real in entered:

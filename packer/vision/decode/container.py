@@ -16,6 +16,8 @@ _CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
 # Decoders that hand out a frame as whole after an error in it, unless every error ends the frame. Not for all: H.264's flags what
 # it conceals, and takes for an error what a file lacks that was cut out of another; TIFF's refuses files of its own encoder.
 _ERROR_ENDS_FRAME = frozenset({"hevc", "jpegls", "ljpeg", "mjpeg"})
+# A decoder that shows memory of its own that it never wrote, without an error: of a damaged file, other pixels each time.
+_NOT_REPEATABLE = {"cfhd": "CineForm"}
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 
 
@@ -47,6 +49,7 @@ def open_video(
         ) from error
     try:
         stream = _choose(container)
+        _check_codec(stream.codec.canonical_name)
         check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
         strict = {"err_detect": "explode"} if stream.codec.canonical_name in _ERROR_ENDS_FRAME else {}
         stream.codec_context.options = {"max_pixels": str(max_pixels), **strict}
@@ -59,6 +62,14 @@ def open_video(
             raise
         raise VideoError(str(error)) from error
     return container, stream
+
+
+def _check_codec(name: str) -> None:
+    if name in _NOT_REPEATABLE:
+        raise VideoError(
+            f"expected a codec whose decoder gives the same pixels every time, found {_NOT_REPEATABLE[name]} ({name}): convert the "
+            "file without loss, for example with ffmpeg -i IN -c:v ffv1 OUT.mkv"
+        )
 
 
 def reason(error: Exception) -> str:

@@ -60,6 +60,6 @@ def needing_memory(kind: str, width: int, height: int) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise MemoryError(
-            f"no memory for a {kind} of {width} × {height} pixels, which takes {3 * width * height / 1e6:.0f} MB decoded, "
-            "and more while it is decoded"
+            f"no memory for a {kind} of {width} × {height} pixels, "
+            f"which takes {3 * width * height / 1e6:.0f} MB decoded, and more while it is decoded"
         ) from error

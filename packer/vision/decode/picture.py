@@ -124,7 +124,7 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
         If the bytes are empty, no known picture, cut off, damaged, larger than `max_pixels`, or of a kind of pixel that the
         rule leaves out. A JPEG that libjpeg calls corrupt is refused even where Pillow would show a half-grey picture.
     MemoryError
-        If the machine has too little memory for the picture, which may be a good one. The message says how much it takes.
+        If the machine has too little memory for the picture, which may be good. The message says how much it takes.
     """
     kind = _sniff(data)
     if kind == "Netpbm":

@@ -5,22 +5,20 @@ measured to do. Importing this package loads neither OpenCV nor a neural network
 first use, and the runtime's library is imported by ``Detector(...)``.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from packer.vision.detect.detections import Detections
     from packer.vision.detect.detector import Detector
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "Detections": Entry("packer.vision.detect.detections:Detections"),
+            "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
+        },
+    )
 
 __all__ = ["Detections", "Detector"]
-
-_NAMES = {
-    "Detections": "packer.vision.detect.detections",
-    "Detector": "packer.vision.detect.detector",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(sorted(_NAMES))}")
-    return getattr(importlib.import_module(_NAMES[name]), name)

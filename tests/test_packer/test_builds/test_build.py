@@ -290,7 +290,9 @@ class TestPython:
             assert np.array_equal(sample["image"], rows[number]["image"])
             assert np.array_equal(sample["quad"], rows[number]["quad"])
             assert (sample["name"], int(sample["label"])) == (f"n{number}", number % 2)
-        with pytest.raises(UsageError, match="arrays in the source need engine='inline'"):
+        with pytest.raises(
+            UsageError, match=r"found 'image' \(ndarray\), 'quad' \(ndarray\): build with --engine inline"
+        ):
             packer.build(rows, tmp_path / "other", progress=False, engine="processes")
         assert not (tmp_path / "other").exists()
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import read_jsonl, run_packer
+from support.command import environment, read_jsonl, run_packer
 from support.media import FAST_START, cut_file, photograph, scene, write_picture, write_png_bomb, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -37,7 +37,7 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     add("truncated.jpg", whole[: len(whole) // 2], "decode: expected a whole JPEG")
     add("header-only.jpg", whole[:20], "decode: expected a JPEG's frame header")
     add("empty.jpg", b"", "decode: expected a picture, found an empty file")
-    add("empty.mp4", b"", "decode: expected a video")
+    add("empty.mp4", b"", "decode: expected a video, found an empty file")
     add("text.jpg", b"This is no picture.\n" * 40, "decode: expected a picture")
     add("text.mp4", b"This is no video.\n" * 40, "decode: expected a video")
     add("playlist.mp4", b"#EXTM3U\n#EXTINF:1,\n" + os.fsencode(good) + b"\n", "decode: expected a video")
@@ -156,6 +156,31 @@ def test_a_picture_without_a_face_is_a_reject_of_the_faces_preset(tmp_path: Path
     assert (reject["kind"], reject["item"]) == ("item", "cup.jpg")
     assert "face" in reject["reason"]
     assert {s["source"] for s in read_samples(tmp_path / "out")} == {"face.jpg"}
+
+
+def test_a_picture_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) -> None:
+    """Eight gigabytes that take no room on disk, in a process that may have half of one more than it needs."""
+    source = tmp_path / "source"
+    write_picture(source / "good.jpg", scene(0, (30, 20)))
+    write_picture(source / "tail.jpg", scene(1, (30, 20)))
+    (source / "zeros.jpg").touch()
+    for name in ("tail.jpg", "zeros.jpg"):
+        os.truncate(source / name, 8 << 30)
+    limited = f"ulimit -v 4000000; exec {sys.executable} -m packer build {source} {tmp_path}/out --workers 1 --quiet"
+    done = subprocess.run(
+        ["bash", "-c", f"{limited} --max-rejects 100%"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reasons = {line["item"]: line["reason"] for line in read_jsonl(tmp_path / "out" / "rejects.jsonl")}
+    assert reasons["tail.jpg"].startswith("expected a picture of at most 1431655760 bytes")
+    assert "found a file of 8589934592" in reasons["tail.jpg"]
+    assert reasons["zeros.jpg"].startswith("expected a picture (")
+    assert [sample["source"] for sample in read_samples(tmp_path / "out")] == ["good.jpg"]
 
 
 def test_a_file_that_vanishes_after_planning_is_a_reject(tmp_path: Path) -> None:

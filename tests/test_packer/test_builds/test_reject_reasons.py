@@ -157,3 +157,25 @@ def videos_have_none(samples: Iterator[Sample]) -> Iterator[Sample]:
     for sample in samples:
         if not sample["source"].endswith(".mp4"):
             yield sample
+
+
+def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Fail over every sample."""
+    for sample in samples:
+        yield {**sample, "ratio": 1 / (sample["frame"] * 0)}
+
+
+def test_an_unexpected_error_names_the_users_line_and_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reasons of rejects are digested, so a line of ours that moves must not change them."""
+    write_pictures(tmp_path / "source", ["a.png"])
+    with pytest.raises(TooManyRejectsError, match=r"fail: ZeroDivisionError: .* \(test_reject_reasons\.py, line \d+\)"):
+        packer.build(tmp_path / "source", tmp_path / "own", steps=["decode", fail], progress=False)
+
+    def broken(*_: object) -> None:
+        raise KeyError("of a library")
+
+    monkeypatch.setattr("packer.steps.decode.read_picture", broken)
+    with pytest.raises(TooManyRejectsError, match=r"decode: KeyError: 'of a library' \(all reasons"):
+        packer.build(tmp_path / "source", tmp_path / "ours", engine="inline", progress=False)

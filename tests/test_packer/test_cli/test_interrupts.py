@@ -18,15 +18,15 @@ from packer.cli import main
 SIGNS = [signal.SIGINT, signal.SIGTERM]
 
 AT_THE_END = """
-import atexit
-def late(*_):
-    os.kill(os.getpid(), signal.{sign})
-    os.kill(os.getpid(), signal.{sign})
+import builtins
 class Late:
-    __del__ = late
-sys.late = Late()
+    def __init__(self):
+        self.kill, self.process = os.kill, os.getpid()
+    def __del__(self):
+        self.kill(self.process, {number})
+builtins.late = Late()
 """
-"""Has a process get signals in the last moment of all, when Python takes its modules apart."""
+"""Has a process get a signal in the last moment of all, when Python takes its modules apart."""
 
 WHILE_CLOSING = """
 from packer.jobs.engines.processes import ProcessesEngine
@@ -61,13 +61,22 @@ def check_interrupted(build: Any) -> None:
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-@pytest.mark.parametrize("times", [2, 7])
-def test_signals_to_the_whole_group_while_workers_are_ended(
-    tmp_path: Path, builds: list[Any], sign: signal.Signals, times: int
+def test_signals_to_the_whole_group_until_all_has_ended(
+    tmp_path: Path, builds: list[Any], sign: signal.Signals
 ) -> None:
     builds.append(running(tmp_path))
     workers = workers_of(builds[0].pid)
-    for _ in range(times):
+    while builds[0].poll() is None:
+        os.killpg(builds[0].pid, sign)
+    check_interrupted(builds[0])
+    wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_two_signals_to_the_whole_group(tmp_path: Path, builds: list[Any], sign: signal.Signals) -> None:
+    builds.append(running(tmp_path))
+    workers = workers_of(builds[0].pid)
+    for _ in range(2):
         os.killpg(builds[0].pid, sign)
     check_interrupted(builds[0])
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
@@ -84,17 +93,19 @@ def test_signals_in_the_midst_of_the_end_of_workers(tmp_path: Path, builds: list
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
 
 
-@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
-def test_signals_in_the_last_moment_of_an_interrupted_build(tmp_path: Path, builds: list[Any], sign: str) -> None:
-    builds.append(running(tmp_path, at_start_of(tmp_path / "site", "packer", AT_THE_END.format(sign=sign))))
-    os.kill(builds[0].pid, getattr(signal, sign))
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_signal_in_the_last_moment_of_an_interrupted_build(
+    tmp_path: Path, builds: list[Any], sign: signal.Signals
+) -> None:
+    builds.append(running(tmp_path, at_start_of(tmp_path / "site", "packer", AT_THE_END.format(number=int(sign)))))
+    os.kill(builds[0].pid, sign)
     check_interrupted(builds[0])
 
 
-@pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
-def test_signals_after_the_end_of_a_finished_build_change_nothing(tmp_path: Path, sign: str) -> None:
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_signal_after_the_end_of_a_finished_build_changes_nothing(tmp_path: Path, sign: signal.Signals) -> None:
     source = write_pictures(tmp_path / "source", ["a.png"])
-    env = environment(python_path=at_start_of(tmp_path / "site", "packer", AT_THE_END.format(sign=sign)))
+    env = environment(python_path=at_start_of(tmp_path / "site", "packer", AT_THE_END.format(number=int(sign))))
     assert "interrupted" not in run_packer("build", source, tmp_path / "out", env=env).stderr
     check_whole(tmp_path / "out")
 

@@ -91,9 +91,9 @@ def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
     ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "a picture"), ("b", "a file without suffix")]
 )
 def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
-    from packer.builds.build import open_source
     from packer.builds.listing import list_items
     from packer.recipe import Recipe
+    from packer.sources.opening import open_source
 
     for file in ("a.mp4", name):
         (tmp_path / file).write_bytes(b"x")

@@ -14,7 +14,7 @@ from support.command import COMMAND_LIMIT_S, environment
 from support.processes import PATIENCE_S
 
 from packer.jobs import child as child_module
-from packer.jobs.child import Answers, Child
+from packer.jobs.child import Answers, Child, SyncChild
 
 
 def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +40,16 @@ def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypat
         ending.join()
         child._reader.join()
     assert ended
+
+
+def test_what_libraries_print_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["hello", "[1]", "{}", '{"event": "ready"}', "7", '{"event": "cut']
+    (tmp_path / "greeter.py").write_text(f"print({chr(10).join(lines)!r}, end='')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with SyncChild(["greeter"]) as child:
+        assert [child.answer(PATIENCE_S) for _ in range(2)] == [{"event": "ready"}, {"event": "died"}]
+        assert child.answer(0) is None
+        assert child.describe_death() == "exit status 0"
 
 
 def test_what_breaks_the_detecting_process_from_outside_is_in_its_log(tmp_path: Path) -> None:

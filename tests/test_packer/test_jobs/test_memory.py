@@ -1,4 +1,4 @@
-"""Memory that runs out is the machine's fault: an item is rejected only after it alone was tried, and its reason says so."""
+"""Memory that runs out is the machine's fault: only an item that was tried alone is rejected, and the reason says so."""
 
 import errno
 import subprocess

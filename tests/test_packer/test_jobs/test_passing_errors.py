@@ -126,7 +126,7 @@ class Failing:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *errors: tuple[int, int] | None) -> list[Any]:
-    """Have the openings of a video, one after another, give packets that end with an error after some; what is left of them."""
+    """Have each opening of a video give packets that end with an error after some; the errors that are left."""
     opened = timeline.open_video
     left = list(errors)
 

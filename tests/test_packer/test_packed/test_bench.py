@@ -10,11 +10,12 @@ from support.command import run_packer
 from support.ranks import run_script
 
 from benchmarks.pack_vs_raw import problems
-from packer.builds.build import build, open_source
+from packer.builds.build import build
 from packer.packed.bench.bench import bench
 from packer.packed.bench.process import MeasuredProcess, gather
 from packer.packed.bench.report import BenchReport, Packing, Side
 from packer.packed.convert import convert
+from packer.sources.opening import open_source
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
 
@@ -42,7 +43,7 @@ def test_raw_passes_count_every_sample_of_every_item(mixed: Path, reference: Pat
     items = [item.to_line() for item in listing.items]
     request = {"recipe": dict(manifest.generations[-1].recipe), "items": items, "seconds": 1000.0}
     with MeasuredProcess("packer.packed.bench.raw", request) as process:
-        assert ask(process) == {"items": len(items)}
+        assert ask(process) == {"event": "ready", "items": len(items), "reason": None}
         for _ in range(2):
             process.send({"do": "run"})
             found = ask(process)
@@ -57,7 +58,7 @@ def test_raw_passes_take_the_items_that_fit_into_the_time(mixed: Path, reference
     recipe = dict(Layout(reference).load().generations[-1].recipe)
     items = [item.to_line() for item in open_source(mixed, reference).list_items("folder", "path").items]
     with MeasuredProcess("packer.packed.bench.raw", {"recipe": recipe, "items": items, "seconds": 1e-9}) as process:
-        assert ask(process) == {"items": 1}
+        assert ask(process) == {"event": "ready", "items": 1, "reason": None}
         process.send({"do": "run"})
         assert ask(process)["samples"] >= 1
 
@@ -66,7 +67,7 @@ def test_packed_runs_reach_both_floors(reference: Path) -> None:
     request = {"path": str(reference), "batch_size": 16, "workers": 1, "seconds": 0.01, "batches": 30}
     samples = Layout(reference).load().samples
     with MeasuredProcess("readers.loader.measure", request) as process:
-        assert ask(process) == {"samples": samples}
+        assert ask(process) == {"event": "ready", "samples": samples}
         process.send({"do": "run"})
         found = ask(process)
     assert found["seconds"] >= 0.01

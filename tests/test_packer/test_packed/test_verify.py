@@ -109,7 +109,7 @@ def test_what_lies_in_the_current_folder_does_not_stand_for_a_library(
         ("print('a library greets'); print('[1]'); print('{}')", "all of them can be read, so which have changed"),
         (
             "sys.exit('no memory today')",
-            "could not be found out, since the process that read it ended with status 1 (SystemExit: no memory today)",
+            "could not be found out, since the process that read it died, exit status 1: SystemExit: no memory today",
         ),
     ],
 )

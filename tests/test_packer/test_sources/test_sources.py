@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.media import scene, write_picture
 
-from packer.builds.build import build, open_source
+from packer.builds.build import build
 from packer.builds.plan import make_plan
 from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.folder import FolderSource
 from packer.sources.item import Item
+from packer.sources.opening import open_source
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource, read_csv
 from shardspec.errors import UsageError

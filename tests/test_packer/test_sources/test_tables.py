@@ -321,6 +321,16 @@ class TestElsewhere:
         (item,) = listing
         assert item.files["also"].name == "1.png"
 
+    def test_bench_asks_for_the_root_again(self, tmp_path: Path) -> None:
+        """The manifest has its name alone."""
+        data = write_pictures(tmp_path / "data", 3)
+        table = write_csv(tmp_path / "lists" / "t.csv", path=[data / "0.png", data / "1.png", data / "2.png"])
+        build(table, tmp_path / "out", root=data, **QUIET)
+        call = (table, tmp_path / "out", "--workers", 1, "--runs", 1, "--seconds", 0.1)
+        assert "--root DIR" in run_packer("bench", *call, expect=2).stderr
+        found = json.loads(run_packer("bench", *call, "--root", data, "--json").stdout)
+        assert found["same_source"] is True
+
     def test_wrong_roots(self, tmp_path: Path) -> None:
         for name in ("a/x", "b/x"):
             (tmp_path / name).mkdir(parents=True)
@@ -337,9 +347,9 @@ class TestElsewhere:
 
 def build_listing(table: Path, root: Path, also: str) -> list[Any]:
     """The items of a build of faces with masks, without its detector."""
-    from packer.builds.build import open_source
     from packer.builds.listing import list_items
     from packer.recipe import Recipe
+    from packer.sources.opening import open_source
 
     recipe = Recipe(preset="faces", also=also, root=(str(root),))
     return list(list_items(open_source(table, table.parent / "out", recipe), recipe).items)

@@ -22,7 +22,6 @@ FRAMES = 12
 # Every decoder that this build of libav can also encode for, in a container that is read. Name, suffix, pixels.
 CODECS = [
     ("asv1", ".avi", "yuv420p"),
-    ("cfhd", ".avi", "yuv422p10le"),
     ("cinepak", ".avi", "rgb24"),
     ("dnxhd", ".mov", "yuv422p"),
     ("exr", ".mov", "gbrpf32le"),
@@ -260,3 +259,8 @@ def test_an_empty_video_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").touch()
     with pytest.raises(VideoError, match=r"^expected a video, found an empty file$"):
         VideoReader(tmp_path / "v.mp4", Sampling(every=1))
+
+
+def test_a_codec_whose_decoder_shows_memory_that_it_never_wrote_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match=r"found CineForm \(cfhd\): convert the file"):
+        VideoReader(write(tmp_path / "a.avi", "cfhd", "yuv422p10le"), Sampling(every=1))

@@ -11,7 +11,6 @@ import pytest
 import skimage.data
 
 from packer.vision.detect import Detections, Detector
-from packer.vision.detect import gpu_name as gpu_names
 from packer.vision.detect import runtime as runtimes
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.weights import load_weights
@@ -333,8 +332,8 @@ def test_a_gpu_is_told_by_its_name_and_not_taken(monkeypatch):
             name.value = b"A Card"
             return 0
 
-    monkeypatch.setattr(gpu_names.ctypes, "CDLL", lambda _: Driver)
-    assert [gpu_names.gpu_name(device) for device in ("cuda", "cuda:1", "cuda:2", "cpu")] == ["A Card"] * 2 + [None] * 2
+    monkeypatch.setattr(runtimes.ctypes, "CDLL", lambda _: Driver)
+    assert [runtimes.gpu_name(device) for device in ("cuda", "cuda:1", "cuda:2", "cpu")] == ["A Card"] * 2 + [None] * 2
     assert asked == [40, 41]
 
 

@@ -1,6 +1,8 @@
 """What a power cut leaves: only what was flushed counts, and a line may be cut anywhere."""
 
+import importlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ from support.builds import write_pictures
 from support.packed import check_whole
 
 import packer
+from packer.packed.convert import convert
 from packer.workspace import append_line, read_lines
+from shardspec.formats import FORMATS
 
 
 def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +39,33 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
     packer.build(tmp_path / "in", tmp_path / "out", shuffle=1, engine="inline", progress=False)
     assert left == dict.fromkeys(("order.npy", "items.jsonl", "rejects.jsonl", "index", "frame.npy", "time.npy"), True)
     check_whole(tmp_path / "out")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="asks fcntl how a file was opened")
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_what_is_flushed_was_opened_for_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    """Windows flushes no file that was opened for reading; folders are never flushed there."""
+    fcntl = importlib.import_module("fcntl")
+    read_only: list[int] = []
+    flushed = 0
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        nonlocal flushed
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            flushed += 1
+            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                read_only.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_pictures(tmp_path / "in", ["a.png", "b.png"])
+    for quality in (90, 91):
+        options = {"quality": quality, "shuffle": 1, "format": format, "overwrite": True}
+        packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False, **options)
+    convert(tmp_path / "out", tmp_path / "copy", format=format, shuffle=2, engine="inline", progress=False)
+    assert flushed > 5
+    assert read_only == []
 
 
 @pytest.mark.parametrize("before", [b"", b'{"a":1}\n', b'{"a":1}\n{"b":', b'{"a":1}\n{"b":2}'])

@@ -27,7 +27,7 @@ from support.lightning_ddp import (
 )
 from support.ranks import run_script
 
-from readers import open_dataset
+from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
@@ -233,3 +233,14 @@ def test_a_machine_with_slurm_runs_these_tests(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert shutil.which("srun") == str(srun)
     assert make_trainer(tmp_path).world_size == 1
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_a_loader_that_lightning_takes_itself_repeats_no_epoch(jpeg_path, tmp_path):
+    """Lightning looks for a sampler, and would set its epoch behind the first iteration's beginning."""
+    model = Recorder()
+    loader = Loader(open_dataset(jpeg_path, fields=["key", "image", "label"]), 20, seed=1)
+    make_trainer(tmp_path, max_epochs=3).fit(model, loader)
+    epochs = [seen_by([batches]) for batches in model.seen.values()]
+    assert [sorted(epoch) for epoch in epochs] == [keys(60)] * 3
+    assert len(set(map(tuple, epochs))) == 3

@@ -1,12 +1,15 @@
 """The diagnosis names what is slow. Delays are sleeps that outweigh everything else many times over."""
 
 import re
+import threading
 import time
+import types
 
 import pytest
 import torch
 
 from readers import Loader, Whole, diagnose, open_dataset
+from readers.formats.base import reader_class
 from readers.loader.diagnosis import Diagnosis, _verdict
 from readers.loader.loader import available_processors
 from shardspec.errors import UsageError
@@ -45,7 +48,7 @@ def test_a_slow_batch_transform(raw_path):
 
 def test_a_slow_disk(jpeg_path, monkeypatch):
     dataset = open_dataset(jpeg_path)
-    reader = dataset.pool._class()
+    reader = reader_class(dataset.pool.manifest.format)
     read = reader.read
 
     def slow(self, rows, fields, out, at):
@@ -165,3 +168,39 @@ def test_the_loaders_place_is_kept(raw_path, steps):
     rest = torch.cat([batch["label"] for batch in iterator])
     assert len(rest) == 60 - 5 * steps
     assert loader.state_dict() == {**state, "consumed": 60}
+
+
+def test_what_waits_for_the_transforms_is_not_blamed(raw_path):
+    """A transform that holds Python's lock holds back the loop's thread too; here the threads' mere being there does."""
+
+    def slow(sample):
+        time.sleep(0.02)
+        return sample
+
+    def held_back(batch):
+        if any(thread.name.startswith("readers-loader") for thread in threading.enumerate()):
+            time.sleep(0.08)
+        return batch
+
+    loader = Loader(open_dataset(raw_path), 5, workers=2, sample_transform=slow, batch_transform=held_back)
+    found = diagnose(loader, lambda batch: None, batches=8)
+    assert found.moving < found.waiting / 2
+    assert "Transforms take 2" in found.verdict
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda batch: (batch["image"], batch["label"]),
+        lambda batch: [batch["image"], {"label": batch["label"]}],
+        lambda batch: batch["image"],
+        lambda batch: types.SimpleNamespace(**batch),
+    ],
+)
+def test_batches_of_any_form_are_measured(raw_path, form):
+    seen = []
+    loader = Loader(open_dataset(raw_path), 7, batch_transform=form)
+    found = diagnose(loader, seen.append, batches=3)
+    assert found.loop_rate > 0
+    assert found.step_rate > 0
+    assert {type(batch) for batch in seen} == {type(form({"image": torch.zeros(1), "label": torch.zeros(1)}))}

@@ -11,9 +11,11 @@ import pytest
 import torch
 from support.batches import Noise, keys_of
 from support.crops import keys
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from readers import Loader, open_dataset
+from readers.loader.device import as_pinned
 from shardspec.errors import SchemaError, UsageError
 
 
@@ -294,3 +296,89 @@ def test_seeded_batch_transforms_get_a_number_per_sample(raw_path):
     assert len(set(one.values())) == 60
     assert seeds(0, batch_size=16, workers=3) == one
     assert set(seeds(1, batch_size=7).values()).isdisjoint(one.values())
+
+
+class Seeds:
+    """A batch transform that shows the seeds that it gets."""
+
+    seeded = True
+
+    def __call__(self, batch, seeds):
+        return {**batch, "image": batch["image"] / 2, "seeds": seeds}
+
+
+class Skip:
+    """What accelerate's ``skip_first_batches``, by which Hugging Face's Trainer resumes, puts around a batch sampler."""
+
+    def __init__(self, batch_sampler, skipped):
+        self.batch_sampler, self.skipped = batch_sampler, skipped
+
+    def __iter__(self):
+        return (indices for number, indices in enumerate(self.batch_sampler) if number >= self.skipped)
+
+
+def resumed(loader, skipped):
+    """A DataLoader as ``skip_first_batches`` makes it: torch's defaults where the loader lacks an attribute, but for one."""
+    assert not isinstance(loader.sampler, BatchSampler)
+    names = {"num_workers": 0, "collate_fn": None, "pin_memory": False, "timeout": 0, "prefetch_factor": 2}
+    how = {name: getattr(loader, name, default) for name, default in names.items()}
+    return DataLoader(loader.dataset, batch_sampler=Skip(loader.batch_sampler, skipped), **how)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("transform", [None, Seeds()])
+def test_a_loader_can_be_taken_for_a_dataloader(raw_path, drop_last, transform):
+    how = {"batch_transform": transform, "device": "cpu", "drop_last": drop_last, "rank": 1, "world_size": 2}
+    loader = Loader(open_dataset(raw_path, transform=Noise()), 8, seed=3, workers=2, **how)
+    loader.set_epoch(4)
+    expected, following = list(loader), list(loader)
+    again = resumed(loader, 2)
+    again.batch_sampler.batch_sampler.set_epoch(4)
+    found = list(again)
+    assert keys_of(found) == keys_of(expected[2:])
+    for one, other in zip(found, expected[2:], strict=True):
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            assert torch.equal(one[name], value) if isinstance(value, torch.Tensor) else one[name] == value
+        assert one["image"].is_contiguous(memory_format=torch.channels_last)
+    assert keys_of(loader) == keys_of(following)
+    loader.set_epoch(4)
+    indices = list(loader.batch_sampler)
+    loader.set_epoch(4)
+    assert list(loader.sampler) == [index for batch in indices for index in batch]
+    assert len(loader.sampler) == sum(map(len, indices))
+    assert len(loader.batch_sampler) == len(indices) == len(loader)
+
+
+def test_batches_of_a_rank_are_not_shared_out_again(raw_path):
+    """What accelerate's ``prepare_data_loader`` shares out, it asks for the size of its batches."""
+    dataset = open_dataset(raw_path, fields=["key"])
+    alone = Loader(dataset, 8, drop_last=True)
+    assert (alone.batch_sampler.batch_size, alone.batch_sampler.drop_last) == (8, True)
+    with pytest.raises(UsageError, match=r"its batches are this rank's share already.*leave it out of prepare_data_lo"):
+        getattr(Loader(dataset, 8, rank=0, world_size=2).batch_sampler, "batch_size", None)
+
+
+def test_indices_that_were_given_are_consumed(raw_path):
+    loader = Loader(open_dataset(raw_path, fields=["key"]), 8, seed=3)
+    expected = list(loader)
+    loader.set_epoch(0)
+    indices = iter(loader.batch_sampler)
+    next(indices), next(indices)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert keys_of(loader) == keys_of(expected[2:])
+
+
+def test_batches_on_a_device_are_not_made_in_worker_processes(raw_path):
+    loader = Loader(open_dataset(raw_path, fields=["image"]), 8, device="cpu")
+    workers = DataLoader(
+        loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=1
+    )
+    with pytest.raises(UsageError, match="expected a DataLoader without worker processes"):
+        next(iter(workers))
+
+
+def test_a_batch_that_may_be_on_the_device_is_not_pinned():
+    batch = as_pinned({"image": torch.zeros(2)})
+    assert pin_memory(batch) is batch

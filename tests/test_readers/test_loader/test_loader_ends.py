@@ -17,6 +17,7 @@ from support.datasets import picture, text, write_dataset
 from torch.utils.data import DataLoader, IterableDataset, random_split
 
 from readers import Loader, open_dataset
+from readers.formats.base import reader_class
 from readers.loader import threads as stages
 from shardspec.errors import CodecError, DatasetError, ReadTimeoutError, UsageError
 from shardspec.schema import Schema
@@ -41,15 +42,15 @@ def test_an_error_in_a_thread_reaches_the_loop_with_key_and_shard(tmp_path):
 
 def test_a_stuck_read_times_out_and_names_the_file(jpeg_path, monkeypatch):
     release = threading.Event()
-    reader_class = open_dataset(jpeg_path).pool._class()
-    read = reader_class.read
+    reader = reader_class(open_dataset(jpeg_path).manifest.format)
+    read = reader.read
 
     def stuck(self, rows, fields, out, at):
         if "image" in fields and self._path.name == "shard-00002.lmdb":
             release.wait(30)
         read(self, rows, fields, out, at)
 
-    monkeypatch.setattr(reader_class, "read", stuck)
+    monkeypatch.setattr(reader, "read", stuck)
     loader = Loader(open_dataset(jpeg_path), 20, shuffle=False, timeout_s=0.3)
     threading.Timer(1.0, release.set).start()
     with pytest.raises(ReadTimeoutError, match=r"batch 1: .* is reading .*shard-00002\.lmdb"):

@@ -1,0 +1,41 @@
+"""Listing of nested folders, to any depth."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def walk(
+    root: Path, onerror: Callable[[OSError], None], *, followlinks: bool = False
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Folder, names of folders and of files in it, as ``os.walk`` gives them from the top; its recursion ends at some 990 levels.
+
+    Parameters
+    ----------
+    onerror : callable
+        Gets the error of a folder that cannot be listed.
+    followlinks : bool
+        Whether folders behind links are entered; the caller sees to it that none is entered for ever.
+    """
+    waiting = [os.fspath(root)]
+    while waiting:
+        folder = waiting.pop()
+        folders: list[str] = []
+        files: list[str] = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    (folders if _is_folder(entry) else files).append(entry.name)
+        except OSError as error:
+            onerror(error)
+            continue
+        yield folder, folders, files
+        below = [os.path.join(folder, name) for name in reversed(folders)]  # noqa: PTH118 -- many
+        waiting += [path for path in below if followlinks or not os.path.islink(path)]  # noqa: PTH114 -- many
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
