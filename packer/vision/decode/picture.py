@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 from PIL import (
     BmpImagePlugin,
     GifImagePlugin,
@@ -74,7 +74,7 @@ class Picture:
         What libjpeg complained about while decoding pixels that are whole all the same (stray bytes between markers).
     """
 
-    image: NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
     passthrough: bool
     format: str
     warning: str | None = None
@@ -146,7 +146,7 @@ def _sniff(data: bytes) -> str:
 
 
 def _finish(
-    image: NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
+    image: npt.NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
 ) -> Picture:
     upright = np.ascontiguousarray(orient(image, orientation))
     upright.setflags(write=False)
@@ -179,7 +179,7 @@ def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int) -> Pi
     return _finish(image, orientation, "JPEG", warning=warning)
 
 
-def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[np.uint8], int]:
+def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
     """Pixels in RGB as stored, and how they are to be turned (TIFF: Pillow has turned them already)."""
     if kind == "WebP":  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)

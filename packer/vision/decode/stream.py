@@ -6,11 +6,11 @@ from typing import Literal
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 from packer.vision.decode.container import reason
 from packer.vision.decode.limits import VideoError
@@ -19,40 +19,6 @@ from packer.vision.decode.timeline import Timeline
 from packer.vision.decode.unwritten import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.wording import counted
-
-
-class Trust:
-    """Keeps the first damage of each group.
-
-    Parameters
-    ----------
-    keys : ndarray, (N,), bool
-        Which frames are keyframes, in presentation order.
-    positions : ndarray, (N,), int64
-        Each frame's place in decoding order; there may be places that no frame has.
-    """
-
-    def __init__(self, keys: NDArray[np.bool_], positions: NDArray[np.int64]) -> None:
-        self._groups = np.cumsum(keys)
-        self._positions = positions
-        self._by_position = np.argsort(positions)
-        self._places = positions[self._by_position]
-        self._first: dict[int, int] = {}
-
-    def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
-        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
-        group = int(self._groups[self._by_position[at]])
-        self._first[group] = min(position, self._first.get(group, position))
-
-    def doubted(self, index: int) -> bool:
-        """Whether a frame may be damaged, by its presentation order.
-
-        A frame shown before a keyframe but decoded after it may refer to either group.
-        """
-        group, position = int(self._groups[index]), int(self._positions[index])
-        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))
-
 
 # Where the bitstream itself tells a frame that no other refers to (H.264's nal_ref_idc 0), so that skipping it changes nothing.
 # HEVC tells it only within a temporal layer.
@@ -103,7 +69,7 @@ class Decoding:
         """Indices of the frames that are asked for, None if nothing but counting tells them."""
         return tuple(np.flatnonzero(self._wanted()).tolist()) if self._timeline.exact else None
 
-    def _wanted(self) -> NDArray[np.bool_]:
+    def _wanted(self) -> npt.NDArray[np.bool_]:
         timeline = self._timeline
         return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
 
@@ -128,7 +94,7 @@ class Decoding:
                 f"(the first is frame {lost[0]}, the last frame {lost[-1]})"
             )
 
-    def _held_back(self, wanted: NDArray[np.bool_], trust: Trust) -> Iterator[tuple[int, VideoFrame]]:
+    def _held_back(self, wanted: npt.NDArray[np.bool_], trust: "Trust") -> Iterator[tuple[int, VideoFrame]]:
         """Wanted frames, each kept until all those have come out that were decoded before it and are shown after it."""
         timeline = self._timeline
         last = int(np.flatnonzero(wanted).max(initial=-1))
@@ -186,7 +152,7 @@ class Decoding:
         """Whether the decoder says so, or has not written all of it. To be asked once."""
         return self._memory.left_unwritten(frame) or frame.is_corrupt
 
-    def _decode(self, wanted: NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
+    def _decode(self, wanted: npt.NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
         """What each packet gives, and where in decoding order damage showed, if it did."""
         context = self._stream.codec_context
         skipping: _Skip = "DEFAULT"
@@ -215,7 +181,7 @@ class Decoding:
         if cut_off:
             self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
 
-    def _skip(self, index: int | None, wanted: NDArray[np.bool_]) -> _Skip:
+    def _skip(self, index: int | None, wanted: npt.NDArray[np.bool_]) -> _Skip:
         """What of a packet need not be decoded."""
         if index is None or wanted[index]:
             return "DEFAULT"
@@ -256,3 +222,36 @@ class Decoding:
     def _fail(self, error: Exception) -> None:
         self._failures += 1
         self._failure = reason(error)
+
+
+class Trust:
+    """Keeps the first damage of each group.
+
+    Parameters
+    ----------
+    keys : ndarray, (N,), bool
+        Which frames are keyframes, in presentation order.
+    positions : ndarray, (N,), int64
+        Each frame's place in decoding order; there may be places that no frame has.
+    """
+
+    def __init__(self, keys: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64]) -> None:
+        self._groups = np.cumsum(keys)
+        self._positions = positions
+        self._by_position = np.argsort(positions)
+        self._places = positions[self._by_position]
+        self._first: dict[int, int] = {}
+
+    def doubt(self, position: int) -> None:
+        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
+        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
+        group = int(self._groups[self._by_position[at]])
+        self._first[group] = min(position, self._first.get(group, position))
+
+    def doubted(self, index: int) -> bool:
+        """Whether a frame may be damaged, by its presentation order.
+
+        A frame shown before a keyframe but decoded after it may refer to either group.
+        """
+        group, position = int(self._groups[index]), int(self._positions[index])
+        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))

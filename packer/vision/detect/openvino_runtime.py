@@ -10,8 +10,6 @@ from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, Layer, Pool
 from packer.vision.openvino import core, openvino, ops
 
-__all__ = ["OpenVINORuntime"]
-
 FloatArray = npt.NDArray[np.float32]
 
 # compiled layers kept per network, for the input shapes seen last; by default 5000, which grew a process by 3 MB for each new picture size

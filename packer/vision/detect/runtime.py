@@ -1,4 +1,4 @@
-"""The runtimes that the networks can run on: one protocol and one table."""
+"""What the networks run on: the protocol of a runtime, the table of runtimes, and the name of a GPU."""
 
 import ctypes
 import sys
@@ -14,8 +14,17 @@ from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
 from shardspec.wording import did_you_mean
 
+RUNTIMES: Mapping[str, Entry] = {
+    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
+    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
+}
+"""What ``--detector`` may be beside auto, each named after the library that it needs. The classes are called as in `make_runtime`."""
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NAME_BYTES = 256
 
 
 class Frame(Protocol):
@@ -65,13 +74,6 @@ class Runtime(Protocol):
         ...
 
 
-RUNTIMES: Mapping[str, Entry] = {
-    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
-    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
-}
-"""What ``--detector`` may be beside auto, each named after the library that it needs. The classes are called as in `make_runtime`."""
-
-
 def resolve_runtime(name: str, device: str) -> str:
     """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no library that is there.
 
@@ -101,14 +103,10 @@ def make_runtime(
     return runtime
 
 
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_NAME_BYTES = 256
-
-
 def gpu_name(device: str) -> str | None:
-    """The name of a device such as ``"cuda:1"``, as torch tells it; None for one that is not CUDA's, or where the driver does not say.
+    """The name of a device such as ``"cuda:1"``, as torch gives it; None for one that is not CUDA's, or where the driver does not say.
 
-    Torch makes a context on the GPU before it tells. It would stay in this process, and some GPUs take one process only.
+    Torch makes a context on the GPU to find out. It would stay in this process, and some GPUs take one process only.
     """
     kind, _, index = device.partition(":")
     if kind != "cuda":
