@@ -10,6 +10,9 @@ PAGES = (
     *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "shardspec/SPEC.md")),
     *sorted((REPOSITORY / "docs").glob("*.md")),
 )
+WRITTEN = tuple(page for page in PAGES if page.name != "api.md")
+"""Pages that no program makes."""
+
 WIDTH, README_LINES = 120, 150
 
 
@@ -36,7 +39,7 @@ def test_links_and_named_files_are_there(page: Path) -> None:
     assert missing + [path for path in named if not (REPOSITORY / path).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_page)
+@pytest.mark.parametrize("page", WRITTEN, ids=name_page)
 def test_lines_are_short(page: Path) -> None:
     lines = enumerate(page.read_text("utf-8").splitlines(), 1)
     assert [number for number, line in lines if len(line) > WIDTH and not line.startswith(("|", "!["))] == []
