@@ -68,6 +68,9 @@ class JobResult(Result):
         """What else the kind of job has to say as JSON."""
         return {}
 
+    def _headline(self) -> str:
+        return f"{self.path}: {self._contents()}"
+
     def _contents(self) -> str:
         shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
         cut = counted(len(shards), f"{self.manifest.format} shard")
