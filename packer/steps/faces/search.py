@@ -1,4 +1,4 @@
-"""Where an item's faces come from: a detector on its frames, or on those of another item, or boxes that the user gives."""
+"""Where an item's faces come from: a detector on its own or another item's frames, or boxes that the user gives."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from shardspec.errors import ItemError
 
 
 def make_detector(recipe: Recipe) -> Detector:
-    """Load the detector: the same one in every process that asks for it."""
+    """Load the detector: the same one in every process that needs it."""
     if recipe.parity:
         return Detector(recipe.detector, device=recipe.device)
     return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
@@ -31,33 +31,33 @@ KEPT_FRAMES = 20_000
 
 
 class KnownFrame(NamedTuple):
-    """The faces of a frame, and the frame's shape."""
+    """The faces of a frame, and the shape of the frame."""
 
     shape: tuple[int, ...]
     faces: FrameFaces
 
 
 class KnownFaces(NamedTuple):
-    """The faces of one file by frame, to be added to. Nothing of it depends on who found them.
+    """The faces of one file by frame, to which more are added. They do not depend on which search found them.
 
     Attributes
     ----------
     by_pass : dict of int to KnownFrame
-        Of frames that a pass over the same sampled frames gives: for these the file need not be read again.
+        Frames that a pass over the same sampled frames gave: for these the file need not be read again.
     by_frame : dict of int to KnownFrame
-        Of frames that any pass gave. A frame looks the same in each, but of a damaged file another pass may lack it.
+        Frames that any pass gave. A frame looks the same in each, but in a damaged file another pass may lack it.
     """
 
     by_pass: dict[int, KnownFrame]
     by_frame: dict[int, KnownFrame]
 
     def add(self, frame: int, known: KnownFrame) -> None:
-        """Remember a frame that was given."""
+        """Remember the faces of a frame."""
         self.by_pass[frame] = self.by_frame[frame] = known
 
 
 class _File:
-    """The faces of a file: of all frames, and by the frames that a pass sampled."""
+    """The faces of a file: those of all frames, and those of each pass by the frames that it sampled."""
 
     def __init__(self) -> None:
         self.frames: dict[int, KnownFrame] = {}
@@ -65,19 +65,19 @@ class _File:
 
 
 class FaceMemory:
-    """The faces of files, of which the one that was not asked for the longest is forgotten first."""
+    """Faces by file; the least recently used file is dropped first."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[tuple[str | None, int, int], _File] = OrderedDict()
 
     def of_file(self, file: Item | ItemFile, sampled: tuple[int, ...] | None) -> KnownFaces:
-        """What is known of a file.
+        """The faces of a file that are known.
 
         Parameters
         ----------
         file : Item or ItemFile
         sampled : tuple of int or None
-            The frames of the pass, None for all or for a picture.
+            The frames of the pass; None for all frames or for a picture.
         """
         key = (file.path, file.bytes, file.mtime_ns)
         known = self._files.setdefault(key, _File())
@@ -100,18 +100,18 @@ class ItemSearch(Protocol):
     """Finds the faces of one item."""
 
     def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
-        """The faces of the next frames; of one that cannot be told, why.
+        """The faces of the next frames; for a frame whose faces cannot be determined, the reason.
 
         Raises
         ------
         ItemError
-            There can be no faces for this item.
+            If there can be no faces for this item.
         """
         ...
 
 
 def takes_decoded(recipe: Recipe) -> bool:
-    """Whether faces are looked for in the frames as they are decoded: those that came through other steps may be changed, or fewer."""
+    """Whether faces are searched for in the frames as they are decoded; other steps may change frames or drop some."""
     return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
 
 
@@ -139,14 +139,14 @@ class FaceSearch:
     def of_item(self, item: Item, sampled: tuple[int, ...] | None) -> Iterator[ItemSearch]:
         """The search for one item.
 
-        What is damaged in another item's file is told by the frames that lack faces. Its own words would depend on how much of it had to
-        be read, and so on what this worker knew before.
+        Damage in another item's file is reported by the frames that lack faces. A description of the damage itself
+        would depend on how much of the file had to be read, and so on what this worker already knew.
 
         Parameters
         ----------
         item : Item
         sampled : tuple of int or None
-            Indices of the item's frames, as far as they are known.
+            Indices of the item's frames, if they are known.
         """
         other = item.files.get(BOXES_FROM)
         if self._sidecar is not None:
@@ -157,7 +157,7 @@ class FaceSearch:
             known = None
             if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
                 known = self._memory.of_file(item, sampled)
-                if sampled is None and is_video(item.name):  # a pass over frames of which nobody knows which they are
+                if sampled is None and is_video(item.name):  # the indices of this pass's frames are not known
                     known = known._replace(by_pass={})
             yield _Detecting(self._detector, known)
             return
@@ -170,7 +170,7 @@ class FaceSearch:
 
 
 class _Given:
-    """Faces by frame that are known."""
+    """Gives known faces by frame."""
 
     def __init__(self, known: Mapping[int, FrameFaces]) -> None:
         self._known = known
@@ -197,7 +197,7 @@ class _Detecting:
 
 
 class _DetectingOn:
-    """Detects on the frames of another item, those with the same indices."""
+    """Detects on the frames of another item with the same indices."""
 
     def __init__(self, detector: FaceDetector, other: Companion, known: KnownFaces) -> None:
         self._detector = detector
@@ -222,7 +222,7 @@ class _DetectingOn:
         known = self._known.by_pass.get(frame.index)
         name = self._other.file.name
         if known is None:
-            return f"no whole frame of that index in {name!r}, whose boxes are taken"
+            return f"no undamaged frame with that index in {name!r}, whose boxes are used"
         if known.shape != frame.image.shape:
             sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (frame.image.shape, known.shape))
             raise ItemError(
