@@ -290,7 +290,7 @@ class TestTable:
         rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
         for suffix in (".csv", ".jsonl"):
             with pytest.raises(
-                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected integers of 64 bits .*, found {value}"
+                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected signed 64-bit integers, found {value}"
             ):
                 TableSource(write_table(pictures, suffix, rows)).list_items("auto", "path")
         floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
