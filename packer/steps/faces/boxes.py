@@ -1,6 +1,7 @@
-"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, or a table. ``docs/faces.md`` says what is taken.
+"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, or a table (``docs/faces.md``).
 
-Boxes come as the sampled frames of an item ask for them, by the item's name, its path relative to the source.
+The boxes of an item are looked up by its name, which is its path relative to the source, for the frames that are
+sampled.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ GIVEN_SCORE = 1.0
 """Score of a box that comes without one."""
 
 FARTHEST = 2**24
-"""Coordinates stay below it, in pixels: there float32 still tells whole ones apart."""
+"""Limit of coordinates, in pixels: below it float32 represents every whole number."""
 
 _FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 _TABLES: Mapping[str, Entry] = {
@@ -48,7 +49,7 @@ class Boxes(Protocol):
         Raises
         ------
         UsageError
-            Not one of them is there, or two of them would get the same boxes by chance.
+            If the boxes belong to none of the items, or if two items would get the same boxes by chance.
         """
         ...
 
@@ -58,7 +59,7 @@ class Boxes(Protocol):
         Raises
         ------
         ItemError
-            There is nothing under that name, or it cannot be read.
+            If there are no boxes under that name, or they cannot be read.
         """
         ...
 
@@ -70,14 +71,14 @@ def open_boxes(path: str, scale: float) -> Boxes:
     ----------
     path : str
     scale : float, > 0
-        What coordinates are multiplied by.
+        Factor by which coordinates are multiplied.
 
     Raises
     ------
     UsageError
-        It is not there, or not of a known kind, or not what its kind should be.
+        If the path does not exist, is of an unknown kind, or has other contents than its kind requires.
     MissingDependencyError
-        The library for a table of that kind is not installed.
+        If the library for a table of that kind is not installed.
     """
     place = Path(path)
     if place.is_dir():
@@ -98,7 +99,7 @@ def digest_file_or_folder(path: str) -> str:
     Raises
     ------
     UsageError
-        It cannot be read.
+        If the file or folder cannot be read.
     """
     place = Path(path)
     try:
@@ -115,14 +116,14 @@ def digest_file_or_folder(path: str) -> str:
 
 
 def _json_files(root: Path) -> Iterator[str]:
-    """Names of the ``.json`` files below a folder, in folders behind links too, but in no folder twice."""
+    """Names of the ``.json`` files below a folder, also in folders behind links, but with no folder entered twice."""
 
     def fail(error: OSError) -> None:
         raise error
 
     entered = set()
     for folder, below, files in walk(root, fail, followlinks=True):
-        below.sort()  # by which of two links a folder is entered
+        below.sort()  # decides by which of two links a folder is entered
         real = os.path.realpath(folder)
         if real in entered:
             below.clear()
@@ -132,7 +133,7 @@ def _json_files(root: Path) -> Iterator[str]:
 
 
 class JsonFolder:
-    """One JSON file per item: ``a/clip.mp4.json``, ``a/clip.json`` or ``clip.json`` for the item ``a/clip.mp4``, the first of these."""
+    """One JSON file per item: for ``a/clip.mp4`` the first of ``a/clip.mp4.json``, ``a/clip.json``, ``clip.json``."""
 
     has_points = False
 
@@ -165,7 +166,8 @@ class JsonFolder:
         return parse_frames(document, path.name, self._scale)
 
     def _find(self, name: str) -> Path | None:
-        found = (path for path in self._candidates(name) if os.path.isfile(path))  # noqa: PTH113 -- is_file raises over a long name
+        # Path.is_file raises over a long name.
+        found = (path for path in self._candidates(name) if os.path.isfile(path))  # noqa: PTH113
         return next(found, None)
 
     def _candidates(self, name: str) -> list[Path]:
@@ -174,7 +176,7 @@ class JsonFolder:
 
 
 class JsonFile:
-    """One JSON object with an entry for each item, under its name."""
+    """One JSON object with an entry for each item, by the item's name."""
 
     has_points = False
 
@@ -215,7 +217,7 @@ def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFace
     Raises
     ------
     ItemError
-        It is anything else.
+        If the document has any other form.
     """
     if not isinstance(document, dict):
         raise ItemError(f"boxes: {where}: expected an object of frames, found {type(document).__name__}")
@@ -239,7 +241,7 @@ def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFace
 
 
 def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
-    """The boxes of one frame, (N, 4); None if they are none."""
+    """The boxes of one frame, (N, 4); None if the value is not a list of boxes."""
     if value is None or value == []:
         return np.zeros((0, 4))
     try:

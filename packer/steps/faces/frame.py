@@ -25,7 +25,7 @@ class FrameFaces:
     points : ndarray, (N, 5, 2), float32
         Right eye, left eye, nose, right and left corner of the mouth (the person's). NaN where a face has none.
     tracks : ndarray, (N,), int64, or None
-        `NO_TRACK` for none; None where nobody has looked for tracks.
+        `NO_TRACK` for a face without one; None where no tracks were looked for.
     shape : tuple of int or None
         Of the frame in which they were found, (H, W, 3); None of faces that the user gives.
     """
@@ -61,7 +61,7 @@ class Face:
 
     @property
     def area(self) -> float:
-        """Of the box, in square pixels."""
+        """Area of the box, in square pixels."""
         return float((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
 
 

@@ -1,4 +1,4 @@
-"""Where an item's faces come from: a detector on its frames, or on those of another item, or boxes that the user gives."""
+"""Where an item's faces come from: a detector on its own or another item's frames, or boxes that the user gives."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,14 +52,14 @@ class FaceSearch:
     def of_item(self, item: Item, sampled: Sampled) -> "Iterator[ItemSearch]":
         """The search for one item.
 
-        Frames that lack faces show what is damaged in another item's file. Its own words would depend on how much of it had to be
-        read, and so on what this worker knew before.
+        Damage in another item's file is reported by the frames that lack faces. A description of the damage itself
+        would depend on how much of the file had to be read, and so on what this worker already knew.
 
         Parameters
         ----------
         item : Item
         sampled : tuple of int or None
-            Indices of the item's frames, as far as they are known.
+            Indices of the item's frames, if they are known.
         """
         other = item.files.get(BOXES_FROM)
         if self._boxes is not None:
@@ -96,7 +96,7 @@ class ItemSearch(Protocol):
 
 
 class _Given:
-    """Faces by frame that are known."""
+    """Gives known faces by frame."""
 
     def __init__(self, known: Mapping[int, FrameFaces]) -> None:
         self._known = known
@@ -160,7 +160,7 @@ class _DetectingOn:
         known = self._known.get(index)
         name = self._other.file.name
         if known is None:
-            return f"no whole frame of that index in {name!r}, whose boxes are taken"
+            return f"no undamaged frame with that index in {name!r}, whose boxes are used"
         if known.shape is not None and known.shape != shape:
             sizes = " and ".join(f"{width} x {height}" for height, width, _ in (shape, known.shape))
             raise ItemError(f"boxes_from {name!r}: expected frames of the same size, found {sizes} at frame {index}")

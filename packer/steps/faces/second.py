@@ -26,10 +26,10 @@ class SecondFile:
     Parameters
     ----------
     option : str
-        What it is for, for messages.
+        The option that names the file, for messages.
     file : ItemFile
     sampled : tuple of int or None
-        The indices that may be asked for, rising; None if any.
+        The indices that may be asked for, rising; None if any may.
     """
 
     def __init__(self, option: str, file: ItemFile, sampled: tuple[int, ...] | None) -> None:
@@ -43,7 +43,7 @@ class SecondFile:
 
     @property
     def damage(self) -> str | None:
-        """What could not be read of it so far: of a video, up to the frame asked for last."""
+        """What could not be read of the file so far; for a video, up to the frame that was asked for last."""
         found = None if self._video is None else self._video.damage
         return None if found is None else f"{self._what}: {found}"
 
@@ -53,12 +53,12 @@ class SecondFile:
             self._video.close()
 
     def picture(self, index: int) -> npt.NDArray[np.uint8] | None:
-        """The frame of an index, (H, W, 3) uint8 RGB; None where the file has none, or a damaged one.
+        """The frame of an index, (H, W, 3) uint8 RGB; None where the file lacks it or it is damaged.
 
         Raises
         ------
         ItemError
-            The file cannot be read at all.
+            If the file cannot be read at all.
         """
         try:
             if self.file.is_video:
@@ -87,9 +87,7 @@ class SecondFile:
         except VideoError as error:
             if may_pass(error):
                 raise
-            self._next = (
-                None  # not one of the frames that are asked for is there, or whole: they are missing one by one
-            )
+            self._next = None  # none of the sampled frames exists undamaged: they are reported missing one by one
 
 
 class SecondCutter:

@@ -17,11 +17,11 @@ from packer.vision.detect.detections import FaceDetector
 from packer.vision.detect.tracks import Tracker
 
 BATCH_FRAMES = 4
-"""Frames of one item that the detector is given at a time."""
+"""Number of frames of one item that the detector gets at a time."""
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
-    """The step of a recipe. The landmarks' model, and the detector if none is given, are loaded here, once per worker."""
+    """The step of a recipe. Loads the landmarks' model, and the detector if none is given, once per worker."""
     finder = FaceFinder(recipe, equipment.detector)
     weigh = _WEIGHTS.get(recipe.choose)
 
@@ -33,7 +33,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
 
 
 class FaceFinder:
-    """Finds, chooses and cuts the faces of one item's frames after another.
+    """Finds, chooses and cuts the faces of one item's frames, frame after frame.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class FaceFinder:
         self._cutter = FaceCutter(recipe)
 
     def crops(self, frames: Iterator[Sample]) -> Iterator[Sample]:
-        """The face samples of one item, frame by frame, and of each frame as the detector orders them: largest first."""
+        """Yield the face samples of one item, frame by frame; within a frame in the detector's order, largest first."""
         first = next(frames, None)
         if first is None:
             return
@@ -90,7 +90,7 @@ class FaceFinder:
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> list[Sample]:
-        """The samples of one frame. Without any, the report says why; a face that cannot be cut costs no other."""
+        """The samples of one frame. If none, the report says why; a face that cannot be cut affects no other."""
         frame = sample["frame"]
         if isinstance(found, str):
             if tracker is not None:
@@ -105,7 +105,7 @@ class FaceFinder:
         for face in wanted:
             try:
                 cut = self._cutter.cut(sample["image"], face.box, face.points)
-            except ValueError as error:  # UsageError is one
+            except ValueError as error:  # a UsageError is one too
                 failures.append(f"a face could not be cut: {error}")
                 continue
             known = {"box": face.box.astype(np.float32), "score": np.float32(face.score), "track": face.track}
@@ -119,7 +119,7 @@ class FaceFinder:
     def _wanted(
         self, sample: Sample, found: FrameFaces, second: SecondCutter | None, tracker: "_VideoTracks | None"
     ) -> list[Face]:
-        """The faces of one frame that are large and certain enough, after the choice among them."""
+        """The faces of one frame that are large and certain enough, or the one of them that the recipe chooses."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
         good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
         keep = np.flatnonzero(good & (found.scores >= self._recipe.min_score))
@@ -144,12 +144,12 @@ class FaceFinder:
 
 
 class _VideoTracks:
-    """The tracks of one video. Sampled frames that never come, since they are damaged, count as frames without a face.
+    """The tracks of one video. Sampled frames that are missing because of damage count as frames without a face.
 
     Parameters
     ----------
     sampled : tuple of int or None
-        The indices of all sampled frames, rising; None where they are not known: then frames that do not come are not missed.
+        The indices of all sampled frames, rising; None where they are not known: then missing frames are not counted.
     report : ItemReport
         Counts the faces that were followed, and lost, from frame to frame.
     """
@@ -199,7 +199,10 @@ _WEIGHTS: dict[str, Callable[[list[Sample]], float]] = {
 
 
 def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]) -> Iterator[Sample]:
-    """The samples of the track that weighs most, the first of equals; of an item without tracks, all. Holds one video's crops."""
+    """Yield the samples of the track with the greatest weight, the first of equals; without tracks, all samples.
+
+    Holds the crops of one video in memory.
+    """
     tracks: dict[int, list[Sample]] = {}
     for sample in samples:
         tracks.setdefault(sample["track"], []).append(sample)

@@ -54,7 +54,7 @@ class JpegHeader:
 
     @property
     def ordinary(self) -> bool:
-        """Whether every decoder reads it: 8 bits, baseline or progressive, grey or three components."""
+        """Whether every decoder reads the picture: 8 bits, baseline or progressive, grey or three components."""
         return self.frame_marker in (BASELINE, PROGRESSIVE) and self.precision == 8 and self.components in (1, 3)
 
 
@@ -111,14 +111,15 @@ def is_progressive(data: bytes) -> bool:
 
 
 def restart_interval(height: int, width: int, subsampling: str) -> int:
-    """MCUs between two restart markers; 0, none, in pictures of less than 150,000 pixels.
+    """MCUs between two restart markers; 0, which means none, for pictures of less than 150,000 pixels.
 
-    A row of MCUs is a whole number of intervals. They are 32 to 128 pixels wide if there is such a number, else less.
+    A row of MCUs is a whole number of intervals. They are 32 to 128 pixels wide if such a number exists, otherwise
+    narrower.
 
     Parameters
     ----------
     height, width : int
-        Of the picture, pixels.
+        Size of the picture, pixels.
     subsampling : {"444", "422", "420"}
     """
     if height * width < LEAST_AREA:

@@ -16,22 +16,22 @@ class PictureError(ItemError, ValueError):
 
 
 class VideoError(ItemError, ValueError):
-    """A file that no video frame can be read from. The message says what was expected and what was found."""
+    """A file from which no video frame can be read. The message says what was expected and what was found."""
 
 
 def check_file_size(size: int, max_pixels: int) -> None:
-    """Refuse a picture by the size of its file, before it is read: more bytes than `max_pixels` pixels can take.
+    """Refuse a picture by the size of its file, before it is read: more bytes than `max_pixels` pixels can need.
 
     Raises
     ------
     PictureError
-        If there are more.
+        If the file is larger.
     """
     largest = _BYTES_A_PIXEL * max_pixels
     if size > largest:
         raise PictureError(
-            f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), found a "
-            f"file of {size}; raise the limit of pixels if the file can be trusted"
+            f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), "
+            f"found a file of {size}; raise the limit of pixels if the file can be trusted"
         )
 
 
@@ -54,7 +54,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 @contextmanager
 def needing_memory(kind: str, width: int, height: int) -> Iterator[None]:
-    """Have a `MemoryError` inside say how much a picture takes."""
+    """Make a `MemoryError` raised inside say how much memory a picture needs."""
     try:
         yield
     except MemoryError as error:

@@ -1,7 +1,7 @@
 """The binary Netpbm formats (``.pbm .pgm .ppm``), read with numpy.
 
-Pillow reads these sample by sample in Python when the largest value is not 255, and scales 16-bit colour and 16-bit grey by
-different rules; here there is one.
+Pillow reads these sample by sample in Python when the largest value is not 255, and scales 16-bit colour and 16-bit
+grey by different rules; this module has one rule.
 """
 
 import re
@@ -17,9 +17,9 @@ _NUMBER = re.compile(rb"\d{1,10}")
 
 
 def decode_netpbm(data: bytes, max_pixels: int) -> npt.NDArray[np.uint8]:
-    """Decode P4, P5 or P6 (the first image of the file).
+    """Decode the first image of a P4, P5 or P6 file.
 
-    Samples are scaled to the full range of 8 bits (largest value up to 255) or of 16, of which the high byte is kept.
+    Samples are scaled to the full range of 8 bits (largest value up to 255) or of 16 bits, whose high byte is kept.
 
     Returns
     -------
@@ -28,11 +28,12 @@ def decode_netpbm(data: bytes, max_pixels: int) -> npt.NDArray[np.uint8]:
     Raises
     ------
     PictureError
+        If the data are not such a file, or are cut off, damaged, or of more than `max_pixels`.
     """
     magic = data[:2]
     if magic not in _CHANNELS:
         raise PictureError(
-            f"expected binary Netpbm (P4, P5 or P6), found {magic.decode('latin-1')}; convert it, to PNG say"
+            f"expected binary Netpbm (P4, P5 or P6), found {magic.decode('latin-1')}; convert it, for example to PNG"
         )
     width, at = _number(data, 2, "a width")
     height, at = _number(data, at, "a height")

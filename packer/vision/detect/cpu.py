@@ -22,7 +22,7 @@ _FIELD, _STRIDE = 12, 2  # P-net's receptive field and stride, input pixels
 class CpuFrame:
     """Samples a picture and hands the pieces to a network library; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    Strips and chunks are cut by the picture and its own boxes alone, so the results cannot depend on the frames around it.
+    The strips and chunks depend on the picture and its own boxes alone, so the results cannot depend on other frames.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ _NAME_BYTES = 256
 
 
 class Frame(Protocol):
-    """One picture, ready to be looked at by the networks."""
+    """One picture, prepared for the networks."""
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
         """Run P-net on the picture shrunk to (height, width) by area averaging.
@@ -66,16 +66,16 @@ class Runtime(Protocol):
         ...
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """Memory for a picture, (height, width, 3) uint8, not set. Any thread may ask for it."""
+        """Uninitialised memory for a picture, (height, width, 3) uint8. Any thread may ask for it."""
         ...
 
     def describe(self) -> dict[str, str]:
-        """Say which library, version, device and precision decide the numbers."""
+        """Return the library, version, device and precision, which determine the numbers."""
         ...
 
 
 def resolve_runtime(name: str, device: str) -> str:
-    """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no library that is there.
+    """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no such library.
 
     Raises
     ------
@@ -104,9 +104,10 @@ def make_runtime(
 
 
 def gpu_name(device: str) -> str | None:
-    """The name of a device such as ``"cuda:1"``, as torch gives it; None for one that is not CUDA's, or where the driver does not say.
+    """The name of a device such as ``"cuda:1"``; None if it is not a CUDA device or the driver does not give its name.
 
-    Torch makes a context on the GPU to find out. It would stay in this process, and some GPUs take one process only.
+    The name is the one that torch reports. Torch itself would first make a context on the GPU, which would stay in this
+    process, and some GPUs accept only one process.
     """
     kind, _, index = device.partition(":")
     if kind != "cuda":

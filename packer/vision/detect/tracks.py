@@ -7,32 +7,33 @@ from shardspec.errors import UsageError
 
 
 class Tracker:
-    """Numbers the faces of one video: the same number, the same face as far as overlapping boxes can tell.
+    """Numbers the faces of one video: the same number means the same face, as far as overlapping boxes can show.
 
-    Causal and greedy. Boxes are first grown about their centres, since a face moves between two sampled frames (buffered IoU,
-    Yang et al., WACV 2023). Of all pairs of a box in this frame and a track's last box that then overlap by `min_iou` or more,
-    the pair with the largest overlap is joined first, then the next of those still free (equal overlaps: the older track, then
-    the earlier box). A box that is left starts a new track. So a frame's numbers depend on this frame and those before it
-    only, and on no chance.
+    Causal and greedy. Boxes are first grown about their centres, since a face moves between two sampled frames
+    (buffered IoU, Yang et al., WACV 2023). Candidates are all pairs of a box in this frame and a track's last box that
+    then overlap by `min_iou` or more. The pair with the largest overlap is joined first, then the next among those
+    still free (equal overlaps: the older track, then the earlier box). A box that is left over starts a new track. So a
+    frame's numbers depend only on this frame and those before it, and not on chance.
 
-    A track that found no box for more than `max_gap` sampled frames in a row has ended: what appears there later is a new
-    track. Its box stays where it was in between; motion is not extrapolated.
+    A track that found no box for more than `max_gap` sampled frames in a row has ended: a face that appears there later
+    starts a new track. The track's box stays where it was in between; motion is not extrapolated.
 
     Parameters
     ----------
     min_iou : float, in (0, 1]
         Least intersection over union of two grown boxes of one track.
     grow : float, >= 0
-        What is added to each side of a box, as a share of its width and height, before overlaps are taken. At the defaults a
-        face of steady size may move by its own width. On a 1080p video of people in a street with every tenth frame
-        sampled, the largest track of each person holds 92 % of their boxes at 0.5, and 47 % without; no track mixes persons.
+        Share of its width and height that is added to each side of a box before overlaps are computed. At the defaults
+        a face of steady size may move by its own width. On a 1080p video of people in a street with every tenth frame
+        sampled, the largest track of each person holds 92 % of their boxes at 0.5, and 47 % without; no track mixes
+        persons.
     max_gap : int, sampled frames, >= 0
-        How many sampled frames in a row may miss the face. Counted in sampled frames, so with every tenth frame sampled a gap
-        of 2 lasts 20 frames of the video.
+        How many sampled frames in a row may miss the face. Sampled frames are counted, so with every tenth frame
+        sampled a gap of 2 lasts 20 frames of the video.
 
     Notes
     -----
-    One object per video. Keeps one box per living track, no frames.
+    Use one object per video. It keeps one box per living track and no frames.
     """
 
     def __init__(self, min_iou: float = 0.3, grow: float = 0.5, max_gap: int = 2) -> None:
@@ -66,7 +67,7 @@ class Tracker:
         Raises
         ------
         UsageError
-            The shape is another one, or a value is not finite.
+            If the boxes have another shape, or a value is not finite.
         """
         found = np.asarray(boxes, np.float64).reshape(-1, 4) if np.size(boxes) == 0 else np.asarray(boxes, np.float64)
         if found.ndim != 2 or found.shape[1] != 4 or not np.isfinite(found).all():

@@ -56,7 +56,7 @@ def check_matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def check_frame(frame: npt.NDArray[np.uint8]) -> None:
-    """Refuse what is no picture.
+    """Refuse what is not a picture.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The five points of any layout, and the similarity that places a mean face on them.
 
-The *mean frame* is the frame of that mean face: its origin is the centre of the five points, x to the right and y down as in
-the picture, one unit the distance between the eyes of a face seen from the front. It stays a good measure in profile, where
-the real distance of the eyes goes to nothing.
+The *mean frame* is the frame of that mean face: its origin is the centre of the five points, x points right and y down
+as in the picture, and its unit is the distance between the eyes of a face seen from the front. The unit stays a good
+measure in profile, where the actual distance between the eyes goes to zero.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def check_points(points: npt.ArrayLike, layout: str) -> FloatArray:
     Raises
     ------
     UsageError
-        The shape is not that of the layout, or a value is not finite.
+        If the shape is not that of the layout, or if a value is not finite.
     """
     out = np.asarray(points, np.float64)
     expected = (get_layout(layout).count, 2)
@@ -116,9 +116,9 @@ def upright_matrix(points5: npt.ArrayLike, centre: tuple[float, float], side: fl
     centre : tuple of float
         The middle of the square in the mean frame.
     side : float
-        Of the square, in units of the mean frame.
+        Side of the square, in units of the mean frame.
     size : int, pixels
-        Of the square when it is cut.
+        Side of the square when it is cut, in pixels.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def upright_matrix(points5: npt.ArrayLike, centre: tuple[float, float], side: fl
     Raises
     ------
     UsageError
-        The five points lie within a hundredth of a pixel, so that nothing says where up is.
+        If the five points lie within a hundredth of a pixel, so that they do not show which way is up.
     """
     placed = place_mean_face(points5)
     scale = unit(placed)

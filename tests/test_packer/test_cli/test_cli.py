@@ -193,7 +193,7 @@ OPENVINO_ON_GPU = (
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
         (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
-        (["--path-column", "file"], "path_column: read only of a table, found a folder"),
+        (["--path-column", "file"], "path_column: applies only to tables, found a folder"),
         (["--resize", "exact"], "resize: read only with size, found no size"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),

@@ -139,7 +139,7 @@ class TestTable:
         assert all(np.isfinite(sample[name]).all() for sample in plain for name in ("landmarks", "hull", "regions"))
 
     @pytest.mark.parametrize("options", [{}, {"align": True}])
-    def test_a_box_that_misses_the_frame_is_told(
+    def test_a_box_that_misses_the_frame_is_reported(
         self, source: Path, detected: Samples, tmp_path: Path, options: dict[str, Any]
     ) -> None:
         # As when boxes of half-size frames are scaled twice.
