@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardspec.errors import ItemError
+from shardspec.schema import PICTURE_PIXELS_MAX
 
 
 class PictureError(ItemError, ValueError):
@@ -14,8 +15,8 @@ class VideoError(ItemError, ValueError):
     """A file that no video frame can be read from. The message says what was expected and what was found."""
 
 
-MAX_PIXELS = 178_956_970
-"""Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow itself refuses (537 MB as RGB)."""
+MAX_PIXELS = PICTURE_PIXELS_MAX
+"""Default limit of width times height: that of a packed picture."""
 
 _BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, not compressed
 
