@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardspec.errors import ItemError
+from shardspec.schema import PICTURE_PIXELS_MAX
 
-MAX_PIXELS = 178_956_970
-"""Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow itself refuses (537 MB as RGB)."""
+MAX_PIXELS = PICTURE_PIXELS_MAX
+"""Default limit of width times height: that of a packed picture, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB)."""
 
 _BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, not compressed
 
