@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.detections import Detections
+from packer import Detections
 
 __all__ = ["Agreement", "compare", "pairwise_iou"]
 

@@ -33,6 +33,11 @@ from packer.vision.landmarks.regions import regions
 from packer.vision.landmarks.similarity import MEAN_FIVE
 from readers.augment import (
     Albumentations,
+    BatchCompose,
+    BatchCrop,
+    BatchDropRegion,
+    BatchFlip,
+    BatchNormalize,
     BlackoutHull,
     Compose,
     CropJitter,
@@ -41,7 +46,6 @@ from readers.augment import (
     KeepHull,
     LandmarkCutout,
 )
-from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
 from readers.seeding import sample_rng
 
 Run = Callable[[int], Any]

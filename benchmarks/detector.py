@@ -32,7 +32,7 @@ from facenet_pytorch import MTCNN
 from benchmarks.agreement import compare
 from benchmarks.tables import faces_table
 from benchmarks.targets import detector_table
-from packer.vision.detect import Detections, Detector
+from packer import Detections, Detector
 
 Frames = list[np.ndarray]
 MIN_SIDE, MIN_SCORE = 40, 0.95  # the faces that dataset mode must keep

@@ -20,7 +20,7 @@ from facenet_pytorch import MTCNN
 from PIL import Image
 
 from benchmarks.agreement import compare
-from packer.vision.detect import Detections, Detector
+from packer import Detections, Detector
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 VIDEOS = {".mp4", ".avi", ".mov", ".mkv", ".webm"}

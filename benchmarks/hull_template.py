@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.vision.detect import Detector
+from packer import Detector
 from packer.vision.geometry import affine, crop
 from packer.vision.landmarks.dlib68 import Dlib68
 from packer.vision.landmarks.hull import _HALF, _MIRROR, features

@@ -5,7 +5,7 @@ writes the figures to a new file named by commit and time.
 
 Method. The data are made anew: for *images*, photographs of scikit-image cut at seeded places and enlarged to 2048 × 1536 (JPEG, quality 92);
 for *faces*, twenty copies of the pictures and videos of ``examples/make_data.py``. Each recipe is packed once per way of storing, then measured
-by `packer.packed.bench.bench.bench`: *raw* runs the recipe's steps over the files in as many processes as there are workers, one math thread
+by `packer.bench`: *raw* runs the recipe's steps over the files in as many processes as there are workers, one math thread
 each, item by item, models loaded; *packed* reads the dataset with `readers.Loader`, shuffled, all fields, in as many threads.
 Both sides live in processes of their own and work once before anything counts, so the page cache is warm (the column *disk* says
 what came from storage all the same). Runs alternate, raw, packed, raw, packed; a run lasts at least ``--seconds``, and on the
@@ -33,8 +33,7 @@ import simplejpeg
 import skimage.data
 
 from benchmarks.tables import packing_table
-from packer.builds.build import build
-from packer.packed.bench.bench import bench
+from packer import bench, build
 
 REPOSITORY = Path(__file__).parents[1]
 PHOTO = (1536, 2048)
@@ -144,7 +143,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
             build(source, packed, progress=False, workers=options.workers, **RECIPES[recipe], **WAYS[way])
             report = bench(
                 source, packed, workers=options.workers, batch_size=options.batch_size, runs=options.runs,
-                seconds=options.seconds, batches=options.batches,
+                seconds=options.seconds, batches=options.batches, progress=False,
             )  # fmt: skip
             document = {name: value for name, value in report.to_json().items() if name not in ("source", "packed")}
             results.append({"recipe": recipe, "way": way, **document})

@@ -62,7 +62,7 @@ class ProgressListener(Protocol):
     """Hears of a job's progress, as the argument ``progress`` of a call.
 
     Both methods are called in the thread that made the call. An exception of theirs ends the job, as Ctrl-C does, and comes out of
-    the call; the same call again resumes the job. Before that, the listener hears the end of the stage, which has failed.
+    the call; the same call again resumes the job. Before the call ends, the listener hears that the stage has ended and failed.
     """
 
     def on_progress(self, progress: Progress) -> None:

@@ -58,6 +58,11 @@ class ItemFile(NamedTuple):
     bytes: int
     mtime_ns: int
 
+    @property
+    def is_video(self) -> bool:
+        """Whether it is a video, by its suffix."""
+        return is_video(self.name)
+
 
 @dataclass(frozen=True)
 class Item:
@@ -92,6 +97,16 @@ class Item:
     columns: Mapping[str, Any] = field(default_factory=dict)
     reject: str | None = None
     files: Mapping[str, ItemFile] = field(default_factory=dict)
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is a picture, by its suffix."""
+        return is_picture(self.name)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether it is a video, by its suffix."""
+        return is_video(self.name)
 
     def to_line(self) -> str:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""

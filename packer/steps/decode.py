@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeVar
 
 from packer.recipe import Recipe
-from packer.sources.item import PACKED_ROW, Item, ItemReport, is_video
+from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
 from packer.vision.decode.limits import PictureError, VideoError
@@ -38,7 +38,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
             if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
                 yield {"frame": 0, "time": 0.0, **sample}
-            elif is_video(item.name):
+            elif item.is_video:
                 yield from _frames(sample, item, sample[REPORT], sampling, take)
             else:
                 yield _picture(sample, item, sample[REPORT])

@@ -1,11 +1,9 @@
 """Random numbers of a whole batch at once, each a function of its row's own seed."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
-
-__all__ = ["RowDraws"]
 
 # splitmix64 (Steele, Lea and Flood, OOPSLA 2014): the step of its counter and the multipliers of its finaliser
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -23,7 +21,7 @@ class RowDraws:
         One per row, any values: the readers give functions of seed, epoch and row in the dataset.
     """
 
-    def __init__(self, seeds: ArrayLike) -> None:
+    def __init__(self, seeds: npt.ArrayLike) -> None:
         numbers = np.asarray(seeds)
         if numbers.ndim != 1 or numbers.dtype != np.int64:
             raise UsageError(f"expected seeds (B,) of int64, found {numbers.dtype} {numbers.shape}")
@@ -32,7 +30,7 @@ class RowDraws:
     def __len__(self) -> int:
         return len(self._state)
 
-    def uniform(self, count: int) -> NDArray[np.float32]:
+    def uniform(self, count: int) -> npt.NDArray[np.float32]:
         """The next numbers of every row.
 
         Returns
@@ -46,7 +44,7 @@ class RowDraws:
         return bits.astype(np.float32) * np.float32(2**-24)
 
 
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finaliser of splitmix64: a bijection in which every input bit reaches every output bit."""
     values = (values ^ (values >> np.uint64(30))) * _FIRST
     values = (values ^ (values >> np.uint64(27))) * _SECOND

@@ -28,7 +28,7 @@ _GAP = 1.5  # times the median distance between neighbours
 
 
 class ClipDataset(SampleDataset):
-    """Every field gets a leading axis of `length` samples, ``image`` (T, H, W, 3), but for those named in `once`.
+    """Clips of `length` samples: every field gets a leading axis, ``image`` (T, H, W, 3), but for those named in `once`.
 
     A clip's samples are neighbours: of one item (the key's part before the ``-``), with one value of `by`, in the order of
     ``frame``, without a gap, and with one ``label`` where that is among `once`. Random decode plans draw once per clip. The

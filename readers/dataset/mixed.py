@@ -23,7 +23,7 @@ _LISTED = 4
 
 
 class MixedDataset(SampleDataset):
-    """An epoch takes from each dataset its share, exactly, without repeating a sample before all of its dataset were taken.
+    """Several datasets mixed: an epoch takes exactly its share from each, and no sample again before all of its dataset were taken.
 
     Every dataset is gone through in permutations of its own, which run on from epoch to epoch: one whose share is smaller than
     it is shows other samples in the next epoch; one whose share is larger shows some more often, augmented apart. Which sample a

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import packer
+from packer import verify
 from packer.builds.part import Part
 from packer.jobs.engines.inline import InlineEngine
-from packer.packed.verify.verify import verify
 from packer.workspace import Workspace
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout

@@ -116,7 +116,7 @@ def export(
     BuildError
         If a file cannot be written.
     """
-    target = Path(out).absolute()
+    target, listener = Path(out).absolute(), listener_of(progress)
     record = {"digest": Layout(Path(dataset)).load().digest, "table": table}
     table_class = resolve("table", table, TABLES)
     if target.is_relative_to(Path(dataset).resolve()):
@@ -132,7 +132,7 @@ def export(
             staging.mkdir(parents=True)
             columns = _Columns(samples.schema)
             with closing(table_class(staging / f"table.{table}", columns.kinds())) as rows:
-                pictures = _write(samples, staging, columns, rows, listener_of(progress))
+                pictures = _write(samples, staging, columns, rows, listener)
             counts = {"samples": len(samples), "pictures": pictures}
             (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
             os.replace(staging, target)

@@ -25,8 +25,8 @@ _OPTIONAL = ("score", "track", *POINTS)
 _LIKENESS = 0.9  # of names in lower case: "Scores" is similar to "score", "source" and "core" are not
 
 
-class TableSidecar:
-    """The rows of a table of boxes (`packer.steps.faces.boxes.Sidecar`), held as arrays, about 100 bytes a row.
+class TableBoxes:
+    """The rows of a table of boxes (`packer.steps.faces.boxes.Boxes`), held as arrays, about 100 bytes a row.
 
     The columns are ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``, and optionally ``score``, ``track`` and those
     of `POINTS`. Any other column is ignored, unless its name is nearly that of one of these. The faces of a frame keep
@@ -78,11 +78,11 @@ class TableSidecar:
         self._refuse(wrong, "each track once in a frame", self._tracks)
 
     def check(self, names: Sequence[str]) -> None:
-        """See `packer.steps.faces.boxes.Sidecar`."""
+        """See `packer.steps.faces.boxes.Boxes`."""
         check_any(self._path, self._rows, names)
 
     def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """See `packer.steps.faces.boxes.Sidecar`."""
+        """See `packer.steps.faces.boxes.Boxes`."""
         rows = self._rows.get(name)
         if rows is None:
             raise ItemError(f"boxes: expected rows with path {name!r} in {self._path.name}, found none")

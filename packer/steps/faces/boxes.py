@@ -28,11 +28,11 @@ FARTHEST = 2**24
 
 _FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 _TABLES: Mapping[str, Entry] = {
-    suffix: Entry("packer.steps.faces.box_table:TableSidecar") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
+    suffix: Entry("packer.steps.faces.box_table:TableBoxes") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
 }
 
 
-class Sidecar(Protocol):
+class Boxes(Protocol):
     """Boxes of many items.
 
     Attributes
@@ -64,7 +64,7 @@ class Sidecar(Protocol):
         ...
 
 
-def open_sidecar(path: str, scale: float) -> Sidecar:
+def open_boxes(path: str, scale: float) -> Boxes:
     """Open a file or folder of boxes.
 
     Parameters
@@ -89,8 +89,8 @@ def open_sidecar(path: str, scale: float) -> Sidecar:
         return JsonFile(place, scale)
     if place.suffix.lower() not in _TABLES:
         raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(_TABLES))}, found {place.name!r}")
-    sidecar: Sidecar = resolve("table of boxes", place.suffix.lower(), _TABLES)(place, scale)
-    return sidecar
+    boxes: Boxes = resolve("table of boxes", place.suffix.lower(), _TABLES)(place, scale)
+    return boxes
 
 
 def digest_file_or_folder(path: str) -> str:
@@ -142,7 +142,7 @@ class JsonFolder:
         self._scale = scale
 
     def check(self, names: Sequence[str]) -> None:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         taken: dict[Path, str] = {}
         for name in names:
             path = self._find(name)
@@ -155,7 +155,7 @@ class JsonFolder:
             raise UsageError(f"boxes: expected {self._candidates(names[0])[1]} or the like, found none for any item")
 
     def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         path = self._find(name)
         if path is None:
             raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
@@ -192,11 +192,11 @@ class JsonFile:
         self._scale = scale
 
     def check(self, names: Sequence[str]) -> None:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         check_any(self._path, self._items, names)
 
     def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         if name not in self._items:
             raise ItemError(f"boxes: expected an entry {name!r} in {self._path.name}, found none")
         return parse_frames(self._items[name], f"{self._path.name}, {name!r}", self._scale)

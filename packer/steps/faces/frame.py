@@ -1,4 +1,4 @@
-"""The faces of one frame, found by a detector or given by the user."""
+"""The faces of one frame, found by a detector or given by the user, and the choice among them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+NO_TRACK = -1
+
 FloatArray = npt.NDArray[np.float32]
 
-NO_TRACK = -1
+Picture = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,18 +26,18 @@ class FrameFaces:
         Right eye, left eye, nose, right and left corner of the mouth (the person's). NaN where a face has none.
     tracks : ndarray, (N,), int64, or None
         `NO_TRACK` for a face without one; None where no tracks were looked for.
+    shape : tuple of int or None
+        Shape of the frame in which the faces were found, (H, W, 3); None if the user gives them.
     """
 
     boxes: FloatArray
     scores: FloatArray
     points: FloatArray
     tracks: npt.NDArray[np.int64] | None = None
+    shape: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
-
-
-Picture = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,23 +1,20 @@
 """``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import ALSO, ItemReport, is_video
+from packer.sources.item import ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face
-from packer.steps.faces.search import FaceSearch, Frame, ItemSearch, takes_decoded
-from packer.steps.faces.second import Companion
+from packer.steps.faces.search import FaceSearch, ItemSearch, takes_decoded
+from packer.steps.faces.second import SecondCutter, cutting_second
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.detect.tracks import Tracker
-from shardspec.errors import ItemError
-from shardspec.wording import counted
 
 BATCH_FRAMES = 4
 """Number of frames of one item that the detector gets at a time."""
@@ -55,23 +52,23 @@ class FaceFinder:
             return
         item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
         report.faces = 0
-        with self._search.of_item(item, sampled) as search, self._second(first) as second:
+        with self._search.of_item(item, sampled) as search, cutting_second(self._recipe, self._cutter, first) as second:
             known = sampled if takes_decoded(self._recipe) else None
-            tracker = _VideoTracks(known, report) if is_video(item.name) else None
+            tracker = _VideoTracks(known, report) if item.is_video else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)
 
     def _crops(
         self,
         frames: Iterator[Sample],
         search: ItemSearch,
-        second: "_Second | None",
+        second: SecondCutter | None,
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> Iterator[Sample]:
         faceless: list[Sample] = []
         any_face = False
         while batch := list(islice(frames, BATCH_FRAMES)):
-            found = search.faces([Frame(sample["frame"], sample["image"]) for sample in batch])
+            found = search.faces(batch)
             for sample, faces in zip(batch, found, strict=True):
                 crops = self._cut_all(sample, faces, second, tracker, report)
                 if crops:
@@ -89,7 +86,7 @@ class FaceFinder:
         self,
         sample: Sample,
         found: FrameFaces | str,
-        second: "_Second | None",
+        second: SecondCutter | None,
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> list[Sample]:
@@ -120,7 +117,7 @@ class FaceFinder:
         return crops
 
     def _wanted(
-        self, sample: Sample, found: FrameFaces, second: "_Second | None", tracker: "_VideoTracks | None"
+        self, sample: Sample, found: FrameFaces, second: SecondCutter | None, tracker: "_VideoTracks | None"
     ) -> list[Face]:
         """The faces of one frame that are large and certain enough, or the one of them that the recipe chooses."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
@@ -144,23 +141,6 @@ class FaceFinder:
     def _describe_none(self, found: FrameFaces) -> str:
         wanted = f"of {self._recipe.min_face} px and more with a score of {self._recipe.min_score:g} and more"
         return f"no face {wanted}" + (" (some below)" if len(found) else "")
-
-    @contextmanager
-    def _second(self, first: Sample) -> "Iterator[_Second | None]":
-        """What cuts the second picture or video of an item, where the recipe has one."""
-        if self._recipe.also_field is None:
-            yield None
-            return
-        file = first[ITEM].files.get(ALSO)
-        companion = None if file is None else Companion(ALSO, file, first.get(SAMPLED))
-        second = _Second(self._cutter, self._recipe.also_field, companion)
-        try:
-            yield second
-            for problem in second.problems():
-                first[REPORT].add_damage(problem)
-        finally:
-            if companion is not None:
-                companion.close()
 
 
 class _VideoTracks:
@@ -195,51 +175,6 @@ class _VideoTracks:
             self._report.face_frames += 1
             self._known = max(self._known, int(tracks.max()) + 1)
         return tracks
-
-
-class _Second:
-    """Cuts the second picture or video of an item as the first was cut."""
-
-    def __init__(self, cutter: FaceCutter, field: str, companion: Companion | None) -> None:
-        self._cutter = cutter
-        self._field = field
-        self._companion = companion
-        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
-        self._missing: list[int] = []
-
-    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
-        """The second picture's field and its validity: black and false where there is none."""
-        picture = self.picture(sample)
-        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
-
-    def problems(self) -> Iterator[str]:
-        """Describe what could not be read."""
-        if self._companion is not None and self._companion.damage is not None:
-            yield self._companion.damage
-        if self._companion is not None and self._missing:
-            name = self._companion.file.name
-            yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
-
-    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
-
-        Raises
-        ------
-        ItemError
-            If its size is not the frame's.
-        """
-        if self._companion is None:
-            return None
-        index = sample["frame"]
-        if self._frame[0] != index:
-            self._frame = (index, self._companion.picture(index))
-            if self._frame[1] is None:
-                self._missing.append(index)
-        picture = self._frame[1]
-        if picture is not None and picture.shape != sample["image"].shape:
-            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
-            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
-        return picture
 
 
 def _as_frame(sample: Sample) -> Sample:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jpeglib
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from packer.vision.decode.jpeg import decode_strict
 from packer.vision.decode.jpeg_header import BASELINE, read_header
@@ -20,7 +20,7 @@ _JFIF_BYTES = 18
 jpeglib.version.set("turbo210")  # the one of the package's libjpegs that is hardened against damaged files
 
 
-def to_baseline(data: bytes, image: NDArray[np.uint8]) -> bytes:
+def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
     """Recode a progressive JPEG as a baseline one, with the Huffman tables that suit it best.
 
     Markers (EXIF, colour profile, comments) and quantisation tables stay.
@@ -60,7 +60,7 @@ def to_baseline(data: bytes, image: NDArray[np.uint8]) -> bytes:
     return coded if _shows(coded, image) else data
 
 
-def _shows(coded: bytes, image: NDArray[np.uint8]) -> bool:
+def _shows(coded: bytes, image: npt.NDArray[np.uint8]) -> bool:
     """Whether `coded` is a baseline JPEG of exactly these pixels."""
     header = read_header(coded)
     if header is None or header.frame_marker != BASELINE:

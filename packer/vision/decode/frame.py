@@ -5,9 +5,9 @@ from typing import cast
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 from av.video.frame import VideoFrame as LibavFrame
 from av.video.reformatter import Interpolation, VideoReformatter
-from numpy.typing import NDArray
 
 from packer.vision.decode.limits import check_size
 from packer.vision.decode.orientation import UPRIGHT, orient
@@ -40,7 +40,7 @@ class RgbConverter:
         self._reformatter = VideoReformatter()
         self._to_thumbnail = VideoReformatter()
 
-    def __call__(self, frame: LibavFrame) -> NDArray[np.uint8]:
+    def __call__(self, frame: LibavFrame) -> npt.NDArray[np.uint8]:
         """Convert a frame and turn it upright.
 
         libswscale gets the same settings as from OpenCV 5: bicubic chroma, the frame's own matrix and range, and BGR

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import simplejpeg
-from numpy.typing import NDArray
 
 
-def decode_strict(data: bytes) -> NDArray[np.uint8]:
+def decode_strict(data: bytes) -> npt.NDArray[np.uint8]:
     """Decode with libjpeg-turbo, treating each of its warnings as an error.
 
     The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of the

@@ -1,9 +1,14 @@
-"""How large a picture or a video frame may be."""
+"""Limits of decoding: how large a picture or a video frame may be, and the errors about what does not decode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardspec.errors import ItemError
+
+MAX_PIXELS = 178_956_970
+"""Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow refuses (537 MB as RGB)."""
+
+_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
 
 
 class PictureError(ItemError, ValueError):
@@ -12,12 +17,6 @@ class PictureError(ItemError, ValueError):
 
 class VideoError(ItemError, ValueError):
     """A file from which no video frame can be read. The message says what was expected and what was found."""
-
-
-MAX_PIXELS = 178_956_970
-"""Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow refuses (537 MB as RGB)."""
-
-_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
 
 
 def check_file_size(size: int, max_pixels: int) -> None:

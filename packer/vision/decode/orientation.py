@@ -4,7 +4,7 @@ from typing import Literal
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 UPRIGHT = 1  # the first row is the top, the first column the left side
 _TAG = 0x0112  # "Orientation", EXIF 2.32, table 4
@@ -41,7 +41,7 @@ def exif_orientation(exif: bytes) -> int:
     return UPRIGHT
 
 
-def orient(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     """Turn stored pixels upright.
 
     Parameters

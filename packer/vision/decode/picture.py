@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 from PIL import (
     BmpImagePlugin,
     GifImagePlugin,
@@ -76,7 +76,7 @@ class Picture:
         What libjpeg warned about while it decoded pixels that are nevertheless whole (stray bytes between markers).
     """
 
-    image: NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
     passthrough: bool
     format: str
     warning: str | None = None
@@ -150,7 +150,7 @@ def _sniff(data: bytes) -> str:
 
 
 def _finish(
-    image: NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
+    image: npt.NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
 ) -> Picture:
     upright = np.ascontiguousarray(orient(image, orientation))
     upright.setflags(write=False)
@@ -183,7 +183,7 @@ def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int) -> Pi
     return _finish(image, orientation, "JPEG", warning=warning)
 
 
-def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[np.uint8], int]:
+def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
     """Pixels in RGB as stored, and the orientation to turn them from (TIFF: Pillow has already turned them)."""
     if kind == "WebP":  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)

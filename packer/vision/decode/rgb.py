@@ -1,7 +1,7 @@
 """The single rule by which every kind of pixel becomes ``uint8`` RGB (as a table: ``docs/pictures.md``)."""
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 from PIL import Image
 
 from packer.vision.decode.limits import PictureError
@@ -16,7 +16,7 @@ _REFUSED = {
 }
 
 
-def to_rgb(image: Image.Image, *, bits: int = 8) -> NDArray[np.uint8]:
+def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
     """Turn a loaded Pillow image into RGB.
 
     * More than 8 bits a channel: the high byte (``v >> 8`` of 16 bits, ``v >> 4`` of 12), as in Pillow and OpenCV for
@@ -60,7 +60,7 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> NDArray[np.uint8]:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _deep_grey(image: Image.Image) -> NDArray[np.uint8]:
+def _deep_grey(image: Image.Image) -> npt.NDArray[np.uint8]:
     tags = getattr(image, "tag_v2", {})
     bits = int(tags.get(_BITS_PER_SAMPLE, (16,))[0])
     grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 _TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last digit must not miss its tick
 
@@ -76,7 +76,7 @@ class Sampling:
             return _Ticks(self.fps)
         return lambda index, time, key: key
 
-    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int) -> NDArray[np.bool_]:
+    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int) -> npt.NDArray[np.bool_]:
         """Decide for all frames of a video at once.
 
         Parameters
@@ -97,7 +97,7 @@ class Sampling:
         return np.fromiter(flags, np.bool_, count)
 
 
-def spread(count: int, frames: int) -> NDArray[np.int64]:
+def spread(count: int, frames: int) -> npt.NDArray[np.int64]:
     """Indices of the middles of equal shares: ``floor((i + 0.5) * count / frames)`` for i = 0 … frames - 1.
 
     Parameters

@@ -6,11 +6,11 @@ from typing import Literal
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 from packer.vision.decode.container import reason
 from packer.vision.decode.limits import VideoError
@@ -19,43 +19,6 @@ from packer.vision.decode.timeline import Timeline
 from packer.vision.decode.unwritten import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.wording import counted
-
-
-class Trust:
-    """Keeps the first damage of each group.
-
-    Parameters
-    ----------
-    keys : ndarray, (N,), bool
-        Which frames are keyframes, in presentation order.
-    positions : ndarray, (N,), int64
-        Each frame's place in decoding order; some places may belong to no frame.
-    """
-
-    def __init__(self, keys: NDArray[np.bool_], positions: NDArray[np.int64]) -> None:
-        self._groups = np.cumsum(keys)
-        self._positions = positions
-        self._by_position = np.argsort(positions)
-        self._places = positions[self._by_position]
-        self._first: dict[int, int] = {}
-
-    def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order.
-
-        It belongs to the group of the frame at that place, or of the last frame before it.
-        """
-        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
-        group = int(self._groups[self._by_position[at]])
-        self._first[group] = min(position, self._first.get(group, position))
-
-    def doubted(self, index: int) -> bool:
-        """Whether a frame may be damaged, by its presentation order.
-
-        A frame shown before a keyframe but decoded after it may refer to either group.
-        """
-        group, position = int(self._groups[index]), int(self._positions[index])
-        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))
-
 
 # Codecs whose bitstream marks frames to which no other refers (H.264's nal_ref_idc 0), so that skipping them changes
 # nothing. HEVC marks them only within a temporal layer.
@@ -106,7 +69,7 @@ class Decoding:
         """Indices of the sampled frames, None if they are known only once the frames are counted."""
         return tuple(np.flatnonzero(self._wanted()).tolist()) if self._timeline.exact else None
 
-    def _wanted(self) -> NDArray[np.bool_]:
+    def _wanted(self) -> npt.NDArray[np.bool_]:
         timeline = self._timeline
         return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
 
@@ -131,7 +94,7 @@ class Decoding:
                 f"(the first is frame {lost[0]}, the last frame {lost[-1]})"
             )
 
-    def _held_back(self, wanted: NDArray[np.bool_], trust: Trust) -> Iterator[tuple[int, VideoFrame]]:
+    def _held_back(self, wanted: npt.NDArray[np.bool_], trust: "Trust") -> Iterator[tuple[int, VideoFrame]]:
         """Yield wanted frames, each once all frames have come out that are decoded before it and shown after it."""
         timeline = self._timeline
         last = int(np.flatnonzero(wanted).max(initial=-1))
@@ -189,7 +152,7 @@ class Decoding:
         """Whether the decoder reports damage, or has not written all of the frame. To be asked only once."""
         return self._memory.left_unwritten(frame) or frame.is_corrupt
 
-    def _decode(self, wanted: NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
+    def _decode(self, wanted: npt.NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
         """Yield the frames of each packet, and the place in decoding order where damage showed, if it did."""
         context = self._stream.codec_context
         skipping: _Skip = "DEFAULT"
@@ -218,7 +181,7 @@ class Decoding:
         if cut_off:
             self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
 
-    def _skip(self, index: int | None, wanted: NDArray[np.bool_]) -> _Skip:
+    def _skip(self, index: int | None, wanted: npt.NDArray[np.bool_]) -> _Skip:
         """What the decoder may skip of a packet."""
         if index is None or wanted[index]:
             return "DEFAULT"
@@ -259,3 +222,39 @@ class Decoding:
     def _fail(self, error: Exception) -> None:
         self._failures += 1
         self._failure = reason(error)
+
+
+class Trust:
+    """Keeps the first damage of each group.
+
+    Parameters
+    ----------
+    keys : ndarray, (N,), bool
+        Which frames are keyframes, in presentation order.
+    positions : ndarray, (N,), int64
+        Each frame's place in decoding order; some places may belong to no frame.
+    """
+
+    def __init__(self, keys: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64]) -> None:
+        self._groups = np.cumsum(keys)
+        self._positions = positions
+        self._by_position = np.argsort(positions)
+        self._places = positions[self._by_position]
+        self._first: dict[int, int] = {}
+
+    def doubt(self, position: int) -> None:
+        """Note damage at a place in decoding order.
+
+        It belongs to the group of the frame at that place, or of the last frame before it.
+        """
+        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
+        group = int(self._groups[self._by_position[at]])
+        self._first[group] = min(position, self._first.get(group, position))
+
+    def doubted(self, index: int) -> bool:
+        """Whether a frame may be damaged, by its presentation order.
+
+        A frame shown before a keyframe but decoded after it may refer to either group.
+        """
+        group, position = int(self._groups[index]), int(self._positions[index])
+        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))

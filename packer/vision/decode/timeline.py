@@ -11,9 +11,9 @@ from os import PathLike
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.packet import Packet
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 from packer.vision.decode.container import open_video, reason
 from packer.vision.decode.limits import VideoError
@@ -67,10 +67,10 @@ class Timeline:
     """
 
     exact: bool
-    pts: NDArray[np.int64]
-    keys: NDArray[np.bool_]
-    whole: NDArray[np.bool_]
-    positions: NDArray[np.int64]
+    pts: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
+    positions: npt.NDArray[np.int64]
     count: int
     start: Fraction
     unit: Fraction
@@ -84,7 +84,7 @@ class Timeline:
         at = int(np.searchsorted(self.pts, pts))
         return at if at < len(self.pts) and self.pts[at] == pts else None
 
-    def times(self) -> NDArray[np.float64]:
+    def times(self) -> npt.NDArray[np.float64]:
         """Presentation times, (N,), float64, seconds."""
         return np.asarray(self.pts * float(self.unit) - float(self.start), np.float64)
 

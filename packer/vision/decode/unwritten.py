@@ -14,11 +14,11 @@ from typing import cast
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 # Decoders found by experiment to report or flag every frame that they did not write completely. They need no noise.
 _REPORT_ALL = frozenset(
@@ -130,7 +130,7 @@ class FrameMemory:
         for words in _words(frame, self._step):
             words[:] = self._noise_for(words, shift)
 
-    def _noise_for(self, words: NDArray[np.uint64], shift: int) -> NDArray[np.uint64]:
+    def _noise_for(self, words: npt.NDArray[np.uint64], shift: int) -> npt.NDArray[np.uint64]:
         if len(self._noise) < words.size + _SHIFTS:
             self._noise = np.random.default_rng(0).integers(1 << 64, size=words.size + _SHIFTS, dtype=np.uint64)
         return self._noise[shift : shift + words.size].reshape(words.shape)
@@ -140,7 +140,7 @@ def _address(frame: VideoFrame) -> int:
     return frame.planes[0].buffer_ptr
 
 
-def _words(frame: VideoFrame, step: int) -> Iterator[NDArray[np.uint64]]:
+def _words(frame: VideoFrame, step: int) -> Iterator[npt.NDArray[np.uint64]]:
     """Every `step`-th visible row of each plane, (rows, n), without the bytes of a row that fill no word.
 
     A palette is not visible, nor is a plane of transparency alone.

@@ -11,7 +11,7 @@ from os import PathLike
 from types import TracebackType
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from packer.vision.decode.container import open_video
 from packer.vision.decode.frame import RgbConverter
@@ -19,8 +19,6 @@ from packer.vision.decode.limits import MAX_PIXELS, VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.stream import Decoding
 from packer.vision.decode.timeline import scan
-
-__all__ = ["VideoFrame", "VideoReader", "read_frames"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class VideoFrame:
 
     index: int
     time: float
-    image: NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
 
 
 class VideoReader:

@@ -14,8 +14,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AreaSampler", "cell_edges"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 

@@ -7,8 +7,6 @@ right - left + 1) and some do not.
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["crop_windows", "lattice_nms", "min_nms", "nms", "regress", "square"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

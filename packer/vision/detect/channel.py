@@ -1,4 +1,7 @@
-"""Messages between a worker and the detecting process over a socket: a JSON header, then arrays as in memory."""
+"""Connections between workers and the detecting process: messages over a socket, and how a connection is handed over.
+
+A message is a JSON header, then arrays as they lie in memory.
+"""
 
 import json
 import socket
@@ -13,9 +16,8 @@ _LENGTH = struct.Struct("<I")
 _MAX_HEADER = 1 << 20
 _TICK_S = 1.0
 
-
-class ChannelError(Exception):
-    """The other side did not answer in time, ended within a message, or sent an invalid one."""
+_NUMBER_BYTES = 20
+"""Length of the number of a connection: decimal digits, padded with spaces."""
 
 
 class Channel:
@@ -132,15 +134,8 @@ class Channel:
         return waited_s
 
 
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The array's own memory, so that nothing is copied."""
-    if not array.flags.c_contiguous:
-        raise ValueError("expected a C-contiguous array")
-    return array.reshape(-1).view(np.uint8).data
-
-
-_NUMBER_BYTES = 20
-"""Length of the number of a connection: decimal digits, padded with spaces."""
+class ChannelError(Exception):
+    """The other side did not answer in time, ended within a message, or sent something invalid."""
 
 
 def hand_over(control: socket.socket, connection: socket.socket, number: int) -> None:
@@ -158,3 +153,10 @@ def take_over(control: socket.socket) -> tuple[socket.socket, int] | None:
     """The next connection with its number; None if the other process has ended."""
     number, descriptors, _, _ = socket.recv_fds(control, _NUMBER_BYTES, 1)
     return (socket.socket(fileno=descriptors[0]), int(number)) if number else None
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The array's own memory, so that nothing is copied."""
+    if not array.flags.c_contiguous:
+        raise ValueError("expected a C-contiguous array")
+    return array.reshape(-1).view(np.uint8).data

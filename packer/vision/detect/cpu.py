@@ -8,8 +8,6 @@ import numpy.typing as npt
 from packer.vision.detect.area import AreaSampler
 from packer.vision.detect.networks import CROP_SIZES, OUTPUTS
 
-__all__ = ["CpuFrame", "RunNetwork"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 

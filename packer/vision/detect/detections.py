@@ -7,8 +7,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Detections", "FaceDetector"]
-
 FloatArray = npt.NDArray[np.float32]
 
 

@@ -14,8 +14,6 @@ from packer.vision.detect.networks import build_networks
 from packer.vision.detect.runtime import Frame, make_runtime, resolve_runtime
 from packer.vision.detect.weights import load_weights
 
-__all__ = ["Detector"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CROP_SIZES", "OUTPUTS", "Dense", "Layer", "Pool", "build_networks"]
-
 FloatArray = npt.NDArray[np.float32]
 
 CROP_SIZES = {"rnet": 24, "onet": 48}  # side of the square crop that the net takes, pixels; P-net takes any size >= 12

@@ -10,8 +10,6 @@ from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, Layer, Pool
 from packer.vision.openvino import core, openvino, ops
 
-__all__ = ["OpenVINORuntime"]
-
 FloatArray = npt.NDArray[np.float32]
 
 # Compiled layers kept per network, for the input shapes seen last. The default is 5000, with which a process grew by 3

@@ -11,8 +11,6 @@ from packer.vision.detect.channel import Channel, ChannelError
 from packer.vision.detect.detections import Detections
 from shardspec.errors import ItemError
 
-__all__ = ["DetectorLost", "RemoteDetector"]
-
 
 class DetectorLost(BaseException):
     """The detecting process is gone. Not an ``Exception``, so that no step takes it for a fault of its item."""

@@ -1,4 +1,4 @@
-"""The runtimes that the networks can run on: one protocol and one table."""
+"""What the networks run on: the protocol of a runtime, the table of runtimes, and the name of a GPU."""
 
 import ctypes
 import sys
@@ -14,8 +14,17 @@ from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
 from shardspec.wording import did_you_mean
 
+RUNTIMES: Mapping[str, Entry] = {
+    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
+    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
+}
+"""The values of ``--detector`` except auto, each named after its library. `make_runtime` calls the classes."""
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NAME_BYTES = 256
 
 
 class Frame(Protocol):
@@ -65,13 +74,6 @@ class Runtime(Protocol):
         ...
 
 
-RUNTIMES: Mapping[str, Entry] = {
-    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
-    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
-}
-"""The values of ``--detector`` except auto, each named after its library. `make_runtime` calls the classes."""
-
-
 def resolve_runtime(name: str, device: str) -> str:
     """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no such library.
 
@@ -99,10 +101,6 @@ def make_runtime(
     """Import a runtime's file and make it; ``name`` is a key of ``RUNTIMES``."""
     runtime: Runtime = resolve("runtime", name, RUNTIMES)(networks, device=device, threads=threads, precision=precision)
     return runtime
-
-
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_NAME_BYTES = 256
 
 
 def gpu_name(device: str) -> str | None:

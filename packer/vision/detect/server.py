@@ -17,8 +17,6 @@ from packer.vision.detect.detections import Detections, FaceDetector
 from packer.vision.faults import describe_error, find_memory_error
 from shardspec.wording import counted
 
-__all__ = ["DetectorServer", "ServedDetector"]
-
 Frame = npt.NDArray[np.uint8]
 
 WAITING_BYTES = 256 * 10**6

@@ -1,11 +1,9 @@
 """Joins the detections of consecutive sampled frames of one video into tracks, by overlap alone."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
-
-__all__ = ["Tracker"]
 
 
 class Tracker:
@@ -53,7 +51,7 @@ class Tracker:
         self._missed = np.empty(0, np.int64)
         self._next = 0
 
-    def update(self, boxes: ArrayLike) -> NDArray[np.int64]:
+    def update(self, boxes: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Number the boxes of the next sampled frame. A frame without faces counts too: pass an empty array.
 
         Parameters
@@ -88,7 +86,7 @@ class Tracker:
         self._missed = np.concatenate([self._missed[living], np.zeros(int(fresh.sum()), np.int64)])
         return ids
 
-    def _match(self, boxes: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _match(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """The row of the track that each box continues, -1 for none."""
         overlaps = iou(grown(self._boxes, self._grow), grown(boxes, self._grow))
         track, box = np.nonzero(overlaps >= self._min_iou)
@@ -101,18 +99,18 @@ class Tracker:
         return out
 
 
-def grown(boxes: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+def grown(boxes: npt.NDArray[np.float64], share: float) -> npt.NDArray[np.float64]:
     """Boxes (N, 4) with a share of their width and height added on each side."""
     reach = (boxes[:, 2:] - boxes[:, :2]) * share
     return np.concatenate([boxes[:, :2] - reach, boxes[:, 2:] + reach], axis=1)
 
 
-def iou(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+def iou(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Intersection over union of every pair of boxes, (len(first), len(second)); 0 where a box has no area."""
     a, b = first[:, None], second[None]
     sides = np.maximum(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0)
     shared = sides[..., 0] * sides[..., 1]
     areas = [np.prod(np.maximum(box[..., 2:] - box[..., :2], 0), axis=-1) for box in (a, b)]
     whole = areas[0] + areas[1] - shared
-    overlaps: NDArray[np.float64] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    overlaps: npt.NDArray[np.float64] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return overlaps

@@ -24,8 +24,6 @@ import numpy.typing as npt
 
 from shardspec.errors import MissingDependencyError
 
-__all__ = ["Weights", "load_weights", "read_legacy_state_dict"]
-
 FloatArray = npt.NDArray[np.float32]
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py: MAGIC_NUMBER

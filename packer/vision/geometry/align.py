@@ -2,7 +2,7 @@
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import check_frame, check_matrix
 from packer.vision.geometry.warp import MAX_SIDE, bilinear
@@ -15,7 +15,7 @@ _TEMPLATE = np.array(
 )
 
 
-def align_matrix(points: ArrayLike, size: int, margin: float = 0.0) -> NDArray[np.float64]:
+def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.NDArray[np.float64]:
     """Map the frame so that five points come as near to the ArcFace template as a similarity can bring them.
 
     Least squares over rotation, one scale and translation, without reflection (Umeyama, IEEE TPAMI 13 (4), 1991; in the
@@ -58,7 +58,7 @@ def align_matrix(points: ArrayLike, size: int, margin: float = 0.0) -> NDArray[n
     return matrix.astype(np.float64)
 
 
-def warp(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+def warp(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
     """Cut what a matrix maps onto (0, 0, size, size), rotation and all.
 
     Shrinking by up to n times, n x n bilinear values per crop pixel are averaged; enlarging, a crop pixel is the

@@ -11,7 +11,7 @@ import math
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import check_frame, check_matrix
 from packer.vision.geometry.warp import MAX_SIDE, bilinear
@@ -24,7 +24,7 @@ _MOST_BLACK = 4  # pixels of a square for each that is inside the frame; above t
 _FARTHEST = 2.0**31  # pixels; no frame reaches beyond it, and float32 keeps nothing of such a position
 
 
-def crop_matrix(box: ArrayLike, margin: float, size: int) -> NDArray[np.float64]:
+def crop_matrix(box: npt.ArrayLike, margin: float, size: int) -> npt.NDArray[np.float64]:
     """Map the frame onto the square crop around a box.
 
     Parameters
@@ -68,7 +68,7 @@ def crop_matrix(box: ArrayLike, margin: float, size: int) -> NDArray[np.float64]
     return matrix.astype(np.float64)
 
 
-def cut(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+def cut(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
     """Cut the square that an upright matrix maps onto (0, 0, size, size).
 
     Shrinking, a crop pixel is the mean of the area that it covers, fractions of pixels included; enlarging, it is the
@@ -116,7 +116,7 @@ def _visible(start: int, side: int, end: int) -> int:
     return max(0, min(start + side, end) - max(start, 0))
 
 
-def _cut_whole(frame: NDArray[np.uint8], left: int, top: int, side: int, size: int) -> NDArray[np.uint8]:
+def _cut_whole(frame: npt.NDArray[np.uint8], left: int, top: int, side: int, size: int) -> npt.NDArray[np.uint8]:
     """Average areas of a square of whole pixels with OpenCV."""
     height, width = frame.shape[:2]
     x0, y0 = min(max(left, 0), width), min(max(top, 0), height)
@@ -131,7 +131,9 @@ def _cut_whole(frame: NDArray[np.uint8], left: int, top: int, side: int, size: i
     return np.asarray(cv2.resize(square, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def _cut_fractional(frame: NDArray[np.uint8], left: float, top: float, side: float, size: int) -> NDArray[np.uint8]:
+def _cut_fractional(
+    frame: npt.NDArray[np.uint8], left: float, top: float, side: float, size: int
+) -> npt.NDArray[np.uint8]:
     """Average areas of any square: differences of the integral image, which is bilinear within a pixel."""
     height, width = frame.shape[:2]
     grid = np.arange(size + 1) * (side / size)
@@ -148,7 +150,7 @@ def _cut_fractional(frame: NDArray[np.uint8], left: float, top: float, side: flo
     return np.rint(cells).astype(np.uint8)
 
 
-def _between(values: NDArray[np.generic], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+def _between(values: npt.NDArray[np.generic], at: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
     """Values at fractional positions along an axis, interpolated linearly between neighbours."""
     low = np.minimum(at.astype(np.intp), values.shape[axis] - 2)
     weight = (at - low).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))

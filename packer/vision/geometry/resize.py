@@ -8,12 +8,12 @@ from typing import Any, TypeGuard
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from shardspec.fields import PIXEL_AXES
 
 
-def resize_shorter(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def resize_shorter(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     """Bring the shorter side to `size` pixels and keep the proportions.
 
     Parameters
@@ -33,7 +33,7 @@ def resize_shorter(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return resize_exact(image, (size, longer) if height <= width else (longer, size))
 
 
-def resize_exact(image: NDArray[np.uint8], size: int | tuple[int, int]) -> NDArray[np.uint8]:
+def resize_exact(image: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Bring a picture to a size without keeping its proportions.
 
     Parameters
@@ -62,7 +62,7 @@ def resize_exact(image: NDArray[np.uint8], size: int | tuple[int, int]) -> NDArr
     return image
 
 
-def resize_nearest(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def resize_nearest(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Bring a label map to a size: each pixel is the one in which its centre lies; none are mixed.
 
     Parameters
@@ -119,5 +119,5 @@ def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[i
     return changed
 
 
-def _is_floating(value: Any, axes: int) -> TypeGuard[NDArray[np.floating[Any]]]:
+def _is_floating(value: Any, axes: int) -> TypeGuard[npt.NDArray[np.floating[Any]]]:
     return isinstance(value, np.ndarray) and value.ndim == axes and np.issubdtype(value.dtype, np.floating)

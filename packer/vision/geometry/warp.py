@@ -2,7 +2,7 @@
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, check_frame, invert
 
@@ -10,7 +10,7 @@ MAX_SIDE = 32766
 """Largest side of a crop, in pixels: OpenCV's warps index their destination with 16 bits."""
 
 
-def bilinear(frame: NDArray[np.uint8], matrix: NDArray[np.float64], size: int) -> NDArray[np.uint8]:
+def bilinear(frame: npt.NDArray[np.uint8], matrix: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.uint8]:
     """Sample the area that a matrix maps onto (0, 0, size, size), black outside the frame.
 
     Parameters
@@ -32,7 +32,7 @@ def bilinear(frame: NDArray[np.uint8], matrix: NDArray[np.float64], size: int) -
     return np.asarray(sampled, np.uint8)
 
 
-def pick(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+def pick(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
     """Cut the area that a matrix maps onto (0, 0, size, size): the frame's pixel in which a crop pixel's centre lies.
 
     Parameters

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.landmarks.similarity import check_points, five_points, place_mean_face, unit
 
@@ -26,7 +26,7 @@ class LandmarkProvider(Protocol):
 
     layout: str
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """The landmarks of the face in a crop.
 
         Parameters
@@ -45,7 +45,7 @@ class LandmarkProvider(Protocol):
         ...
 
 
-def agrees(points: ArrayLike, layout: str, points5: ArrayLike) -> bool:
+def agrees(points: npt.ArrayLike, layout: str, points5: npt.ArrayLike) -> bool:
     """Whether landmarks fit the detector's five points: each of the five is within `FARTHEST` of its counterpart."""
     known = check_points(points5, "5")
     distances = np.linalg.norm(five_points(points, layout) - known, axis=1)
@@ -57,6 +57,6 @@ class FivePoints:
 
     layout = "5"
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """See `LandmarkProvider`. Always valid: nothing could contradict the points."""
         return check_points(points5, "5").astype(np.float32), True

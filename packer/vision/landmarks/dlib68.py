@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dlib
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.warp import bilinear
@@ -67,7 +67,7 @@ class Dlib68:
         low = (_CANVAS - _BOX_PIXELS) // 2
         self._box = dlib.rectangle(low, low, low + _BOX_PIXELS - 1, low + _BOX_PIXELS - 1)
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """See `LandmarkProvider`."""
         matrix = upright_matrix(points5, _BOX_CENTRE, _BOX_SIDE * _CANVAS / _BOX_PIXELS, _CANVAS)
         shape = self._predictor(bilinear(image, matrix, _CANVAS), self._box)

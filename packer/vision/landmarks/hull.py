@@ -1,7 +1,7 @@
 """The outline of the face: a polygon of a fixed number of points."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.landmarks.outline5 import FEATURE_LIMITS, MEAN_HALF, SYMMETRIC_HALF, TILTED_HALF
 from packer.vision.landmarks.similarity import MEAN_FIVE, FloatArray, check_points, place_mean_face, unit
@@ -13,7 +13,7 @@ _SMALLEST = 1e-9  # pixels in a frontal eye distance; below it points coincide, 
 _HALF = np.arange(len(_MIRROR)) <= _MIRROR
 
 
-def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
+def hull(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
     """The polygon that the ``hull`` field stores.
 
     68 points: jaw and eyebrows. 468 and 478 points: MediaPipe's face oval, forehead included. 5 points: an estimate of
@@ -37,7 +37,7 @@ def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
     return found.astype(np.float32)
 
 
-def estimate_outline(points5: ArrayLike) -> FloatArray:
+def estimate_outline(points5: npt.ArrayLike) -> FloatArray:
     """The outline of 68 points, estimated from five.
 
     A mean face is placed on the points by a similarity. The remaining differences between the points and the mean face,
@@ -59,7 +59,7 @@ def estimate_outline(points5: ArrayLike) -> FloatArray:
     return _outline(known, placed) @ placed[:, :2].T + placed[:, 2]
 
 
-def upright_outline(points5: ArrayLike) -> FloatArray:
+def upright_outline(points5: npt.ArrayLike) -> FloatArray:
     """The outline of `estimate_outline` in the mean frame: upright, and of one size whatever the face's.
 
     Parameters

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.warp import bilinear
@@ -65,7 +65,7 @@ class FaceMesh:
         self._request = core().compile_model(network, "CPU", config).create_infer_request()
         self._input = np.empty((1, self._size, self._size, 3), np.float32)
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """See `LandmarkProvider`."""
         matrix = upright_matrix(points5, _centre(points5), _MARGIN * BOX_SIDE, self._size)
         np.multiply(bilinear(image, matrix, self._size), np.float32(1 / 255), out=self._input[0], dtype=np.float32)
@@ -77,7 +77,7 @@ class FaceMesh:
         return points, sure and agrees(points, self.layout, points5)
 
 
-def _centre(points5: ArrayLike) -> tuple[float, float]:
+def _centre(points5: npt.ArrayLike) -> tuple[float, float]:
     """The centre of the model's picture in the mean frame; sideways it is that of the face's estimated outline.
 
     The points themselves lie at the front edge of a turned head. A picture around their middle holds half a head and

@@ -23,7 +23,7 @@ hull.
 """
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 # fmt: off
 # The mean outline, then what one unit of each symmetric feature adds: nose down, mouth wider, mouth down.
@@ -68,11 +68,11 @@ _LIMITS = (
 
 _EVEN = np.array(_SYMMETRIC) / 1000
 
-MEAN_HALF: NDArray[np.float64] = _EVEN[0]
+MEAN_HALF: npt.NDArray[np.float64] = _EVEN[0]
 """(14, 2)."""
-SYMMETRIC_HALF: NDArray[np.float64] = _EVEN[1:]
+SYMMETRIC_HALF: npt.NDArray[np.float64] = _EVEN[1:]
 """(3, 14, 2)."""
-TILTED_HALF: NDArray[np.float64] = np.array(_TILTED) / 1000
+TILTED_HALF: npt.NDArray[np.float64] = np.array(_TILTED) / 1000
 """(3, 14, 2)."""
-FEATURE_LIMITS: NDArray[np.float64] = np.array(_LIMITS) / 1000
+FEATURE_LIMITS: npt.NDArray[np.float64] = np.array(_LIMITS) / 1000
 """(2, 3): of the symmetric and of the tilted features."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.landmarks.similarity import FloatArray, check_points, five_points, place_mean_face, unit
 from shardspec.points import REGIONS, get_layout
@@ -27,7 +27,7 @@ _AROUND: Mapping[str, tuple[tuple[int, tuple[float, float, float, float]], ...]]
 }
 
 
-def regions(points: ArrayLike, layout: str) -> NDArray[np.float32]:
+def regions(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
     """The boxes of the four regions.
 
     If a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each side.

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer import Recipe
 from packer.builds.plan import TASK_BYTES, TASK_ITEMS, VIDEO_WEIGHT, BuildPlan, describe_mismatch, make_plan
 from packer.builds.provenance import describe_runtime
-from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item, ItemReport
 

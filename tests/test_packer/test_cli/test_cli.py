@@ -14,9 +14,9 @@ from support.hooks import before_each
 from support.media import scene, write_picture, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
+from packer import Recipe
 from packer.cli import main
 from packer.cli.line import COMMANDS
-from packer.recipe import Recipe
 from shardspec.layout import Layout
 
 

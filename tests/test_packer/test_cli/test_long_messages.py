@@ -12,8 +12,7 @@ from PIL import Image
 from support.command import environment, read_jsonl, run_packer
 from support.media import scene, write_picture
 
-from packer import build
-from packer.packed.merge import merge
+from packer import build, merge
 from shardspec.errors import UsageError
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
@@ -91,8 +90,8 @@ def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
     ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "a picture"), ("b", "a file without suffix")]
 )
 def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
+    from packer import Recipe
     from packer.builds.listing import list_items
-    from packer.recipe import Recipe
     from packer.sources.opening import open_source
 
     for file in ("a.mp4", name):

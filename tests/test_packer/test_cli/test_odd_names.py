@@ -8,7 +8,7 @@ from support.media import scene, write_picture, write_video
 from support.packed import check_whole, read_samples
 
 import packer
-from packer.packed.verify.verify import verify
+from packer import verify
 from shardspec.formats import FORMATS
 
 RAW = os.fsdecode(b"\xff\xfe\n")

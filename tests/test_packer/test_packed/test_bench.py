@@ -10,11 +10,9 @@ from support.command import run_packer
 from support.ranks import run_script
 
 from benchmarks.pack_vs_raw import problems
-from packer.builds.build import build
-from packer.packed.bench.bench import bench
+from packer import BenchReport, bench, build, convert
 from packer.packed.bench.process import MeasuredProcess, gather
-from packer.packed.bench.report import BenchReport, Packing, Side
-from packer.packed.convert import convert
+from packer.packed.bench.report import Packing, Side
 from packer.sources.opening import open_source
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
@@ -83,7 +81,7 @@ def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)  # the dataset knows the file with the boxes by its name
     how: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "also": "mask", "size": 16}
     build("in/table.csv", "out", progress=False, workers=1, **how)
-    found = bench(Path("in/table.csv"), Path("out"), workers=1, batch_size=1, runs=1, seconds=0.01, batches=1)
+    found = bench("in/table.csv", "out", workers=1, batch_size=1, runs=1, seconds=0.01, batches=1)
     assert (found.same_source, found.measured_items) == (True, 1)
 
 

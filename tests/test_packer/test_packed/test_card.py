@@ -9,10 +9,7 @@ from support.command import run_packer
 from support.media import scene
 from support.packed_files import write_faces
 
-from packer import build
-from packer.packed.convert import convert
-from packer.packed.split import split
-from packer.packed.verify.verify import verify
+from packer import build, convert, split, verify
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
@@ -40,7 +37,7 @@ def test_it_is_there_in_formats_that_have_one_and_in_the_manifest(tmp_path: Path
 def test_every_job_writes_it(tmp_path: Path) -> None:
     write_faces(tmp_path / "npy", 12)
     run_packer("convert", tmp_path / "npy", tmp_path / "parquet", "--format", "parquet", "--quiet")
-    parts = split(tmp_path / "parquet", tmp_path / "parts", into="label", **QUIET)
+    parts = split(tmp_path / "parquet", tmp_path / "parts", into="label", **QUIET).parts
     convert(tmp_path / "parquet", tmp_path / "back", format="lmdb", **QUIET)
     roots = [tmp_path / "parquet", *(part.result.path for part in parts)]
     assert len({(root / "README.md").read_bytes() for root in roots}) == 1

@@ -13,10 +13,8 @@ from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
 from support.packed_files import read_all, write_faces
 
+from packer import convert, merge, verify
 from packer.cli import main
-from packer.packed.convert import convert
-from packer.packed.merge import merge
-from packer.packed.verify.verify import verify
 from shardspec.entries import Counts, Generation
 from shardspec.errors import BuildError, ResumeMismatchError, UsageError
 from shardspec.formats import FORMATS

@@ -15,9 +15,9 @@ from support.datasets import every_kind_schema, face_schema, fixed, picture, tex
 from support.hooks import before_each
 from support.packed_files import face_columns, read_all, write_faces
 
-from packer import build
+from packer import build, export
 from packer.cli import main
-from packer.packed.export.export import export, safe_name
+from packer.packed.export.export import safe_name
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.schema import Schema
 

@@ -16,9 +16,7 @@ from support.packed_files import face_columns, read_all, write_faces
 from support.steps_over_packed import mirror_twice
 from torch.utils.data import DataLoader
 
-from packer import build
-from packer.packed.merge import merge
-from packer.packed.verify.verify import verify
+from packer import build, merge, verify
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.formats import FORMATS

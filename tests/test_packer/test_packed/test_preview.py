@@ -8,9 +8,9 @@ from PIL import Image
 from support.datasets import fixed, text, write_dataset
 from support.packed_files import face_columns, write_faces
 
+from packer import preview
 from packer.cli import main
 from packer.packed.draw import draw
-from packer.packed.preview import preview
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.schema import Schema
 
@@ -28,9 +28,9 @@ def _cells(sheet: Path, across: int, count: int) -> list[np.ndarray]:
 def test_each_cell_is_its_sample_with_the_geometry_drawn_in(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 10)
     columns = face_columns(10)
-    rows = preview(tmp_path / "faces", tmp_path / "s.png", start=2, count=5, columns=3, cell=CELL)
-    assert rows == [2, 3, 4, 5, 6]
-    for row, cell in zip(rows, _cells(tmp_path / "s.png", 3, 5), strict=True):
+    made = preview(tmp_path / "faces", tmp_path / "s.png", start=2, count=5, columns=3, cell=CELL)
+    assert made.rows == (2, 3, 4, 5, 6)
+    for row, cell in zip(made.rows, _cells(tmp_path / "s.png", 3, 5), strict=True):
         valid = bool(columns["landmarks_valid"][row])
         geometry = [columns[name][row] for name in ("landmarks", "hull", "regions")] if valid else []
         assert np.array_equal(cell, draw(columns["image"][row], *geometry, valid=valid, scale=2)), row
@@ -39,7 +39,7 @@ def test_each_cell_is_its_sample_with_the_geometry_drawn_in(tmp_path: Path) -> N
 def test_plain_shows_the_pictures_alone(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 4)
     columns = face_columns(4)
-    preview(str(tmp_path / "faces"), str(tmp_path / "s.png"), columns=2, cell=CELL, geometry=False)
+    preview(str(tmp_path / "faces"), str(tmp_path / "s.png"), columns=2, cell=CELL, plain=True)
     for row, cell in enumerate(_cells(tmp_path / "s.png", 2, 4)):
         valid = bool(columns["landmarks_valid"][row])
         assert np.array_equal(cell, draw(columns["image"][row], valid=valid, scale=2))
@@ -47,10 +47,11 @@ def test_plain_shows_the_pictures_alone(tmp_path: Path) -> None:
 
 def test_rows_can_be_drawn_at_random_by_a_seed(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 40)
-    first = preview(tmp_path / "faces", tmp_path / "a.png", count=5, seed=1, cell=CELL)
-    assert preview(tmp_path / "faces", tmp_path / "b.png", count=5, seed=1, cell=CELL) == first == sorted(set(first))
-    assert preview(tmp_path / "faces", tmp_path / "b.png", count=5, seed=2, cell=CELL) != first
-    assert len(preview(tmp_path / "faces", tmp_path / "b.png", count=None, cell=CELL)) == 40
+    first = preview(tmp_path / "faces", tmp_path / "a.png", count=5, seed=1, cell=CELL).rows
+    again = preview(tmp_path / "faces", tmp_path / "b.png", count=5, seed=1, cell=CELL).rows
+    assert again == first == tuple(sorted(set(first)))
+    assert preview(tmp_path / "faces", tmp_path / "b.png", count=5, seed=2, cell=CELL).rows != first
+    assert preview(tmp_path / "faces", tmp_path / "b.png", all=True, cell=CELL).rows == tuple(range(40))
 
 
 def test_the_caption_depends_on_the_key(tmp_path: Path) -> None:

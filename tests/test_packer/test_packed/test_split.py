@@ -16,11 +16,9 @@ from support.datasets import assert_same, encode, face_schema, fixed, text, writ
 from support.packed_files import face_columns, read_all, write_faces
 
 import packer
+from packer import find_leaks, merge, split, verify
 from packer.cli import main
-from packer.packed.inspect import find_leaks
-from packer.packed.merge import merge
-from packer.packed.split import check_ratios, parse_ratios, split
-from packer.packed.verify.verify import verify
+from packer.packed.split import check_ratios, parse_ratios
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, describe_file
@@ -133,7 +131,7 @@ def _write(root: Path, rows: int = 40, groups: int = 8, format: str = "npy") -> 
 
 def test_every_sample_is_in_one_split_and_no_group_in_two(tmp_path: Path) -> None:
     expected = _write(tmp_path / "in")
-    parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios=RATIOS, shard_size=12000, **QUIET)
+    parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios=RATIOS, shard_size=12000, **QUIET).parts
     assert [part.name for part in parts] == list(RATIOS)
     assert sum(part.samples for part in parts) == 40
     assert sum(part.groups for part in parts) == 8
@@ -152,7 +150,7 @@ def test_every_sample_is_in_one_split_and_no_group_in_two(tmp_path: Path) -> Non
         assert part.result.manifest.generations[0].counts.items == part.groups
     assert sorted(rows) == list(range(40))
     paths = [part.result.path for part in parts]
-    assert all(find_leaks(pair, "source").found == [] for pair in itertools.combinations(paths, 2))
+    assert all(find_leaks(pair, by="source").found == () for pair in itertools.combinations(paths, 2))
     merged = merge(paths, tmp_path / "merged", **QUIET)
     assert sorted(read_all(merged.path)["key"]) == sorted(expected["key"])
 
@@ -161,11 +159,11 @@ def test_a_split_can_be_taken_again_by_number_and_class(tmp_path: Path) -> None:
     expected = _write(tmp_path / "in")
     for field in ("label", "frame", "landmarks_valid"):
         ratios = {"a": 0.5, "b": 0.5}
-        parts = split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, shuffle=3, **QUIET)
+        parts = split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, shuffle=3, **QUIET).parts
         values = [set(read_all(part.result.path)[field].tolist()) for part in parts]
         assert values[0].isdisjoint(values[1])
         assert values[0] | values[1] == set(expected[field].tolist())
-        again = split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, shuffle=3, **QUIET)
+        again = split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, shuffle=3, **QUIET).parts
         assert [part.result.manifest for part in again] == [part.result.manifest for part in parts]
         with pytest.raises(UsageError, match="--overwrite"):
             split(tmp_path / "in", tmp_path / field, by=field, ratios=ratios, seed=1, shuffle=4, **QUIET)
@@ -186,7 +184,7 @@ def test_reports_follow_their_items(tmp_path: Path) -> None:
     files = (*manifest.files, *(describe_file(layout.root, path) for path in (layout.items, layout.rejects)))
     made = replace(manifest, generations=(replace(generation, counts=counts),), files=files)
     layout.manifest.write_bytes(made.dumps())
-    parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios={"a": 0.7, "b": 0.3}, **QUIET)
+    parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios={"a": 0.7, "b": 0.3}, **QUIET).parts
     found = [part.result.manifest.generations[0].counts for part in parts]
     assert [(c.items, c.packed_items, c.rejected_items, c.frames_without_sample) for c in found] == [
         (2, 2, 0, 4),
@@ -255,7 +253,7 @@ def test_inspect_names_leaks_between_datasets(tmp_path: Path, capsys: pytest.Cap
     assert main(["inspect", a, c, "--json"]) == 0
     assert [facts["samples"] for facts in json.loads(capsys.readouterr().out)] == [6, 4]
     with pytest.raises(DatasetError):
-        find_leaks([tmp_path / "a", tmp_path / "nowhere"], "source")
+        find_leaks([tmp_path / "a", tmp_path / "nowhere"], by="source")
     for again in (a, f"{a}/../a"):
         assert main(["inspect", a, again, "--by", "source"]) == 2
         assert f"expected different datasets to compare, found one twice: {a}, {again}" in capsys.readouterr().err
@@ -284,7 +282,7 @@ def test_a_column_of_ones_own_called_valid_is_left_alone(tmp_path: Path, own: li
         for number, name in enumerate("abc")
     ]
     packer.build(rows, tmp_path / "people", **QUIET)
-    parts = split(tmp_path / "people", tmp_path / "out", by="person", ratios={"train": 0.7, "test": 0.3}, **QUIET)
+    parts = split(tmp_path / "people", tmp_path / "out", by="person", ratios={"train": 0.7, "test": 0.3}, **QUIET).parts
     assert sorted(part.samples for part in parts) == [1, 2]
 
 
@@ -342,15 +340,15 @@ def test_each_value_becomes_a_dataset_of_its_name(tmp_path: Path) -> None:
 
 def test_one_value_for_all_and_class_names_as_folders(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", 6)
-    parts = split(tmp_path / "in", tmp_path / "out", into="label", **QUIET)
+    parts = split(tmp_path / "in", tmp_path / "out", into="label", **QUIET).parts
     assert {part.name: part.value for part in parts} == {"real": "real", "fake": "fake"}
-    (part,) = split(tmp_path / "out" / "fake", tmp_path / "one", into="label", shuffle=1, **QUIET)
+    (part,) = split(tmp_path / "out" / "fake", tmp_path / "one", into="label", shuffle=1, **QUIET).parts
     assert (part.name, part.ratio, part.groups, part.samples) == ("fake", None, 1, 3)
 
 
 def test_folders_are_safe_whatever_the_values(tmp_path: Path) -> None:
     _write_official(tmp_path / "in", ("../up", "a/b", ".hidden", "é x"))
-    parts = split(tmp_path / "in", tmp_path / "out", into="split", **QUIET)
+    parts = split(tmp_path / "in", tmp_path / "out", into="split", **QUIET).parts
     assert {part.value: part.name for part in parts} == {
         "../up": "_._up",
         "a/b": "a_b",

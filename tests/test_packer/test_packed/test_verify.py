@@ -11,8 +11,8 @@ from support.datasets import face_schema, write_dataset
 from support.hooks import at_start_of
 from support.packed_files import face_columns, read_all, write_faces
 
+from packer import verify
 from packer.cli import main
-from packer.packed.verify.verify import verify
 from shardspec.errors import ManifestError, NotADatasetError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout

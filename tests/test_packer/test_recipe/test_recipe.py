@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.recipe import PRESETS, Recipe, StepSpec
+from packer import BuildOptions, Recipe, StepSpec
+from packer.recipe import PRESETS
 from packer.recipe.checks import parse_bytes
-from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions, parse_share
+from packer.recipe.options import BUILD_OPTION_NAMES, parse_share
 from shardspec.errors import UsageError
 
 

@@ -12,9 +12,8 @@ from support.media import scene
 from support.packed_files import face_columns, read_all, write_faces
 from support.steps_over_packed import blacken, mean_level, mirror_twice
 
-from packer import build
+from packer import build, verify
 from packer.assembly.samples import PackedSamples
-from packer.packed.verify.verify import verify
 from packer.vision.geometry.resize import resize_exact, resize_nearest, scale_geometry
 from shardspec.codecs import codec_for
 from shardspec.errors import ShardCorruptError, TooManyRejectsError, UsageError

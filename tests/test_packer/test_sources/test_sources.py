@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.media import scene, write_picture
 
-from packer.builds.build import build
+from packer import Recipe, build
 from packer.builds.plan import make_plan
-from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.folder import FolderSource
 from packer.sources.item import Item

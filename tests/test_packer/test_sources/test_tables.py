@@ -11,10 +11,8 @@ import pytest
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 
-from packer import build
+from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
-from packer.packed.merge import merge
-from packer.packed.verify.verify import verify
 from packer.sources.base import Roots
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
@@ -347,8 +345,8 @@ class TestElsewhere:
 
 def build_listing(table: Path, root: Path, also: str) -> list[Any]:
     """The items of a build of faces with masks, without its detector."""
+    from packer import Recipe
     from packer.builds.listing import list_items
-    from packer.recipe import Recipe
     from packer.sources.opening import open_source
 
     recipe = Recipe(preset="faces", also=also, root=(str(root),))

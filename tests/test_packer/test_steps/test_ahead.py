@@ -11,7 +11,8 @@ from support.packed import read_samples
 from support.video_files import MP4_INDEX_FIRST, write_video
 
 import packer
-from packer.recipe import Recipe, resources
+from packer import Recipe
+from packer.recipe import resources
 from packer.sources.item import Item, ItemReport
 from packer.steps import decode
 from packer.steps.chain import ITEM, REPORT, Equipment, Pipeline, StepError

@@ -14,9 +14,9 @@ from support.media import FAST_START, Picture, cut_file, photograph, write_pictu
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
+from packer import Detector
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
-from packer.vision.detect import Detector
 from packer.vision.geometry.crop import cut
 from packer.vision.geometry.warp import pick
 from shardspec.errors import UsageError

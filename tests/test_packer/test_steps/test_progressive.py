@@ -15,11 +15,7 @@ from support.command import read_jsonl, run_packer
 from support.media import photograph, write_picture
 from support.packed import stored_pictures
 
-from packer import build
-from packer.builds.estimate import estimate
-from packer.recipe import Recipe
-from packer.recipe.options import BuildOptions
-from packer.sources.folder import FolderSource
+from packer import Recipe, build, dry_run
 from packer.vision.decode.jpeg_header import is_progressive, read_header
 from readers import open_dataset
 from shardspec.errors import MissingDependencyError, UsageError
@@ -191,7 +187,7 @@ class TestBaseline:
     def test_a_dry_run_counts_the_baseline_bytes(self, source: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
         sizes = {
-            how: estimate(FolderSource(source), out, Recipe(progressive=how, format="npy"), BuildOptions()).bytes
+            how: dry_run(source, out, recipe=Recipe(progressive=how, format="npy"), progress=False).bytes
             for how in ("keep", "baseline")
         }
         assert sizes["keep"] != sizes["baseline"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import skimage.data
 
-from packer.vision.detect import Detections, Detector
+from packer import Detections, Detector
 from packer.vision.detect import runtime as runtimes
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.weights import load_weights
@@ -299,7 +299,6 @@ def test_detectors_freed_in_the_order_of_their_making_leave_signals_alone():
     """OpenVINO's cores each set a signal stack; see ``packer.vision.openvino.core``."""
     script = """
 import signal
-from packer.vision.detect import Detector
 
 first, second = (Detector(runtime="openvino") for _ in range(2))
 del first

@@ -8,7 +8,7 @@ import pytest
 import skimage.data
 
 from benchmarks.agreement import compare
-from packer.vision.detect import Detections, Detector
+from packer import Detections, Detector
 
 facenet_pytorch = pytest.importorskip("facenet_pytorch", reason="parity is measured against facenet-pytorch itself")
 

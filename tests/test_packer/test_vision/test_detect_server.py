@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 from support.processes import wait_for
 
+from packer import Detections
 from packer.vision.detect import server as server_module
 from packer.vision.detect.channel import Channel, ChannelError
-from packer.vision.detect.detections import Detections
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.vision.detect.server import DetectorServer
 from shardspec.errors import ItemError

@@ -9,7 +9,8 @@ import skimage.data
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packer.vision.detect import Detector, cpu
+from packer import Detector
+from packer.vision.detect import cpu
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.weights import load_weights
 

@@ -9,7 +9,7 @@ import pytest
 import skimage.data
 from openvino import opset13 as ops
 
-from packer.vision.detect import Detector
+from packer import Detector
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.crop import crop_matrix, cut
 from packer.vision.landmarks import KINDS, dlib68, make_provider

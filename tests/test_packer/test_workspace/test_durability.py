@@ -11,7 +11,7 @@ from support.builds import write_pictures
 from support.packed import check_whole
 
 import packer
-from packer.packed.convert import convert
+from packer import convert
 from packer.workspace import append_line, read_lines
 from shardspec.formats import FORMATS
 

@@ -7,8 +7,15 @@ from support.faces import SIZE, face_sample, in_frame
 from torchvision.transforms import v2
 
 from readers import Loader, open_dataset
-from readers.augment import DropRegion, HorizontalFlip
-from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
+from readers.augment import (
+    BatchCompose,
+    BatchCrop,
+    BatchDropRegion,
+    BatchFlip,
+    BatchNormalize,
+    DropRegion,
+    HorizontalFlip,
+)
 from readers.augment.draws import RowDraws
 from readers.seeding import is_seeded, sample_rng
 from shardspec.errors import UsageError

@@ -7,9 +7,18 @@ from support.datasets import fixed, text, write_dataset
 from support.faces import SIZE, face_sample
 
 from readers import Loader, open_dataset
-from readers.augment import Albumentations, Compose, CropJitter, DropRegion, HorizontalFlip
+from readers.augment import (
+    Albumentations,
+    BatchCompose,
+    BatchCrop,
+    BatchFlip,
+    BatchNormalize,
+    Compose,
+    CropJitter,
+    DropRegion,
+    HorizontalFlip,
+)
 from readers.augment.albumentations import load_albumentations
-from readers.augment.batched import BatchCompose, BatchCrop, BatchFlip, BatchNormalize
 from readers.seeding import sample_rng
 from shardspec.errors import UsageError
 from shardspec.schema import Schema

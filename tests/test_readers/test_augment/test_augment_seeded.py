@@ -21,6 +21,10 @@ from torch.utils.data import DataLoader
 from readers import Loader, open_dataset
 from readers.augment import (
     Albumentations,
+    BatchCompose,
+    BatchCrop,
+    BatchFlip,
+    BatchNormalize,
     BlackoutHull,
     Compose,
     CropJitter,
@@ -30,7 +34,6 @@ from readers.augment import (
     LandmarkCutout,
     OneOf,
 )
-from readers.augment.batched import BatchCompose, BatchCrop, BatchFlip, BatchNormalize
 from readers.seeding import is_seeded, sample_rng
 from shardspec.errors import UsageError
 from shardspec.schema import Schema

@@ -168,7 +168,7 @@ def test_a_file_put_back_is_read_and_another_of_its_size_is_not(tmp_path: Path) 
 def test_verify_says_that_another_dataset_took_the_place_meanwhile(
     sources: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packer.packed.verify.verify import verify
+    from packer import verify
     from shardspec.errors import DatasetError
 
     out = tmp_path / "out"

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from readers import CenterCrop, Loader, MixedDataset, NpyDataset, RandomResizedCrop, Resize, open_dataset
-from readers.augment import Compose, CropJitter, HorizontalFlip, LandmarkCutout, OneOf
-from readers.augment.batched import BatchCrop, BatchFlip
+from readers.augment import BatchCrop, BatchFlip, Compose, CropJitter, HorizontalFlip, LandmarkCutout, OneOf
 from readers.lightning import PackedDataModule
 from shardspec.errors import NotADatasetError, UsageError
 

@@ -1,0 +1,234 @@
+"""The public names: listed, found on first use, documented, with the options of the command line and results of one shape."""
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import json
+import re
+import runpy
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import write_pictures
+from support.command import REPOSITORY
+
+import packer
+from packer.builds.build import OPTION_NAMES
+from packer.cli import main
+from packer.cli.line import COMMANDS, _parser
+from packer.jobs.result import Result
+from shardspec.errors import UsageError
+
+LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
+
+FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
+    **{name: (getattr(packer, name),) for name in COMMANDS},
+    "build": (packer.build, packer.dry_run),
+    "inspect": (packer.inspect, packer.find_leaks),
+}
+"""What each command calls."""
+
+OF_THE_COMMAND = {"help", "debug", "json", "quiet"}
+"""Options that a command has for itself: in Python there are exceptions, results, and ``progress``."""
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str) -> None:
+    module = import_module(package)
+    typed, table = {}, {}
+    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "shardspec.registry"):
+            typed |= {alias.name: f"{node.module}:{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                assert isinstance(value, ast.Call)
+                table[ast.literal_eval(key)] = ast.literal_eval(value.args[0])  # type: ignore[arg-type]
+    assert table == typed
+    assert sorted(module.__all__) == sorted(table)
+    assert [name for name in dir(module) if not name.startswith("__")] == sorted(table)
+    for name, target in table.items():
+        assert getattr(module, name) is getattr(import_module(target.split(":")[0]), name)
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
+    with pytest.raises(AttributeError, match=r"module 'packer' has no attribute 'converd'; did you mean 'convert'\?"):
+        packer.converd  # noqa: B018
+
+
+def test_the_page_of_names_is_what_the_code_says() -> None:
+    made = runpy.run_path(str(REPOSITORY / "docs" / "make_api.py"))["make"]()
+    page = (REPOSITORY / "docs" / "api.md").read_text("utf-8")
+    assert page == made, "run python docs/make_api.py"
+    for package in ("packer", "readers", "readers.augment", "readers.lightning", "shardspec"):
+        for name in import_module(package).__all__:
+            assert re.search(rf"^\| `{package}\.{name}(\(\))?` \| \S.*\. \|$", page, re.MULTILINE), (package, name)
+
+
+def options_of(command: str) -> dict[str, argparse.Action]:
+    """A command's arguments by their names."""
+    parser = _parser(command)[1]
+    assert parser is not None
+    return {action.dest: action for action in parser._actions}
+
+
+def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
+    """A function's parameters; those of the build's recipe and options by their names."""
+    found = dict(inspect.signature(function).parameters)
+    if found.pop("options", None) is not None:
+        found |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in OPTION_NAMES}
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_python_and_the_command_line_have_the_same_options(command: str) -> None:
+    options = options_of(command)
+    parameters = {name: p for function in FUNCTIONS[command] for name, p in parameters_of(function).items()}
+    assert ("quiet" in options) == ("progress" in parameters)
+    assert set(options) >= OF_THE_COMMAND
+    other = {"build": {"config", "dry_run"}, "inspect": set()}.get(command, set())
+    python = {"build": {"recipe"}, "inspect": {"dataset"}}.get(command, set())
+    assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
+    for name, parameter in parameters.items():
+        if name in options and inspect.Parameter.empty is not parameter.default:
+            default = options[name].default
+            if default is not argparse.SUPPRESS:
+                assert (tuple(default) if isinstance(default, list) else default) == parameter.default, name
+
+
+def test_the_options_of_jobs_are_those_of_the_build() -> None:
+    defaults = packer.BuildOptions()
+    for function in (packer.convert, packer.merge, packer.split):
+        for name in ("workers", "engine", "overwrite"):
+            assert parameters_of(function)[name].default == getattr(defaults, name)
+
+
+def section(thing: Any, title: str) -> list[str]:
+    """The names in a section of a docstring."""
+    text = f"{inspect.cleandoc(thing.__doc__)}\n\n"
+    found = re.search(rf"^{title}\n-+\n(.*?)\n(?:\n|(?=\w+\n---))", text, re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"^(\S.*?)(?: : .*)?$", found[1] if found else "", re.MULTILINE)
+    return [name.strip("* ") for line in lines for name in line.split(",")]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in packer.__all__ if n.islower()))
+def test_every_parameter_is_documented(name: str) -> None:
+    function = getattr(packer, name)
+    assert sorted(section(function, "Parameters")) == sorted(inspect.signature(function).parameters)
+    assert section(function, "Returns") == [inspect.signature(function).return_annotation.__name__]
+    assert section(function, "Raises")
+
+
+@pytest.mark.parametrize("name", sorted(n for n in packer.__all__ if not n.islower()))
+def test_every_attribute_is_documented(name: str) -> None:
+    kind = getattr(packer, name)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        assert section(kind, "Attributes")[: len(kind.__annotations__)] == list(kind.__annotations__)
+
+
+def check_shape(result: Any) -> dict[str, Any]:
+    """The result's JSON."""
+    assert isinstance(result, Result)
+    assert type(result) is getattr(packer, type(result).__name__)
+    assert re.fullmatch(rf"<{type(result).__name__} \S.*[^:]>", repr(result))
+    assert result.describe()
+    document: dict[str, Any] = json.loads(json.dumps(result.to_json()))
+    return document
+
+
+def test_every_function_takes_texts_and_its_result_is_what_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pictures(tmp_path / "in" / "x", ["a.jpg", "b.png", "c.png"])
+    quiet: dict[str, Any] = {"progress": False}
+    inline: dict[str, Any] = {**quiet, "engine": "inline"}
+
+    def prints(result: Any, *words: str, status: int = 0, **other: Any) -> None:
+        expected = {**check_shape(result), **other}
+        assert main([*words, "--json", "--quiet"]) == status
+        said = capsys.readouterr().out
+        assert said == json.dumps(json.loads(said)) + "\n"
+        assert list(json.loads(said).items()) == list(expected.items())
+        assert main([*words, "--quiet"]) == status
+        # The job is done by now, and a build's folder is called as it was given.
+        text = capsys.readouterr().out.replace("finished already, nothing was done: ", "")
+        assert text.partition(": ")[2] == f"{result.describe()}\n".partition(": ")[2]
+
+    job = ("--engine", "inline")
+    check_shape(packer.dry_run("in", "a", **quiet))
+    built = packer.build("in", "a", label_from="folder", encode="raw", shard_size="1kB", **inline)
+    same = ("--label-from", "folder", "--encode", "raw", "--shard-size", "1kB")
+    prints(built, "build", "in", "a", *same, *job, out="a", found_finished=True)
+    packer.build("in", "b", label_from="folder", encode="raw", **inline)
+    converted = packer.convert("a", "c", format="npy", shard_size="1MB", **inline)
+    assert len(converted.manifest.shards) == 1 < len(built.manifest.shards)
+    prints(converted, "convert", "a", "c", "--format", "npy", "--shard-size", "1MB", *job, found_finished=True)
+    merged = packer.merge(["a", "b"], "m", shard_size="1kB", **inline)
+    prints(merged, "merge", "a", "b", "m", "--shard-size", "1kB", *job, found_finished=True)
+    ratios = "one=0.5,two=0.5"
+    halves = packer.split("a", "s/", by="source", ratios=ratios, shard_size="1kB", **inline)
+    prints(halves, "split", "a", "s/", "--by", "source", "--ratios", ratios, "--shard-size", "1kB", *job)
+    assert packer.split("a", "s/", by="source", ratios={"one": 50, "two": 50}, shard_size=1000, **inline).to_json() == (
+        halves.to_json()
+    )
+    prints(packer.split("a", "i", into="label", **inline), "split", "a", "i", "--into", "label", *job)
+    prints(packer.verify("a", deep=True, **quiet), "verify", "a", "--deep")
+    prints(packer.inspect("a"), "inspect", "a")
+    leaks = packer.find_leaks(["a", "b"], by="source", **quiet)
+    assert [leak.samples for leak in leaks.found] == [{"a": 1, "b": 1}] * 3
+    prints(leaks, "inspect", "a", "b", "--by", "source", status=1)
+    assert packer.find_leaks(["s/one", "s/two"], by="source", **quiet).found == ()
+    prints(packer.preview("a", "s.png", count=2, **quiet), "preview", "a", "-o", "s.png", "--count", "2")
+    exported = packer.export("a", "plain", table="jsonl", **quiet)
+    prints(exported, "export", "a", "plain", "--table", "jsonl", found_finished=True)
+    short: dict[str, Any] = {"workers": 1, "batch_size": 1, "runs": 1, "seconds": 0.01, **quiet}
+    assert check_shape(packer.bench("in", "a", **short))["same_source"] is True
+
+
+def test_a_damaged_dataset_is_described_problem_by_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_pictures(tmp_path / "in", ["a.jpg"])
+    made = packer.build(source, tmp_path / "a", format="npy", engine="inline", progress=False).manifest
+    damaged = tmp_path / "a" / made.shards[0].files[0].name
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    report = packer.verify(tmp_path / "a", progress=False)
+    assert (report.ok, len(report.problems)) == (False, 1)
+    assert repr(report) == f"<VerifyReport {tmp_path}/a: 1 problem>"
+    assert main(["verify", str(tmp_path / "a"), "--quiet"]) == 1
+    assert capsys.readouterr().err == f"packer verify: {report.describe()}\n"
+
+
+def test_one_path_is_not_taken_for_many(tmp_path: Path) -> None:
+    for call in (lambda: packer.merge("ab", tmp_path / "out"), lambda: packer.find_leaks("ab", by="source")):
+        with pytest.raises(UsageError, match=r"expected two packed datasets or more to .*, found 1"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard_size": "1 parsec"}, "shard_size: expected a size such as 256MB, 64MiB or a number of bytes, found"),
+        ({"shard_size": 0}, "shard_size: expected 1 byte or more, found 0"),
+        ({"shuffle": -1}, "shuffle: expected a seed of 0 or more, found -1"),
+        ({"shuffle": "3"}, "shuffle: expected a seed of 0 or more, found '3'"),
+        ({"workers": 0}, "workers: expected 'auto' or a number of 1 or more, found 0"),
+        (
+            {"progress": "no"},
+            "progress: expected True, False, or an object with on_progress and on_message, found 'no'",
+        ),
+    ],
+)
+def test_wrong_options_of_a_job_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    packer.build(write_pictures(tmp_path / "in", ["a.jpg"]), tmp_path / "a", engine="inline", progress=False)
+    with pytest.raises(UsageError, match=message):
+        packer.convert(tmp_path / "a", tmp_path / "out", format="npy", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_picture_that_cannot_be_drawn_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
+    for plot, message in (("bench.txt", "expected a name that ends in one of"), ("no/b.png", "found no folder")):
+        with pytest.raises(UsageError, match=message):
+            packer.bench(tmp_path / "nowhere", tmp_path / "nowhere", plot=tmp_path / plot)
