@@ -37,7 +37,7 @@ from packer import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
 from packer.steps.faces.crop import FaceCutter
-from packer.steps.faces.search import FaceSearch, Frame
+from packer.steps.faces.search import FaceSearch
 from packer.steps.faces.step import BATCH_FRAMES
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
@@ -164,7 +164,7 @@ def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, 
         frames = iter(reader)
         while batch := list(islice(frames, BATCH_FRAMES)):
             lap("decode")
-            found = finder.faces([Frame(frame.index, frame.image) for frame in batch])
+            found = finder.faces([{"frame": frame.index, "image": frame.image} for frame in batch])
             lap("detect")
             count += len(batch)
             for frame, faces in zip(batch, found, strict=True):

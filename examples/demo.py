@@ -1,4 +1,4 @@
-"""`make demo`: make a small dataset, pack its faces to LMDB, train two short epochs raw and packed, print both speeds."""
+"""`make demo`: make a small dataset, pack its faces to LMDB, train two epochs raw and packed, print both speeds."""
 
 import json
 import shutil

@@ -1,10 +1,11 @@
 """Plain torch DistributedDataParallel over a packed dataset, on CPUs or GPUs, with a resume inside the epoch.
 
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py packed/ --checkpoint run.pt
-    torchrun --standalone --nproc-per-node 1 examples/train_ddp.py packed/ --checkpoint run.pt   # goes on, on one process
+    torchrun --standalone --nproc-per-node 1 examples/train_ddp.py packed/ --checkpoint run.pt   # goes on with one
 
-The loader takes its rank from torch.distributed. Every rank has as many steps, and the state that is saved is one integer for
-all ranks: what the training loops have consumed, whatever was read ahead. The last line printed is JSON.
+The loader takes its rank from torch.distributed. Every rank has the same number of steps. The state that is saved is
+one integer for all ranks: what the training loops have consumed, however much was read ahead. The last line printed is
+JSON.
 """
 
 import argparse
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16, help="per rank")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, help="threads per rank")
-    parser.add_argument("--checkpoint", type=Path, help="gone on from if it is there")
+    parser.add_argument("--checkpoint", type=Path, help="resumed from, if it exists")
     parser.add_argument("--max-steps", type=int, help="save and end after so many steps")
     options = parser.parse_args()
     if torch.cuda.is_available():

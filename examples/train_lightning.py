@@ -1,8 +1,8 @@
-"""Lightning over a packed dataset; on several devices, and after a resume, without a line more.
+"""Lightning over a packed dataset. Several devices and a resume need no further line.
 
     python examples/train_lightning.py packed/
     python examples/train_lightning.py packed/ --devices 2 --accelerator cpu
-    python examples/train_lightning.py packed/ --resume run/last.ckpt      # goes on inside the epoch
+    python examples/train_lightning.py packed/ --resume run/last.ckpt      # resumes inside the epoch
 
 The last line printed is JSON.
 """

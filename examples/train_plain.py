@@ -1,7 +1,7 @@
 """A plain torch training loop, over a packed dataset or over the raw files it was made from.
 
     python examples/train_plain.py packed/                  # reads what `packer build` made
-    python examples/train_plain.py --raw folder/ --every 5  # what it replaces: decode, MTCNN and crop in __getitem__
+    python examples/train_plain.py --raw folder/ --every 5  # what that replaces: decode, MTCNN, crop in __getitem__
 
 The last line printed is JSON: samples per second of each epoch.
 """

@@ -1,8 +1,8 @@
 """The contract on disk: what a packed dataset's bytes mean.
 
-Holds the schema, the manifest, the layout of the folder, the codecs, the tables of formats and point layouts, and the errors.
-Importing it loads the standard library and numpy only; names resolve on first use. ``SPEC.md`` beside this file is the same
-contract in prose.
+Holds the schema, the manifest, the layout of the folder, the codecs, the tables of formats and point layouts, and the
+errors. Importing it loads the standard library and numpy only; names resolve on first use. ``SPEC.md`` beside this file
+is the same contract in prose.
 """
 
 from typing import TYPE_CHECKING

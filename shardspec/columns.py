@@ -1,8 +1,8 @@
 """Rows as columns: what readers fill and writers take.
 
-A batch of n rows is one dict. A *fixed* field is an array, (n, *shape), in the field's dtype. Every other field (*ragged*,
-*bytes*, *text*) is a list of n bytes-like objects, the encoded values. So ``convert`` moves encoded bytes from reader to
-writer without decoding, and a fixed field is copied once, from the page cache into the batch.
+A batch of n rows is one dict. A *fixed* field is an array, (n, *shape), in the field's dtype. Every other field
+(*ragged*, *bytes*, *text*) is a list of n bytes-like objects, the encoded values. So ``convert`` moves encoded bytes
+from reader to writer without decoding, and a fixed field is copied once, from the page cache into the batch.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 def allocate(fields: Iterable[Field], rows: int) -> Columns:
-    """Room for `rows` rows: an uninitialised array per fixed field, a list of empty bytes per varying one."""
+    """Columns of `rows` rows to fill: an uninitialised array per fixed field, a list of empty bytes per other field."""
     return {f.name: np.empty((rows, *f.fixed_shape), f.numpy_dtype) if f.is_fixed else [b""] * rows for f in fields}
 
 
 def fixed_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """The little-endian C-order bytes of an array, without a copy where it is so already."""
+    """The little-endian C-order bytes of an array, without a copy if it has that layout already."""
     little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data

@@ -1,6 +1,6 @@
-"""What a manifest lists: files, shards, the counts of items, generations.
+"""The entries of a manifest: its generations, and their shards, files and counts of items.
 
-These classes and `shardspec.manifest.Manifest` alone spell the manifest's keys.
+Only these classes and `shardspec.manifest.Manifest` spell the manifest's keys.
 """
 
 import re
@@ -12,10 +12,12 @@ from shardspec.problems import Problems
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 NAME_MAX = 255
-"""Characters of a file's name, as file systems have it; of all its folders and itself four times as many."""
+"""Most characters of a file's or folder's own name, the limit of common file systems; a whole path may have four times
+as many."""
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 ASIDE = "next-"
-"""In front of the names of all files, once or more, of a dataset that takes the place of another in its folder, until it has it."""
+"""Prefix, once or more, of the names of all files of a dataset that is to replace another in the same folder, until the
+other is gone."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class FileEntry:
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "FileEntry | None":
-        """Read an entry; a name that could leave the folder is a problem."""
+        """Read an entry. A name that could lead out of the folder is a problem."""
         if not problems.check_keys(document, {"name": str, "bytes": int, "sha256": str}):
             return None
         name = document["name"]
@@ -71,10 +73,10 @@ class Shard:
     Attributes
     ----------
     name : str
-        ``"shard-00000"`` and so on; with the format's suffix it is the file or folder to open.
+        ``"shard-00000"`` and so on. With the format's suffix it names the file or folder to open.
     samples : int
     block_rows : int
-        Rows per unit that is cheap to read whole (row group, chunk); the last may be shorter.
+        Rows of one unit that is cheap to read whole (row group, chunk); the last may be shorter.
     files : tuple of FileEntry
         Every file of the shard, sorted by name.
     """
@@ -127,15 +129,15 @@ class Counts:
     ----------
     items, packed_items, rejected_items : int
     ignored_files : int
-        Files of a folder that are no pictures or videos by suffix; they are no items.
+        Files of a folder whose suffix is not that of a picture or video; they do not count as items.
     samples : int
     frames_without_sample : int
         Frames of packed items that gave no sample (no face in them).
     damaged_items : int
-        Packed videos whose rest could not be read.
+        Packed videos that could be read only up to some frame.
     progressive_jpegs : int
-        Samples whose picture came as a progressive JPEG and was not encoded anew: the recipe's ``progressive`` says how they
-        are stored. Absent in a manifest of before counts as 0.
+        Samples whose picture came as a progressive JPEG and was not encoded again: the recipe's ``progressive`` says
+        how they are stored. Older manifests lack it; it then counts as 0.
     """
 
     items: int
@@ -153,7 +155,7 @@ class Counts:
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Counts | None":
-        """Read counts; they must add up."""
+        """Read counts. If they do not add up, that is a problem."""
         names = tuple(cls.__dataclass_fields__)
         optional = {"progressive_jpegs": int}
         expected = {name: int for name in names if name not in optional}
@@ -170,7 +172,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one plan made: the first build is one, appending or retrying adds another.
+    """What one plan made: the first build is one generation; appending or retrying adds another.
 
     Attributes
     ----------
@@ -179,9 +181,9 @@ class Generation:
     fingerprint : str
         SHA-256 of the plan.
     recipe : dict
-        The resolved recipe, every key with its value.
+        The resolved recipe: every key with its value.
     runtime : dict
-        What else decided the bytes: library versions, the detector's runtime.
+        Whatever else decided the bytes: library versions, the detector's runtime.
     counts : Counts
     shards : tuple of Shard
     """
@@ -222,7 +224,7 @@ class Generation:
 
 
 def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:
-    """Read a list of entries of one kind, leaving out those that cannot be made."""
+    """Read a list of entries of one kind, leaving out those that cannot be read."""
     entries = []
     for position, document in enumerate(documents):
         if problems.full:

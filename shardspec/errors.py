@@ -1,7 +1,7 @@
 """The errors of the whole project, one small tree.
 
-Every message says what was expected, what was found, where, and what to do. The command line prints the message and exits
-with the class's ``exit_code``.
+Every message says what was expected, what was found, where, and what to do. The command line prints the message and
+exits with the class's ``exit_code``.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ class ShardspecError(Exception):
 
 
 class UsageError(ShardspecError, ValueError):
-    """A call that cannot be meant: an unknown name, a value out of range, two options that exclude each other."""
+    """An invalid call: an unknown name, a value out of range, two options that exclude each other."""
 
     exit_code = 2
 
@@ -38,7 +38,7 @@ class DatasetError(ShardspecError):
 
 
 class NotADatasetError(DatasetError):
-    """There is no manifest: no folder, no dataset, or a build that has not been committed. So the call cannot be meant."""
+    """There is no manifest: no folder, no dataset, or a build that is not committed. Naming such a place is invalid."""
 
     exit_code = 2
 
@@ -60,7 +60,7 @@ class ShardCorruptError(DatasetError):
 
 
 class DatasetChangedError(DatasetError):
-    """A file of a dataset is another than when the dataset was opened."""
+    """A file of a dataset has been replaced or changed since the dataset was opened."""
 
 
 class ReadTimeoutError(DatasetError, TimeoutError):
@@ -68,7 +68,7 @@ class ReadTimeoutError(DatasetError, TimeoutError):
 
 
 class ItemError(ShardspecError):
-    """One item cannot give samples. Raised by a step or a source, it becomes a reject with the message as its reason."""
+    """One item cannot give samples. A step or a source raises it, and its message becomes the reason of the reject."""
 
 
 class BuildError(ShardspecError):
@@ -80,18 +80,18 @@ class BuildLockedError(BuildError):
 
 
 class ResumeMismatchError(BuildError):
-    """What is asked for is not what the unfinished or finished build in the folder was planned as."""
+    """The call asks for something else than the plan of the build, unfinished or finished, in the folder."""
 
     exit_code = 2
 
 
 class TooManyRejectsError(BuildError):
-    """The share of rejected items is above the limit. The dataset was committed, the rejects are listed in it.
+    """The share of rejected items is above the limit. The dataset was committed, and lists the rejects.
 
     Attributes
     ----------
     result : Any
-        What the build returns otherwise; None where no item gave a sample, so that there is no dataset.
+        What the build would have returned; None if no item gave a sample, so that there is no dataset.
     """
 
     exit_code = 3

@@ -25,7 +25,8 @@ _HASH_CHUNK_BYTES = 1 << 20
 _DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
 _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
-"""A file is not hashed if holes make up more than so many bytes of it, and so many times what the disk holds of it."""
+"""A file larger than `_HOLES_BYTES` is not hashed if it has more than `_HOLES_FACTOR` times the bytes that the disk
+holds of it; the rest is holes."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -35,7 +36,7 @@ _KINDS = (
 
 
 class Stamp(NamedTuple):
-    """What tells a file from another that took its place, without reading it. All names of one file have the same stamp."""
+    """What distinguishes a file from one that replaced it, without reading them. All names of a file have one stamp."""
 
     inode: int
     bytes: int
@@ -71,17 +72,17 @@ class Layout:
 
     @property
     def card(self) -> Path:
-        """What the folder holds, for other tools; there in formats that have one."""
+        """A description of the folder for other tools; some formats have none (`Format.card`)."""
         return self.root / CARD_NAME
 
     @property
     def build(self) -> Path:
-        """The working folder of a build that is not finished, or packed nothing."""
+        """The working folder of a build that is not finished, or that packed nothing."""
         return self.root / BUILD_FOLDER
 
     @property
     def reasons(self) -> Path:
-        """Why no item gave a sample, one JSON line each: there where the last build packed nothing for that."""
+        """Why each item gave no sample, one JSON line per item; exists if the last build packed nothing."""
         return self.build / REJECTS_NAME
 
     def index(self, field: str) -> Path:
@@ -89,7 +90,7 @@ class Layout:
         return self.root / INDEX_FOLDER / f"{field}.npy"
 
     def find_index(self, manifest: Manifest, field: str) -> FileEntry | None:
-        """The index file that a manifest has of a field."""
+        """The manifest's entry of a field's index file; None if it has none."""
         return manifest.find_file(f"{INDEX_FOLDER}/{field}.npy")
 
     def file(self, entry: FileEntry) -> Path:
@@ -106,8 +107,13 @@ class Layout:
         Raises
         ------
         NotADatasetError
-            There is no manifest. The message says so if a build is unfinished there, or packed nothing.
-        ManifestError, VersionError
+            If there is no manifest. The message says if a build there is unfinished, or packed nothing.
+        ManifestError
+            If the manifest breaks the contract.
+        VersionError
+            If a newer version of the contract wrote it.
+        DatasetError
+            If it cannot be read.
         """
         return self.load_stamped()[0]
 
@@ -133,17 +139,18 @@ class Layout:
             ) from None
         except NotADirectoryError:
             raise NotADatasetError(
-                f"{self.root}: expected the folder of a packed dataset, found a file: give the folder that holds its {MANIFEST_NAME}"
+                f"{self.root}: expected the folder of a packed dataset, found a file: "
+                f"give the folder that holds its {MANIFEST_NAME}"
             ) from None
         except OSError as error:
             raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
         return Manifest.loads(data, str(self.manifest)), stamp
 
     def stamp_manifest(self) -> Stamp | None:
-        """What stands in the manifest's place now; None for nothing.
+        """The stamp of the manifest as it is now; None if there is none.
 
-        Where a dataset takes the place of another, its manifest does so before any file of the other one goes. So a file that was opened
-        before the manifest had its old stamp is one of the old dataset.
+        When a dataset replaces another, its manifest is put in place before any file of the other is removed. So a file
+        belongs to the old dataset if it was opened while the manifest still had its old stamp.
         """
         try:
             return _stamp_of(os.stat(self.manifest))
@@ -153,7 +160,7 @@ class Layout:
     def describe_build(self) -> str:
         """What the working folder holds, and what to do about it."""
         if self.reasons.exists():
-            return f"a build that packed nothing, since no item gave a sample: the reasons lie in {self.reasons}"
+            return f"a build that packed nothing, since no item gave a sample: the reasons are in {self.reasons}"
         return "an unfinished build: run the same command again to resume it"
 
     def check_sizes(self, *shards: Shard) -> dict[str, Stamp]:
@@ -167,6 +174,7 @@ class Layout:
         Raises
         ------
         ShardMissingError, ShardCorruptError
+            As for `check_stamps`.
         """
         return self.check_stamps([entry for shard in shards for entry in shard.files])
 
@@ -175,7 +183,7 @@ class Layout:
         self.check_stamps([entry])
 
     def check_stamps(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
-        """Compare files with the manifest by existence and size: each is a regular file inside the folder.
+        """Compare files with the manifest by existence and size: each must be a regular file inside the folder.
 
         Returns
         -------
@@ -184,7 +192,10 @@ class Layout:
 
         Raises
         ------
-        ShardMissingError, ShardCorruptError
+        ShardMissingError
+            If a file does not exist.
+        ShardCorruptError
+            If it has another size, is not a regular file, or is a link that leads out of the folder.
         """
         entries = list(entries)
         self._check_links({entry.name.rpartition("/")[0] for entry in entries})
@@ -213,7 +224,10 @@ class Layout:
 
         Raises
         ------
-        ShardMissingError, ShardCorruptError
+        ShardMissingError
+            If the file does not exist.
+        ShardCorruptError
+            If its size or digest is another.
         """
         self.check_size(entry)
         _check_holes(self.file(entry), entry.bytes)
@@ -222,7 +236,7 @@ class Layout:
             raise ShardCorruptError(f"{self.file(entry)}: expected SHA-256 {entry.sha256}, found {found}: {_DISAGREE}")
 
     def _check_links(self, names: Iterable[str]) -> None:
-        """See that no link, as which a file or one of the folders above it may stand, leads out of the dataset's folder."""
+        """Check that no link leads out of the dataset's folder; a file, or a folder above it, may be a link."""
         checked = {""}
         for name in names:
             above = name
@@ -240,13 +254,16 @@ class Layout:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor for reading a regular file. Nothing else is opened: a pipe would wait for its writer, a device may have no end.
+    """A descriptor for reading a regular file.
+
+    Nothing else is opened: a pipe would wait for its writer, and a device may have no end.
 
     Raises
     ------
     ShardCorruptError
-        There is something else in its place.
+        If the path is not that of a regular file.
     OSError
+        If the file cannot be opened.
     """
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
     descriptor = os.open(path, flags)
@@ -269,7 +286,7 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 
 def _check_holes(path: Path, size: int) -> None:
-    """Refuse a file that is nearly nothing but holes: it costs no disk, and years to read."""
+    """Refuse a file that consists of little but holes: it takes no room on the disk, but years to read."""
     if size <= _HOLES_BYTES or not hasattr(os, "SEEK_DATA"):
         return
     held = place = 0
@@ -280,7 +297,7 @@ def _check_holes(path: Path, size: int) -> None:
             place = os.lseek(descriptor, start, os.SEEK_HOLE)
             held += place - start
     except OSError as error:
-        if error.errno != errno.ENXIO:  # anything but "no data behind this place": the file system cannot say
+        if error.errno != errno.ENXIO:  # ENXIO means no data from here on; otherwise the file system cannot say
             return
     finally:
         os.close(descriptor)

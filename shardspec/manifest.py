@@ -1,7 +1,7 @@
 """The manifest: the document that makes a folder a packed dataset.
 
-Everything but ``wall_clock`` is a function of the source, the recipe and the
-library versions, so two builds of one plan have the same manifest apart from that section.
+Everything but ``wall_clock`` is a function of the source, the recipe and the library versions, so two builds of one
+plan have the same manifest apart from that section.
 """
 
 import hashlib
@@ -20,16 +20,17 @@ from shardspec.schema import Schema
 SPEC_VERSION = 1
 """Version of the contract. A reader refuses a greater one."""
 MANIFEST_BYTES_MAX = 1 << 27
-"""Of ``manifest.json``: some 700,000 files."""
+"""Largest ``manifest.json``: some 700,000 files."""
 SAMPLES_MAX = 1 << 40
-"""Of a dataset."""
+"""Most samples of a dataset."""
 _FAR_OFF, _FAR_OFF_BYTES = 16, 1 << 24
-"""Samples that need more than so many times a shard's bytes, and so many more, are refused with the manifest; others by the shard's reader."""
+"""A manifest is refused if the samples of a shard need more than `_FAR_OFF` times the shard's bytes plus
+`_FAR_OFF_BYTES`. The shard's reader finds smaller differences."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A packed dataset, as its ``manifest.json`` says it.
+    """A packed dataset, as its ``manifest.json`` describes it.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class Manifest:
         return sum(shard.samples for shard in self.shards)
 
     def find_file(self, name: str) -> FileEntry | None:
-        """The file of no shard that has this name, apart from what stands in front of it for a while (`ASIDE`)."""
+        """The file of this name that belongs to no shard; the prefix `ASIDE` does not count as part of its name."""
         return next((entry for entry in self.files if entry.own_name == name), None)
 
     @cached_property
@@ -91,7 +92,7 @@ class Manifest:
         Raises
         ------
         ManifestError
-            They are more than a reader takes.
+            If there are more of them than a reader accepts.
         """
         data = (json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         if len(data) > MANIFEST_BYTES_MAX:
@@ -107,15 +108,16 @@ class Manifest:
         Raises
         ------
         VersionError
-            It was written by a newer version of the contract.
+            If it was written by a newer version of the contract.
         ManifestError
-            It breaks the contract; every problem is listed.
+            If it breaks the contract; the message lists every problem.
         """
         if isinstance(document, dict) and type(document.get("spec_version")) is int:
             version = document["spec_version"]
             if version > SPEC_VERSION:
                 raise VersionError(
-                    f"{where}: expected spec_version {SPEC_VERSION} or less, found {version}: update this package to read it"
+                    f"{where}: expected spec_version {SPEC_VERSION} or less, found {version}: "
+                    "update this package to read it"
                 )
         problems = Problems()
         expected = {
@@ -142,7 +144,7 @@ class Manifest:
             files = read_entries(FileEntry, document["files"], "files", problems)
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
             if len(set(names)) != len(names):
-                problems.add("", "expected every file name once, found one twice")
+                problems.add("", "expected every file name once, found one more than once")
             if schema is not None and not problems:
                 _check_samples(schema, [shard for generation in generations for shard in generation.shards], problems)
         problems.raise_as(ManifestError, where)
@@ -164,7 +166,10 @@ class Manifest:
 
 
 def _check_samples(schema: Schema, shards: list[Shard], problems: Problems) -> None:
-    """See that no shard is far from having the samples it says: formats store a fixed value as it is, and the others' lengths."""
+    """Check that each shard could hold about as many samples as it claims.
+
+    Every format stores a fixed value as it is, and at least the length of any other.
+    """
     bits = sum(field.least_bits for field in schema)
     for shard in shards:
         if shard.samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
@@ -178,7 +183,7 @@ def _check_samples(schema: Schema, shards: list[Shard], problems: Problems) -> N
 
 
 def canonical_json(document: Any) -> bytes:
-    """The one spelling of a JSON document that digests are taken of: sorted keys, no spaces, UTF-8, no NaN."""
+    """The canonical bytes of a JSON document, of which digests are taken: sorted keys, no spaces, UTF-8, no NaN."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 

@@ -1,7 +1,7 @@
-"""The point layouts: what each point of a face is, which points swap in a mirror, and which make the outline and the regions.
+"""The point layouts: what each point of a face is, which points a mirror swaps, and which form outline and regions.
 
-Left and right are always the *person's*: in a picture of somebody who looks at the camera, the right eye is on the left-hand
-side of the picture. Indices count from 0.
+Left and right are always the *person's*: in a picture of somebody who looks at the camera, the right eye is on the
+left-hand side of the picture. Indices count from 0.
 
 ======  ======  ==================================================================================================
 layout  points  origin
@@ -20,7 +20,7 @@ from functools import cache
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
 
@@ -37,12 +37,12 @@ class PointLayout:
     name : str
         ``"5"``, ``"68"``, ``"468"`` or ``"478"``.
     names : tuple of str
-        What each point is; as many as there are points. iBUG and MediaPipe number their points: there the name is the group
-        (or ``vertex``) and the number.
+        What each point is; as many as there are points. iBUG and MediaPipe number their points: there the name is the
+        group (or ``vertex``) and the number.
     pairs : tuple of (int, int)
         Points that a mirror swaps: (the person's right, the person's left). Points in no pair lie on the midline.
     outline : tuple of int
-        The points of the ``hull`` field, in order around the face. Empty where the layout has none (``"5"``): the hull is
+        The points of the ``hull`` field, in order around the face. Empty if the layout has none (``"5"``): the hull is
         then an estimate of the outline of `hull_layout`.
     hull_layout : str
         The layout whose outline the ``hull`` field follows, point by point.
@@ -64,7 +64,7 @@ class PointLayout:
 
 
 def _span(first: int, last: int) -> tuple[int, ...]:
-    """The integers from `first` to `last`, both included, downwards if `last` is the smaller."""
+    """The integers from `first` to `last`, both included, in descending order if `last` is the smaller."""
     step = 1 if last >= first else -1
     return tuple(range(first, last + step, step))
 
@@ -118,14 +118,14 @@ _IBUG = PointLayout(
     regions=_regions(_span(42, 47), _span(36, 41), _span(27, 35), _span(48, 67)),
 )
 
-# The mesh is numbered so that its right half and midline come first, then the left half in the order of the right one. Checked
-# on the published tesselation: mirrored, all of its 1,322 edges but three come back, and those three are the other diagonal of
-# the same quadrilateral.
+# The mesh is numbered so that its right half and midline come first, then the left half in the order of the right one.
+# Checked on the published tesselation: its mirror image has all of its 1,322 edges but three, and in place of those the
+# other diagonals of the same quadrilaterals.
 _MESH_MIDLINE = (0, 1, 2, 4, 5, 6, *range(8, 20), 94, 151, 152, 164, 168, 175, 195, 197, 199, 200)
 _MESH_LEFT = 248
 _MESH_PAIRS = tuple(zip((i for i in range(_MESH_LEFT) if i not in _MESH_MIDLINE), range(_MESH_LEFT, 468), strict=True))
-# The sets that MediaPipe publishes as its contours (`face_mesh_connections`): face oval (from the top of the forehead down the
-# person's left side), eyes, nose, lips.
+# The sets that MediaPipe publishes as its contours (`face_mesh_connections`): face oval (from the top of the forehead
+# down the person's left side), eyes, nose, lips.
 # fmt: off
 _MESH_OVAL = (
     10, 338, 297, 332, 284, 251, 389, 356, 454, 323, 361, 288, 397, 365, 379, 378, 400, 377,
@@ -146,7 +146,8 @@ _IRIS = ("centre", "picture_right", "top", "picture_left", "bottom")
 _MESH_IRIS = PointLayout(
     name="478",
     names=_MESH.names + tuple(f"{side}_iris_{edge}" for side in ("right", "left") for edge in _IRIS),
-    # an iris is named by the picture's directions, so a mirror swaps its right edge with the other's left one
+    # an iris is named by the picture's directions, so a mirror swaps its right edge with the left edge of the other
+    # iris
     pairs=(*_MESH_PAIRS, (468, 473), (469, 476), (470, 475), (471, 474), (472, 477)),
     outline=_MESH_OVAL,
     hull_layout="478",
@@ -156,7 +157,7 @@ _MESH_IRIS = PointLayout(
 LAYOUTS: Mapping[str, PointLayout] = MappingProxyType({x.name: x for x in (_FIVE, _IBUG, _MESH, _MESH_IRIS)})
 """Every layout, by name."""
 
-REGION_FLIP: NDArray[np.int64] = np.array([1, 0, 2, 3])
+REGION_FLIP: npt.NDArray[np.int64] = np.array([1, 0, 2, 3])
 """Rows of a ``regions`` field after a mirror: ``flipped = mirrored_boxes[REGION_FLIP]``."""
 REGION_FLIP.setflags(write=False)
 
@@ -167,7 +168,7 @@ def get_layout(name: str) -> PointLayout:
     Raises
     ------
     UsageError
-        There is none; the message lists the names.
+        If there is none; the message lists the names.
     """
     try:
         return LAYOUTS[name]
@@ -181,7 +182,7 @@ def layout_of(count: int) -> PointLayout:
     Raises
     ------
     UsageError
-        No layout has so many points.
+        If no layout has this number of points.
     """
     try:
         return LAYOUTS[str(count)]
@@ -190,11 +191,11 @@ def layout_of(count: int) -> PointLayout:
 
 
 @cache
-def flip_permutation(layout: str) -> NDArray[np.int64]:
+def flip_permutation(layout: str) -> npt.NDArray[np.int64]:
     """How the points of a mirrored picture are numbered.
 
-    Mirror every point (``x -> width - x``), then take them in this order: the k-th is again what the layout says the k-th is.
-    Doing it twice changes nothing.
+    Mirror every point (``x -> width - x``), then take the points in this order: the k-th is again what the layout says
+    of its k-th point. The permutation is its own inverse.
 
     Parameters
     ----------
@@ -220,7 +221,7 @@ def hull_size(layout: str) -> int:
 
 
 @cache
-def hull_flip_permutation(layout: str) -> NDArray[np.int64]:
+def hull_flip_permutation(layout: str) -> npt.NDArray[np.int64]:
     """How the points of a hull are numbered after a mirror, as `flip_permutation` for landmarks.
 
     Parameters
@@ -242,13 +243,13 @@ def hull_flip_permutation(layout: str) -> NDArray[np.int64]:
 
 
 @cache
-def hull_flip_of(count: int) -> NDArray[np.int64]:
-    """`hull_flip_permutation` for a hull of `count` points, where no landmarks say the layout.
+def hull_flip_of(count: int) -> npt.NDArray[np.int64]:
+    """`hull_flip_permutation` for a hull of `count` points, for samples without landmarks that would show the layout.
 
     Raises
     ------
     UsageError
-        No layout has an outline of so many points.
+        If no layout has an outline of this number of points.
     """
     for name in LAYOUTS:
         if hull_size(name) == count:

@@ -16,7 +16,7 @@ class Problems:
     Attributes
     ----------
     found : list of str
-        Long ones are cut, and after a thousand no more are kept.
+        Long texts are cut, and only the first thousand are kept.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Problems:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many that looking for more is of no use."""
+        """Whether there are so many that no more are kept."""
         return len(self.found) >= _KEPT
 
     def __bool__(self) -> bool:
@@ -41,7 +41,7 @@ class Problems:
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
-        """Everything added inside stands below `place`."""
+        """Inside, `add` takes places relative to `place`."""
         self._place.append(place)
         try:
             yield
@@ -51,7 +51,7 @@ class Problems:
     def check_keys(
         self, document: Any, expected: Mapping[str, type], optional: Mapping[str, type] | None = None
     ) -> bool:
-        """Whether `document` is an object with the expected keys and types, and no others; problems are added if not."""
+        """Whether `document` is an object with exactly the expected keys and types; if not, problems are added."""
         if not isinstance(document, dict):
             self.add("", f"expected an object, found {type(document).__name__}")
             return False

@@ -1,4 +1,4 @@
-"""Tables of names: what a name stands for is imported on first use."""
+"""Tables of names; the thing that a name stands for is imported on first use."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -12,14 +12,14 @@ from shardspec.wording import did_you_mean
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a named thing lives and which extra brings the libraries it needs.
+    """Where a named thing is defined, and which extra installs the libraries it needs.
 
     Attributes
     ----------
     target : str
         ``"module:attribute"``.
     extra : str or None
-        The extra of this project to install when a library is missing, None if the core suffices.
+        The extra of this project to install if a library is missing; None if the core suffices.
     """
 
     target: str
@@ -37,9 +37,9 @@ def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
     Raises
     ------
     UsageError
-        The name is not in the table; the message lists those that are.
+        If the name is not in the table; the message lists those that are.
     MissingDependencyError
-        A library is not installed; the message names the extra.
+        If a library is not installed; the message names the extra.
     """
     entry = table.get(name)
     if entry is None:
@@ -49,7 +49,23 @@ def resolve(kind: str, name: str, table: Mapping[str, Entry]) -> Any:
 
 
 def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
-    """Import ``"module:attribute"``, with an error that says what to install or what is misspelt."""
+    """Import ``"module:attribute"``. An error says what to install or what is misspelt.
+
+    Parameters
+    ----------
+    target : str
+    what : str
+        What needs the target, for messages.
+    extra : str or None
+        See `Entry`.
+
+    Raises
+    ------
+    UsageError
+        If the target is not of this form, or its module or attribute does not exist.
+    MissingDependencyError
+        If a library is not installed.
+    """
     module_name, separator, attribute = target.partition(":")
     if not (separator and module_name and attribute):
         raise UsageError(f"{what}: expected 'module:name', found {target!r}")
@@ -73,8 +89,8 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
 def lazy_names(package: str, table: Mapping[str, Entry]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and ``__dir__`` of a package whose public names are imported on first use.
 
-    A package assigns both where type checkers do not look, beside the imports that they do look at, so a misspelt name is an
-    error for them, too::
+    A package assigns both where type checkers do not look, beside imports that they do read, so that a misspelt name is
+    an error for them too::
 
         if TYPE_CHECKING:
             from package.module import thing

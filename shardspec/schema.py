@@ -30,16 +30,17 @@ PICTURE_CODECS = ("jpeg", "png", "webp")
 AXES_MAX = 32
 FIELDS_MAX = 10_000
 PICTURE_PIXELS_MAX = 178_956_970
-"""Height times width of a picture: where Pillow, too, refuses a file by its header (537 MB as RGB)."""
+"""Most pixels of a picture, height times width; the number above which Pillow too refuses a file by its header (537 MB
+as RGB)."""
 VALUE_BYTES_MAX = 2**63 - 1
-"""So that sizes fit into the int64 of every offset."""
+"""Most bytes of a value, so that sizes fit into the int64 of every offset."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 
 
 @dataclass(frozen=True)
 class NamedConfig:
-    """A codec as it stands on disk: a name and its configuration.
+    """A codec as it is written on disk: a name and its configuration.
 
     Attributes
     ----------
@@ -65,18 +66,18 @@ class Field:
     name : str
         Lower-case letters, digits and underscores, a letter first, 63 characters at most.
     kind : {"fixed", "ragged", "bytes", "text"}
-        *fixed*: the same shape in every sample (0-d included). *ragged*: the first axis varies. *bytes*: encoded images,
-        arrays of any shape, blobs. *text*: a string, or a JSON document.
+        *fixed*: the same shape in every sample (0-d included). *ragged*: the first axis varies. *bytes*: encoded
+        images, arrays of any shape, blobs. *text*: a string, or a JSON document.
     dtype : str
-        Of the decoded value, one of `DTYPES`. ``"|u1"`` for text and blobs.
+        Dtype of the decoded value, one of `DTYPES`. ``"|u1"`` for text and blobs.
     shape : tuple of (int or None)
-        Of the decoded value; None where it varies.
+        Shape of the decoded value; None for an axis that varies.
     codec : NamedConfig
         How one value becomes bytes.
     classes : tuple of str or None
-        The class names, where the value is a class index.
+        The class names, if the value is a class index.
     layout : str or None
-        The point layout's name (`shardspec.points`), where the value is landmarks of that layout.
+        The point layout's name (`shardspec.points`), if the value is landmarks of that layout.
     """
 
     name: str
@@ -130,7 +131,7 @@ class Field:
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1] not in "iu"):
             problems.add("classes", "expected class names only for a 0-d integer field")
         if any(name != name.encode("utf-8", "replace").decode() for name in self.classes or ()):
-            problems.add("classes", f"expected names that UTF-8 can spell, found {list(self.classes or ())!r}")
+            problems.add("classes", f"expected names that can be encoded as UTF-8, found {list(self.classes or ())!r}")
 
     @property
     def is_fixed(self) -> bool:
@@ -149,7 +150,7 @@ class Field:
 
     @cached_property
     def fixed_shape(self) -> tuple[int, ...]:
-        """The shape of a fixed field, or the shape behind the first axis of a ragged one."""
+        """The shape of a fixed field, or the shape after the first axis of a ragged one."""
         axes = self.shape[1:] if self.kind == "ragged" else self.shape
         if any(axis is None for axis in axes) or self.kind not in ("fixed", "ragged"):
             raise SchemaError(f"field {self.name!r}: kind {self.kind} has no fixed shape, found {self.shape}")
@@ -162,7 +163,7 @@ class Field:
 
     @cached_property
     def least_bits(self) -> int:
-        """What a value takes in every format, at least."""
+        """Least bits that a value takes, whatever the format."""
         sizes = [axis for axis in self.shape if axis is not None]
         bits = math.prod(sizes) * (1 if self.dtype == "|b1" else 8 * self.numpy_dtype.itemsize)
         if self.is_fixed:
@@ -172,7 +173,7 @@ class Field:
         return 32 + (bits if self.codec.name == "raw" and len(sizes) == len(self.shape) else 0)
 
     def to_json(self) -> dict[str, Any]:
-        """The field as a JSON object; `classes` and `layout` only where they are set."""
+        """The field as a JSON object; `classes` and `layout` only if they are set."""
         out: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
@@ -188,7 +189,7 @@ class Field:
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Field | None":
-        """Read a field, adding what is wrong to `problems`; None if it cannot be made."""
+        """Read a field, adding everything that is wrong to `problems`; None if it cannot be read."""
         expected = {"name": str, "kind": str, "dtype": str, "shape": list, "codec": dict}
         if not problems.check_keys(document, expected, optional={"classes": list, "layout": str}):
             return None
@@ -220,7 +221,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """All fields of a dataset, in order. Iterating gives the fields, ``schema["image"]`` one of them.
+    """All fields of a dataset, in order. Iteration gives the fields; ``schema["image"]`` gives one of them.
 
     Attributes
     ----------
@@ -236,7 +237,7 @@ class Schema:
         counts = Counter(f.name for f in self.fields)
         doubled = sorted(name for name, count in counts.items() if count > 1)
         if doubled:
-            raise SchemaError(f"expected every field name once, found more than one {', '.join(doubled)}")
+            raise SchemaError(f"expected every field name once, found more than once: {', '.join(doubled)}")
 
     @cached_property
     def by_name(self) -> Mapping[str, Field]:
@@ -265,7 +266,7 @@ class Schema:
             raise SchemaError(f"there is no field {name!r}: the dataset has {', '.join(self.names)}{like}") from None
 
     def select(self, names: tuple[str, ...] | list[str] | None) -> "Schema":
-        """The schema of the named fields only, in the order of `names`; None gives all."""
+        """The schema of the named fields only, in the order of `names`; of all fields for None."""
         return self if names is None else Schema(tuple(self[name] for name in names))
 
     def to_json(self) -> dict[str, Any]:
@@ -274,7 +275,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Schema | None":
-        """Read a schema, adding everything that is wrong to `problems`; None if it cannot be made."""
+        """Read a schema, adding everything that is wrong to `problems`; None if it cannot be read."""
         if not problems.check_keys(document, {"fields": list}):
             return None
         if not document["fields"]:

@@ -1,6 +1,6 @@
-"""Which group of samples goes into which part of a dataset: a pure function of the groups, the shares and a seed.
+"""Which group of samples goes into which split of a dataset: a pure function of the groups, the ratios and a seed.
 
-The pack stage and the readers both part datasets, so the rule stands below them: one seed gives one assignment in both.
+The pack stage and the readers both split datasets. Both use this one rule, so a seed gives the same assignment in both.
 """
 
 import hashlib
@@ -13,13 +13,12 @@ import numpy as np
 
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-
-__all__ = ["assign_groups", "classes_of_groups"]
+from shardspec.wording import counted
 
 _MOVES = 64
-"""Groups that are moved at most to even out what the exchange of classes has brought about."""
+"""Most groups that are moved, after the exchange of classes, to bring the sizes back to the ratios."""
 _NEAR = 64
-"""Groups of a like size that are looked at, to either side, for one to give back."""
+"""Groups on either side of a size that are considered when a group of about that size is sought."""
 
 
 def assign_groups(
@@ -32,24 +31,24 @@ def assign_groups(
 ) -> list[str]:
     """The split of each group.
 
-    Large groups go first, each to the split that lacks most samples; so the small ones even out what the large ones leave, and
-    the ratios are met as closely as whole groups allow, far closer than by a hash of each group alone. Among groups whose sizes
-    have the same number of binary digits the order is that of SHA-256 of (seed, name): another seed gives another split. No split
-    stays empty. A split that then lacks a class gets a group that has it, in exchange for one of a like size, from a split that
-    keeps all its classes without it, if there is one.
+    Large groups go first, each to the split that lacks most samples; so the small ones even out what the large ones
+    leave, and the ratios are met as closely as whole groups allow, far closer than by a hash of each group alone. Among
+    groups whose sizes have the same number of binary digits the order is that of SHA-256 of (seed, name): another seed
+    gives another split. No split stays empty. A split that then lacks a class gets a group that has it, in exchange for
+    one of similar size. That group comes from a split that keeps all its classes without it, if there is one.
 
     Parameters
     ----------
     names : sequence of str
-        Different from one another. Their order does not matter.
+        Unique names. Their order does not matter.
     sizes : sequence of int
         Samples of each group.
     ratios : dict of str to float
-        Adding up to 1.
+        Each split's share of the samples; they add up to 1.
     classes : sequence of collections of int, optional
         The classes that each group has samples of.
     rest : str, optional
-        The split of what is left out, which may be empty and lack classes.
+        The split for everything left out; it may be empty and may lack classes.
 
     Returns
     -------
@@ -64,8 +63,8 @@ def assign_groups(
     wanted = [name for name in ratios if name != rest]
     if len(names) < len(wanted):
         raise UsageError(
-            f"expected as many groups as splits or more, found {len(names)} group{'' if len(names) == 1 else 's'} for {len(wanted)} splits: "
-            "split by a field with more values"
+            f"expected as many groups as splits or more, found {counted(len(names), 'group')} for "
+            f"{counted(len(wanted), 'split')}: split by a field with more values"
         )
     total = sum(sizes)
     lacking = {name: ratio * total for name, ratio in ratios.items()}
@@ -84,7 +83,7 @@ def assign_groups(
 
 
 def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[list[int]]:
-    """The classes of each group's samples, ascending; labels below 0 are no class.
+    """The classes of each group's samples, ascending. A label below 0 stands for no class.
 
     Parameters
     ----------
@@ -93,7 +92,7 @@ def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[l
     labels : int array, (rows,)
         Each row's class.
     groups : int
-        How many there are.
+        Number of groups.
     """
     known = labels >= 0
     out: list[list[int]] = [[] for _ in range(groups)]
@@ -122,7 +121,7 @@ class _Splits:
             self.having[split].update(self.classes[group])
 
     def share_classes(self) -> None:
-        """Exchange groups until no split lacks a class that another can spare. Every exchange leaves fewer to be shared."""
+        """Exchange groups until no split lacks a class that another can spare. Each exchange removes one such lack."""
         exchanged = False
         groups_of: dict[int, list[int]] = {}
         for group in self.order:
@@ -138,7 +137,7 @@ class _Splits:
                 break
 
     def _even_out(self) -> bool:
-        """Move a group from the split that has most above its share to the one that lacks most, where that brings both nearer."""
+        """Move a group from the split most above its share to the one most below, if that brings both nearer to it."""
         low, high = (pick(self.lacking, key=self.lacking.__getitem__) for pick in (max, min))
         self.members.clear()
         for group in self._spare_near(high, (self.lacking[low] - self.lacking[high]) / 2):
@@ -149,7 +148,13 @@ class _Splits:
         return False
 
     def _fetch(self, split: str, groups: Sequence[int]) -> bool:
-        """Bring one of some groups into a split, and another back where that keeps the ratios better; False where none can be spared."""
+        """Bring one of some groups into a split, and send another back if the ratios are then met better.
+
+        Returns
+        -------
+        bool
+            False if none of the groups can be spared.
+        """
         best: tuple[float, int, int | None] | None = None
         for group in groups:
             if not self._can_spare(group):
@@ -170,10 +175,10 @@ class _Splits:
         return best is not None
 
     def _spare_near(self, split: str, size: float) -> list[int]:
-        """Groups that a split can spare, of the sizes next to a given one."""
+        """Groups that a split can spare, of the sizes nearest to a given one: at most one smaller and one larger."""
         if split not in self.members:
             members = [group for group in self.order if self.chosen[group] == split]
-            self.members[split] = sorted(members, key=self.sizes.__getitem__)  # of one size, those placed first
+            self.members[split] = sorted(members, key=self.sizes.__getitem__)  # groups of one size stay in order
         members = self.members[split]
         at = bisect_left(members, size, key=self.sizes.__getitem__)
         found = []
@@ -183,7 +188,7 @@ class _Splits:
         return found
 
     def _can_spare(self, group: int) -> bool:
-        """Whether a group's split lacks no class without it that it has now."""
+        """Whether a group's split would keep all its classes without the group."""
         split = self.chosen[group]
         return split not in self.wanted or all(self.having[split][label] > 1 for label in self.classes[group])
 

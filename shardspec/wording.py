@@ -1,4 +1,4 @@
-"""Values and lists in messages, which stay short whatever they are about."""
+"""Values, texts, lists, counts and likely corrections in messages, so that messages stay short whatever they are about."""
 
 import reprlib
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _REPR.maxstring = _REPR.maxother = LENGTH
 
 
 def shorten(value: Any, length: int = LENGTH) -> str:
-    """The `repr` of a value for a message; of a long one its beginning, and how long it is."""
+    """The `repr` of a value for a message; for a long one, its beginning and its length."""
     if isinstance(value, str | bytes | bytearray):
         if len(value) <= length:
             return repr(value)
@@ -27,22 +27,22 @@ def shorten(value: Any, length: int = LENGTH) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """A text for a message as it is; of a long one its beginning, and how long it is."""
+    """A text for a message, unchanged; for a long one, its beginning and its length."""
     return text if len(text) <= length else f"{text[:length]}… ({len(text)} characters)"
 
 
 def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
-    """The first of some texts, each cut where it is long, separated by commas; of a long list the rest as a number."""
+    """The first of some texts, separated by commas and each cut if it is long, then the number of those left out."""
     shown = ", ".join(text if len(text) <= LENGTH else f"{text[:LENGTH]}…" for text in texts[:listed])
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
 
 
 def counted(count: int, noun: str) -> str:
-    """``"1 item"``, ``"2 items"``: a number and what it counts, in the plural where it is not one."""
+    """``"1 item"``, ``"2 items"``: a number and what it counts, in the plural unless the number is 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'size'?"``, to stand behind what was expected; empty where no known name is like it."""
+    """``"; did you mean 'size'?"``, to be appended to a message; empty if no known name is similar."""
     found = get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]!r}?" if found else ""

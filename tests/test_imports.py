@@ -29,7 +29,15 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
     "packer": (("recipe", "workspace", "vision"), "assembly", "sources", "steps", "jobs", "builds", "packed", "cli"),
-    "readers": (("arguments", "formats"), "seeding", "order", "decode", "dataset", ("augment", "loader"), "lightning"),
+    "readers": (
+        ("arguments", "formats", "machine"),
+        "seeding",
+        "order",
+        "decode",
+        "dataset",
+        ("augment", "loader"),
+        "lightning",
+    ),
 }
 """The stages of a package from the ground up. Each imports only what stands below it; neighbours do not know each other."""
 

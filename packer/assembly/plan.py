@@ -1,4 +1,4 @@
-"""Assembly: encoded rows, in their stored order, cut into shards by their bytes."""
+"""How rows become shards: the cut of the stored order by encoded bytes, the shards that follow from it, and the index."""
 
 import itertools
 import json
@@ -23,9 +23,12 @@ BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
 """A batch of rows on its way from the parts to a writer holds at most so much."""
 
+_INDEX_ROWS = 1 << 16
+"""Rows that are read at a time for the index."""
+
 
 @dataclass(frozen=True)
-class AssemblyPlan:
+class ShardPlan:
     """How rows become shards.
 
     Attributes
@@ -33,7 +36,6 @@ class AssemblyPlan:
     rows : dict
         The row source's configuration (`packer.assembly.rows.open_rows`).
     format : str
-    schema : Schema
     cuts : tuple of int
         Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
     sizes : tuple of ShardSize
@@ -59,10 +61,7 @@ class AssemblyPlan:
 
     def shard_rows(self, number: int) -> IntArray:
         """The source's rows in a shard, in order."""
-        start, stop = self.cuts[number], self.cuts[number + 1]
-        if self.order is None:
-            return np.arange(start, stop, dtype=np.int64)
-        return np.array(self.order[start:stop])
+        return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
 
     def save(self) -> None:
         """Write the plan, and flush what it goes with: order, reports, index. From here on a resume goes straight to the shards."""
@@ -74,7 +73,7 @@ class AssemblyPlan:
         write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
-    def load(cls, workspace: Workspace) -> "AssemblyPlan":
+    def load(cls, workspace: Workspace) -> "ShardPlan":
         """Read the plan of a workspace."""
         document = json.loads(workspace.assembly.read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
@@ -95,14 +94,9 @@ class Piece(NamedTuple):
     shard_bytes: int
 
 
-def shuffled(rows: int, seed: int) -> IntArray:
-    """The rows in a random order drawn from a seed."""
-    return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
-
-
 def plan_assembly(
     workspace: Workspace, rows: Mapping[str, Any], format: str, pieces: Sequence[Piece], order: IntArray | None = None
-) -> AssemblyPlan:
+) -> ShardPlan:
     """Cut the rows into shards by their encoded bytes, at least one row each.
 
     Parameters
@@ -127,27 +121,7 @@ def plan_assembly(
         np.save(temporary, order)
         temporary.replace(workspace.order)
     source.close()
-    return AssemblyPlan(rows, format, cuts, tuple(sizes), workspace)
-
-
-def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:
-    """Boundaries 0, …, N of runs of rows that hold at most `shard_bytes` together; a larger row stands alone."""
-    ends = np.cumsum(bytes_of)
-    cuts = [0]
-    while cuts[-1] < len(ends):
-        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        stop = int(np.searchsorted(ends, before + shard_bytes, side="right"))
-        cuts.append(max(stop, cuts[-1] + 1))
-    return tuple(cuts)
-
-
-def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tuple[int, ...]:
-    cuts = [0]
-    for piece in pieces:
-        start = cuts[-1]
-        cuts += [start + cut for cut in cut_rows(bytes_of[start : start + piece.rows], piece.shard_bytes)[1:]]
-    assert cuts[-1] == len(bytes_of)
-    return tuple(cuts)
+    return ShardPlan(rows, format, cuts, tuple(sizes), workspace)
 
 
 class PlannedShards:
@@ -155,7 +129,7 @@ class PlannedShards:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._plan: AssemblyPlan | None = None
+        self._plan: ShardPlan | None = None
 
     def write(self, number: int) -> dict[str, Any]:
         """Write one shard, or accept the one that an earlier run finished; its manifest entry as JSON."""
@@ -165,7 +139,7 @@ class PlannedShards:
         if finished is not None:
             return finished.to_json()
         if self._plan is None:
-            self._plan = AssemblyPlan.load(self._workspace)
+            self._plan = ShardPlan.load(self._workspace)
         plan, schema = self._plan, self._plan.source.schema
         size = plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
@@ -175,23 +149,6 @@ class PlannedShards:
         """Close the rows."""
         if self._plan is not None:
             self._plan.source.close()
-
-
-def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
-    """What a shard of `rows` rows will hold, whose varying values have these encoded `lengths`."""
-    totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
-    largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
-    return ShardSize(rows, totals, largest)
-
-
-def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
-    """The rows in batches that a writer takes one at a time."""
-    step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
-    for first in range(0, len(rows), step):
-        yield source.read(rows[first : first + step], fields)
-
-
-_CHUNK_ROWS = 1 << 16
 
 
 def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None:
@@ -211,17 +168,53 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
     names = [field.name for field in fields]
     count = len(source) if order is None else len(order)
     columns = {field.name: np.empty(count, field.numpy_dtype) for field in fields}
-    for first in range(0, count, _CHUNK_ROWS):
-        rows = _rows(order, first, min(first + _CHUNK_ROWS, count))
-        _fill(columns, source, rows, names, first)
+    for first in range(0, count, _INDEX_ROWS):
+        rows = _rows_at(order, first, min(first + _INDEX_ROWS, count))
+        for name, values in source.read(rows, names).items():
+            columns[name][first : first + len(rows)] = values
     for name, values in columns.items():
         np.save(folder / f"{name}.npy", values)
 
 
-def _rows(order: IntArray | None, start: int, stop: int) -> IntArray:
+def shuffled(rows: int, seed: int) -> IntArray:
+    """The rows in a random order drawn from a seed."""
+    return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
+
+
+def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:
+    """Boundaries 0, …, N of runs of rows that hold at most `shard_bytes` together; a larger row stands alone."""
+    ends = np.cumsum(bytes_of)
+    cuts = [0]
+    while cuts[-1] < len(ends):
+        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        stop = int(np.searchsorted(ends, before + shard_bytes, side="right"))
+        cuts.append(max(stop, cuts[-1] + 1))
+    return tuple(cuts)
+
+
+def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
+    """What a shard of `rows` rows will hold, whose varying values have these encoded `lengths`."""
+    totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
+    largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
+    return ShardSize(rows, totals, largest)
+
+
+def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
+    """The rows in batches that a writer takes one at a time."""
+    step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    for first in range(0, len(rows), step):
+        yield source.read(rows[first : first + step], fields)
+
+
+def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tuple[int, ...]:
+    cuts = [0]
+    for piece in pieces:
+        start = cuts[-1]
+        cuts += [start + cut for cut in cut_rows(bytes_of[start : start + piece.rows], piece.shard_bytes)[1:]]
+    assert cuts[-1] == len(bytes_of)
+    return tuple(cuts)
+
+
+def _rows_at(order: IntArray | None, start: int, stop: int) -> IntArray:
+    """The source's rows at places of the stored order."""
     return np.arange(start, stop, dtype=np.int64) if order is None else np.array(order[start:stop])
-
-
-def _fill(columns: dict[str, np.ndarray], source: RowSource, rows: IntArray, names: Sequence[str], first: int) -> None:
-    for name, values in source.read(rows, names).items():
-        columns[name][first : first + len(rows)] = values

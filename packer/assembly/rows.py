@@ -25,6 +25,13 @@ ROW_SOURCES: Mapping[str, Entry] = {
     "parts": Entry("packer.builds.parts:PartRows"),
 }
 
+BATCH_BYTES = 16 * 10**6
+"""A batch of rows read for their lengths or their values holds about so much."""
+
+_OPEN_SHARDS = 32
+
+Check = Literal["digest", "size"]
+
 
 class RowSource(Protocol):
     """Encoded rows in a fixed order, with a schema that is settled.
@@ -65,35 +72,6 @@ def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
     """
     source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, root)
     return source
-
-
-Check = Literal["digest", "size"]
-
-BATCH_BYTES = 16 * 10**6
-"""A batch of rows read for their lengths or their values holds about so much."""
-
-_OPEN_SHARDS = 32
-
-
-class _Place(NamedTuple):
-    """One shard of one input."""
-
-    layout: Layout
-    manifest: Manifest
-    shard: Shard
-    items_before: int
-    adapters: Mapping[str, Adapt]
-
-
-def batch_rows(shard: Shard) -> int:
-    """Rows of a shard that hold about `BATCH_BYTES`."""
-    return max(1, BATCH_BYTES * max(1, shard.samples) // max(1, shard.bytes))
-
-
-def shift_key(key: Buffer, items: int) -> bytes:
-    """A sample's key ``<item>-<ordinal>`` with its item's number moved up."""
-    item, dash, ordinal = bytes(key).partition(b"-")
-    return b"%08d" % (int(item) + items) + dash + ordinal
 
 
 class PackedRows:
@@ -273,6 +251,16 @@ class PackedRows:
             raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+class _Place(NamedTuple):
+    """One shard of one input."""
+
+    layout: Layout
+    manifest: Manifest
+    shard: Shard
+    items_before: int
+    adapters: Mapping[str, Adapt]
+
+
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:
     """All values of one field of a packed dataset whose digests were compared, or need not be.
 
@@ -287,3 +275,14 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
     if field.is_fixed:
         return np.concatenate([allocate([field], 0)[name], *found])
     return [bytes(value) for values in found for value in values]
+
+
+def batch_rows(shard: Shard) -> int:
+    """Rows of a shard that hold about `BATCH_BYTES`."""
+    return max(1, BATCH_BYTES * max(1, shard.samples) // max(1, shard.bytes))
+
+
+def shift_key(key: Buffer, items: int) -> bytes:
+    """A sample's key ``<item>-<ordinal>`` with its item's number moved up."""
+    item, dash, ordinal = bytes(key).partition(b"-")
+    return b"%08d" % (int(item) + items) + dash + ordinal

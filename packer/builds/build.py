@@ -75,7 +75,9 @@ def build(
     """
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
-    plan = BuildJob(chosen, describe_runtime(chosen), list_items(opened, chosen), how, functions)
+    listing = list_items(opened, chosen)
+    plan = BuildJob(chosen, describe_runtime(chosen), listing, how, functions)
+    del listing  # the plan's file has the items, and may have millions
     done = Job(plan, target, how, listener_of(progress)).run()
     result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks)
     check_rejects(result, how)

@@ -21,7 +21,7 @@ from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
-from packer.sources.item import Item, is_video
+from packer.sources.item import Item
 from packer.steps.chain import Equipment, Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
@@ -119,8 +119,8 @@ def estimate(
     listing = list_items(source, recipe)
     plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
     items = listing.items[: recipe.limit]
-    pictures = [item for item in items if not is_video(item.name)]
-    videos = [item for item in items if is_video(item.name)]
+    pictures = [item for item in items if not item.is_video]
+    videos = [item for item in items if item.is_video]
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
     tried = _Tried(0, 0, 0, 0, 0.0, None)

@@ -10,8 +10,8 @@ from typing import Any
 from packer.recipe import Recipe
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, is_picture, is_video
-from packer.steps.faces.boxes import open_sidecar
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
+from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
 
@@ -49,11 +49,11 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
     if recipe.boxes is not None:
-        sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
-        if not sidecar.has_points and (recipe.align or recipe.landmarks != "5"):
+        boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
+        if not boxes.has_points and (recipe.align or recipe.landmarks != "5"):
             what = "--align" if recipe.align else f"--landmarks {recipe.landmarks}"
             raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
-        sidecar.check([boxes_name(item) for item in listing.items if item.reject is None])
+        boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
     return listing
 
 
@@ -96,20 +96,20 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
     if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
         return item
     reason = other.reject
-    if reason is None and is_video(name) != is_video(item.name):
-        wanted = "a video" if is_video(item.name) else "a picture"
-        reason = f"expected {wanted} like {item.name!r}, found {_kind_of(name)}"
+    if reason is None and other.is_video != item.is_video:
+        wanted = "a video" if item.is_video else "a picture"
+        reason = f"expected {wanted} like {item.name!r}, found {_kind_of(other)}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, _PATH_CHARACTERS)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
 
 
-def _kind_of(name: str) -> str:
+def _kind_of(item: Item) -> str:
     """What a file is by its suffix."""
-    if is_video(name):
+    if item.is_video:
         return "a video"
-    return "a picture" if is_picture(name) else f"a file {PurePath(name).suffix or 'without suffix'}"
+    return "a picture" if item.is_picture else f"a file {PurePath(item.name).suffix or 'without suffix'}"
 
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:

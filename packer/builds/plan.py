@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from packer.jobs.plan import Task, describe_changes
 from packer.recipe import Recipe
 from packer.sources.base import Listing
-from packer.sources.item import Item, is_video
+from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from shardspec.manifest import Manifest, sha256_json
 
@@ -121,7 +121,7 @@ def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     start, start_offset, offset, size = 0, 0, 0, 0
     for position, (item, line) in enumerate(zip(items, lines, strict=True)):
         read = item.bytes + sum(file.bytes for file in item.files.values())
-        weight = read * (VIDEO_WEIGHT if is_video(item.name) else 1)
+        weight = read * (VIDEO_WEIGHT if item.is_video else 1)
         if position > start and (position - start == TASK_ITEMS or size + weight > TASK_BYTES):
             tasks.append(Task(start, position, start_offset))
             start, start_offset, size = position, offset, 0

@@ -183,12 +183,12 @@ class BuildWork:
 
 def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemReport:
     """What is kept of an item that failed."""
-    told = [error.reason, *([report.damage] if report.damage else [])]
+    reasons = [error.reason, *([report.damage] if report.damage else [])]
     with suppress(OSError):
-        told += item.changes()
+        reasons += item.changes()
     if may_pass(error):
-        told.append(f"tried {len(READ_PAUSES_S) + 1} times")
-    reason = "; ".join(dict.fromkeys(told))
+        reasons.append(f"tried {len(READ_PAUSES_S) + 1} times")
+    reason = "; ".join(dict.fromkeys(reasons))
     return ItemReport(item.name, frames=report.frames, faces=report.faces, step=error.step, reason=reason)
 
 

@@ -5,16 +5,13 @@ standard output it says in JSON lines when it is ready, whose requests wait, and
 """
 
 import json
-import os
-import signal
 import socket
 import sys
 import threading
-import traceback
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
-from packer.jobs.process import end_group, end_with_parent, one_thread, send, take_streams
+from packer.jobs.process import entry_point, listen, one_thread, send
 from packer.recipe import Recipe
 from packer.steps.faces.search import make_detector
 from packer.vision.detect.channel import take_over
@@ -24,42 +21,26 @@ from packer.workspace import Workspace
 
 def main(workspace: Path, limit_s: float) -> None:
     """Serve workers until the end of standard input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    requests, answers = take_streams()
+    with entry_point() as (requests, answers):
+        turn = threading.Lock()
 
-    turn = threading.Lock()
+        def announce(what: str, worker: int, frames: int) -> None:
+            with turn:
+                send(answers, event=what, worker=worker, frames=frames)
 
-    def announce(what: str, worker: int, frames: int) -> None:
-        with turn:
-            send(answers, event=what, worker=worker, frames=frames)
-
-    server = DetectorServer(announce, limit_s)
-    control = socket.socket(fileno=requests)
-    threading.Thread(target=_listen, args=(control, server), daemon=True).start()
-    try:
+        server = DetectorServer(announce, limit_s)
+        listen(partial(_attach_workers, socket.socket(fileno=requests), server))
         plan = json.loads(Workspace(workspace).plan.read_bytes())
         detector = make_detector(Recipe.from_options(plan["recipe"]))
         send(answers, event="ready")
         with one_thread():
             server.run(detector)
-    except BaseException:
-        # At once: threads that receive must not keep a broken process alive.
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
 
 
-def _listen(control: socket.socket, server: DetectorServer) -> NoReturn:
-    """Take connections; at the end of input end the process at once, whatever it is doing."""
-    try:
-        while (taken := take_over(control)) is not None:
-            server.attach(*taken)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        end_group()
+def _attach_workers(control: socket.socket, server: DetectorServer) -> None:
+    """Take connections until the end of input."""
+    while (taken := take_over(control)) is not None:
+        server.attach(*taken)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.plan import AssemblyPlan, plan_assembly, write_index
+from packer.assembly.plan import ShardPlan, plan_assembly, write_index
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
@@ -67,6 +67,9 @@ class JobResult(Result):
     def _facts(self) -> dict[str, Any]:
         """What else the kind of job has to say as JSON."""
         return {}
+
+    def _headline(self) -> str:
+        return f"{self.path}: {self._contents()}"
 
     def _contents(self) -> str:
         shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
@@ -181,7 +184,7 @@ class Job:
     def _make(self) -> Manifest:
         """Do what is not done yet."""
         if self.workspace.assembly.exists():
-            assembly = AssemblyPlan.load(self.workspace)
+            assembly = ShardPlan.load(self.workspace)
         else:
             self._run_tasks()
             assembly = self._cut()
@@ -250,7 +253,7 @@ class Job:
         )
         return engine, entry.describe(workers)
 
-    def _cut(self) -> AssemblyPlan:
+    def _cut(self) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
         space = self.workspace
         found = self.plan.assemble(space)
@@ -260,7 +263,7 @@ class Job:
         assembly.save()
         return assembly
 
-    def _commit(self, assembly: AssemblyPlan, shards: Sequence[Shard]) -> Manifest:
+    def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
         wall_clock = {
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),

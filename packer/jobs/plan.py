@@ -113,7 +113,7 @@ class JobPlan(Protocol):
     kind : str
         A key of `packer.jobs.worker.WORKS`.
     preset : str
-        A key of `packer.recipe.resources.WORKER_BYTES`: how much memory a worker is allowed.
+        A key of `packer.recipe.recipe.WORKER_BYTES`: how much memory a worker is allowed.
     stage, items_are : str
         What the tasks do, and what their items are, for the progress display: ``"packing"``, ``"items"``.
     shares_detector : bool

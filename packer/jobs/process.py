@@ -1,11 +1,14 @@
-"""What the processes that a build starts have in common: their standard streams, and that none outlives the build."""
+"""A process of ours: how it is started, and, from its inside, the frame around its work, its streams, its threads and its end."""
 
 import ctypes
 import json
 import os
+import queue
 import signal
 import sys
-from collections.abc import Iterator, MutableMapping
+import threading
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -13,9 +16,43 @@ from typing import Any, NoReturn, TextIO
 _PR_SET_PDEATHSIG = 1
 """From Linux's ``prctl.h``."""
 
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+"""What has the libraries that a new process will load use one thread."""
+
+Requests = queue.SimpleQueue[dict[str, Any]]
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of ours, ``python -m`` with nothing added to the path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment of this process: what can be imported here (steps, too) can there, in the same order; math runs in one thread."""
+    path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    return {**os.environ, **_ONE_THREAD, "PYTHONPATH": path}
+
+
+@contextmanager
+def entry_point() -> Iterator[tuple[int, TextIO]]:
+    """The frame around all that a process of ours does. It takes the streams (`take_streams`) and hands them on.
+
+    Ctrl-C is the parent's to act on, and the process ends soon after its parent. An error ends it at once, with a traceback in the
+    log and exit status 1: threads that are left must not keep a broken process alive.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    try:
+        yield take_streams()
+    except BaseException:
+        _print_error()
+        os._exit(1)
+
 
 def take_streams() -> tuple[int, TextIO]:
-    """Keep standard input and output for the build: what steps read is empty, what they print goes to standard error.
+    """Keep standard input and output for the parent: what steps read is empty, what they print goes to standard error.
 
     Returns
     -------
@@ -33,8 +70,35 @@ def take_streams() -> tuple[int, TextIO]:
     return requests, answers
 
 
+def read_requests(descriptor: int) -> Requests:
+    """The requests that come over a descriptor, JSON objects, one a line. At their end this process ends (`listen`)."""
+    requests: Requests = queue.SimpleQueue()
+
+    def read() -> None:
+        with os.fdopen(descriptor, encoding="ascii") as lines:
+            for line in lines:
+                requests.put(json.loads(line))
+
+    listen(read)
+    return requests
+
+
+def listen(take: Callable[[], None]) -> None:
+    """Run a function in a thread. When it returns, or fails, this process ends at once, whatever it is doing, and what it started."""
+
+    def run() -> None:
+        try:
+            take()
+        except BaseException:
+            _print_error()
+        finally:
+            end_group()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 def send(answers: TextIO, **message: Any) -> None:
-    """Write one message to the build."""
+    """Write one message to the parent."""
     answers.write(json.dumps(message) + "\n")
 
 
@@ -62,48 +126,26 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
-_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
-
-
-def limit_environment(environment: MutableMapping[str, str]) -> None:
-    """Tell libraries that a new process will load to use one thread."""
-    for name in _VARIABLES:
-        environment[name] = "1"
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run OpenCV and torch, as far as they are loaded, with one thread inside the block."""
     cv2, torch = sys.modules.get("cv2"), sys.modules.get("torch")
     before = (cv2.getNumThreads() if cv2 else 1, torch.get_num_threads() if torch else 1)
-    _set(cv2, torch, (1, 1))
+    _set_threads(cv2, torch, (1, 1))
     try:
         yield
     finally:
-        _set(cv2, torch, before)
+        _set_threads(cv2, torch, before)
 
 
-def _set(cv2: object, torch: object, threads: tuple[int, int]) -> None:
+def _set_threads(cv2: object, torch: object, threads: tuple[int, int]) -> None:
     if cv2 is not None:
         cv2.setNumThreads(threads[0])  # type: ignore[attr-defined]  # the module, seen through sys.modules
     if torch is not None:
         torch.set_num_threads(threads[1])  # type: ignore[attr-defined]  # the module, seen through sys.modules
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of ours, ``python -m`` with nothing added to the path."""
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
-def inherited_environment() -> dict[str, str]:
-    """The environment of this process: what can be imported here (steps, too) can there, in the same order; math runs in one thread."""
-    found = dict(os.environ)
-    limit_environment(found)
-    found["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    return found
+def _print_error() -> None:
+    """Write the traceback of the error that is being handled to the log."""
+    traceback.print_exc()
+    sys.stderr.flush()

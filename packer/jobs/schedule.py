@@ -20,6 +20,8 @@ ITEM_DEATHS = 3
 UNIT_DEATHS = 5
 """Workers that a unit may bring down while no item is under way before the job is given up."""
 
+_ENDS = {"died": "died", "timeout": "was ended"}
+
 
 class Schedule:
     """Runs units to their end.
@@ -230,9 +232,6 @@ class ItemTimes:
     def longer_than(self, limit_s: float) -> list[tuple[Unit, int]]:
         """The units, with their items, whose item has taken longer."""
         return [(unit, item) for unit, (item, taken_s) in self._taken_s.items() if taken_s > limit_s]
-
-
-_ENDS = {"died": "died", "timeout": "was ended"}
 
 
 def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packer.assembly.plan import AssemblyPlan
+from packer.assembly.plan import ShardPlan
 from packer.assembly.shard import finished_shard
 from packer.jobs.engines.base import Event
 from packer.jobs.plan import Unit
@@ -19,7 +19,7 @@ RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 """Runs units to their end, and hands on every event."""
 
 
-def assemble_shards(plan: AssemblyPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
+def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
     """Write the shards of an assembly plan that are not finished yet, and return all, in order."""
     workspace, count = plan.workspace, len(plan.sizes)
     shards: dict[int, Shard] = {}
@@ -52,7 +52,7 @@ def assemble_shards(plan: AssemblyPlan, run: RunUnits, listener: ProgressListene
 class _Parts:
     """Counts for each part the shards that still need it."""
 
-    def __init__(self, plan: AssemblyPlan) -> None:
+    def __init__(self, plan: ShardPlan) -> None:
         self._workspace = plan.workspace
         self._needed_by: Counter[int] = Counter()
         self._of_shard: list[range] = []

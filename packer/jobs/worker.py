@@ -7,19 +7,15 @@ decode ahead, else 0. DETECTOR is the descriptor of a connection to the detectin
 
 import json
 import os
-import queue
-import signal
 import socket
 import sys
-import threading
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from packer.jobs.plan import Unit, Work
-from packer.jobs.process import end_group, end_with_parent, one_thread, send, take_streams
+from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
@@ -52,30 +48,17 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
 
 def main(workspace: Path, equipment: Equipment) -> None:
     """Serve units until the end of standard input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    descriptor, answers = take_streams()
-    lines = os.fdopen(descriptor, encoding="ascii")
-    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(lines, requests), daemon=True).start()
-    try:
-        _work(workspace, equipment, requests, answers)
-    except BaseException as error:
-        # At once: a thread that a step left behind must not keep a broken process alive.
-        traceback.print_exc()
-        sys.stderr.flush()
-        if isinstance(error, DetectorLost):  # neither this process nor its item is to blame
+    with entry_point() as (descriptor, answers):
+        requests = read_requests(descriptor)
+        try:
+            _work(workspace, equipment, requests, answers)
+        except DetectorLost:  # neither this process nor its item is to blame
             with suppress(OSError):
                 send(answers, event="lost")
-        os._exit(1)
+            raise
 
 
-def _work(
-    workspace: Path,
-    equipment: Equipment,
-    requests: "queue.SimpleQueue[dict[str, Any]]",
-    answers: TextIO,
-) -> None:
+def _work(workspace: Path, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
     try:
         work = open_work(Workspace(workspace), equipment)
     except ShardspecError as error:
@@ -85,13 +68,6 @@ def _work(
     with one_thread():
         while True:
             _serve(work, requests.get(), answers)
-
-
-def _listen(lines: TextIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> NoReturn:
-    """Pass requests on; at the end of input end the process at once, whatever it is doing, and what it started."""
-    for line in lines:
-        requests.put(json.loads(line))
-    end_group()
 
 
 def _serve(work: Work, request: dict[str, Any], answers: TextIO) -> None:

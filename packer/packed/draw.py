@@ -2,7 +2,7 @@
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from shardspec.points import REGIONS, layout_of
 
@@ -16,14 +16,14 @@ _SUBPIXEL = 4  # fractional bits of OpenCV's drawing coordinates
 
 
 def draw(
-    image: NDArray[np.uint8],
-    landmarks: ArrayLike | None = None,
-    hull: ArrayLike | None = None,
-    regions: ArrayLike | None = None,
+    image: npt.NDArray[np.uint8],
+    landmarks: npt.ArrayLike | None = None,
+    hull: npt.ArrayLike | None = None,
+    regions: npt.ArrayLike | None = None,
     *,
     valid: bool = True,
     scale: int = 1,
-) -> NDArray[np.uint8]:
+) -> npt.NDArray[np.uint8]:
     """Draw points, outline and boxes onto a copy of a crop.
 
     The person's left is drawn in blue, the right in red, so that a wrong flip is seen at once.
@@ -70,7 +70,7 @@ def draw(
     return canvas
 
 
-def _fixed(points: NDArray[np.float64], scale: int) -> list[tuple[int, int]]:
+def _fixed(points: npt.NDArray[np.float64], scale: int) -> list[tuple[int, int]]:
     """Crop pixels to OpenCV's fixed-point coordinates, whose whole numbers are pixel centres."""
     limited = np.clip(points * scale - 0.5, -(2.0**20), 2.0**20)  # OpenCV's integers hold no more than 2**31
     return [(x, y) for x, y in np.rint(limited * (1 << _SUBPIXEL)).astype(int).tolist()]

@@ -103,8 +103,7 @@ def merge(
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
         raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
-    for count in range(2, len(inputs) + 1):
-        check_schemas(inputs[:count])
+    check_schemas(inputs)
     inputs = number_keys(inputs)
     options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
@@ -124,19 +123,23 @@ def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
 
 
 def check_schemas(inputs: Sequence[Input]) -> None:
-    """See that the last dataset can be one with those before it, which can (`packer.assembly.schemas`).
+    """See that the schemas of all can be one (`packer.assembly.schemas`).
 
     Raises
     ------
     UsageError
+        If they cannot; the message names the first dataset that does not fit those before it.
     """
-    try:
-        unite_schemas([one.manifest.schema for one in inputs])
-    except SchemaError as error:
-        raise UsageError(
-            f"{inputs[-1].path}: expected a schema that can be joined with that of {inputs[0].path}, found another: {error}. To make them "
-            f"alike, {_describe_remedy(inputs[0].manifest.schema, inputs[-1].manifest.schema)}"
-        ) from error
+    first, *others = (one.manifest.schema for one in inputs)
+    united = first
+    for one, schema in zip(inputs[1:], others, strict=True):
+        try:
+            united = unite_schemas([united, schema])
+        except SchemaError as error:
+            raise UsageError(
+                f"{one.path}: expected a schema that can be joined with that of {inputs[0].path}, found another: {error}. To make them "
+                f"alike, {_describe_remedy(first, schema)}"
+            ) from error
 
 
 def _describe_remedy(first: Schema, last: Schema) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from packer.assembly.plan import AssemblyPlan, Piece, shuffled
+from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import Assembly, Made, Task, describe_changes
 from packer.packed.work import RepackWork
@@ -214,7 +214,7 @@ class Repack:
         """After an interruption, long ago maybe: the inputs may lie elsewhere, and are checked again before they are read."""
         shutil.rmtree(space.scans, ignore_errors=True)
         if space.assembly.exists():
-            replace(AssemblyPlan.load(space), rows=self.plan.rows).save()
+            replace(ShardPlan.load(space), rows=self.plan.rows).save()
 
     def is_done(self, space: Workspace, task: int) -> bool:
         """See `JobPlan`."""

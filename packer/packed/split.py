@@ -37,50 +37,6 @@ from shardspec.schema import NAME, Schema
 from shardspec.splits import assign_groups, classes_of_groups
 from shardspec.wording import counted, list_some, shorten
 
-_TOLERANCE = 1e-6
-
-
-def parse_ratios(text: str) -> dict[str, float]:
-    """Ratios from ``"train=0.8,val=0.1,test=0.1"``; whole numbers that add up to 100 are percents.
-
-    Raises
-    ------
-    UsageError
-    """
-    ratios: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, number = part.partition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            raise UsageError(f"ratios: expected train=0.8,val=0.1,test=0.1, found {part!r} in {text!r}") from None
-        if name.strip() in ratios:
-            raise UsageError(f"ratios: expected every split once, found {name.strip()!r} twice")
-        ratios[name.strip()] = value
-    return check_ratios(ratios)
-
-
-def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
-    """The ratios, which add up to 1 then.
-
-    Raises
-    ------
-    UsageError
-        A name is no plain word, a ratio is not above 0, or they add up to neither 1 nor 100.
-    """
-    wrong = [name for name in ratios if not NAME.match(name)]
-    if wrong or len(ratios) < 2:
-        found = ", ".join(map(repr, wrong or ratios))
-        raise UsageError(f"ratios: expected two splits or more, named in lower-case letters, found {found or 'none'}")
-    if not all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
-        raise UsageError(f"ratios: expected numbers above 0, found {dict(ratios)}")
-    total = sum(ratios.values())
-    for whole in (1, 100):
-        if abs(total - whole) <= whole * _TOLERANCE:
-            return {name: ratio / whole for name, ratio in ratios.items()}
-    raise UsageError(f"ratios: expected numbers that add up to 1 (or to 100), found {total:g}")
-
-
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Shares where none are given."""
 
@@ -89,6 +45,8 @@ SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev
 
 MAX_PARTS = 100
 """Datasets that one call makes of a field's values; a field of more is likely one of groups."""
+
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -166,10 +124,6 @@ class SplitResult(Result):
 
     def _headline(self) -> str:
         return f"{self.out}: {', '.join(f'{part.name} {part.samples}' for part in self.parts)} samples"
-
-
-def _sum(counts: Sequence[int]) -> str:
-    return f"{' + '.join(map(str, counts))} = {sum(counts)}"
 
 
 def split(
@@ -271,6 +225,51 @@ def split(
         ratio = shares[name] if value is None else None
         parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result, value))
     return SplitResult(os.fspath(out), "by" if into is None else "into", field, tuple(parts))
+
+
+def parse_ratios(text: str) -> dict[str, float]:
+    """Ratios from ``"train=0.8,val=0.1,test=0.1"``; whole numbers that add up to 100 are percents.
+
+    Raises
+    ------
+    UsageError
+    """
+    ratios: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise UsageError(f"ratios: expected train=0.8,val=0.1,test=0.1, found {part!r} in {text!r}") from None
+        if name.strip() in ratios:
+            raise UsageError(f"ratios: expected every split once, found {name.strip()!r} twice")
+        ratios[name.strip()] = value
+    return check_ratios(ratios)
+
+
+def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
+    """The ratios, which add up to 1 then.
+
+    Raises
+    ------
+    UsageError
+        A name is no plain word, a ratio is not above 0, or they add up to neither 1 nor 100.
+    """
+    wrong = [name for name in ratios if not NAME.match(name)]
+    if wrong or len(ratios) < 2:
+        found = ", ".join(map(repr, wrong or ratios))
+        raise UsageError(f"ratios: expected two splits or more, named in lower-case letters, found {found or 'none'}")
+    if not all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values()):
+        raise UsageError(f"ratios: expected numbers above 0, found {dict(ratios)}")
+    total = sum(ratios.values())
+    for whole in (1, 100):
+        if abs(total - whole) <= whole * _TOLERANCE:
+            return {name: ratio / whole for name, ratio in ratios.items()}
+    raise UsageError(f"ratios: expected numbers that add up to 1 (or to 100), found {total:g}")
+
+
+def _sum(counts: Sequence[int]) -> str:
+    return f"{' + '.join(map(str, counts))} = {sum(counts)}"
 
 
 def _both(by: str | None) -> str:

@@ -1,9 +1,9 @@
-"""The value of one option: taken as Python's own, and checked."""
+"""Options: how one is declared, and how its value is taken as Python's own and checked."""
 
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from inspect import cleandoc
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +15,37 @@ from shardspec.problems import Problems
 from shardspec.wording import did_you_mean
 
 Options = TypeVar("Options")
+
+SAMPLING = ("every", "fps", "frames", "keyframes")
+"""Options that choose a video's frames; at most one of them is given."""
+
+_STEPS: Mapping[str, tuple[str, ...]] = {
+    "decode": SAMPLING,
+    "faces": (
+        *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
+        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also"),
+    ),
+    "faces|resize": ("size", "also_resample"),
+    "resize": ("resize",),
+}
+"""The built-in steps that read an option, where not every recipe does."""
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
+
+
+def option(default: Any, help: str, **meta: Any) -> Any:
+    """An option as a field of a dataclass.
+
+    Parameters
+    ----------
+    default : object
+    help : str
+        For ``--help``.
+    **meta
+        What the command line and `check_value` read: ``choices``, ``metavar``, ``minimum`` and the like.
+    """
+    return field(default=default, metadata={"help": help, **meta})
 
 
 def documented(kind: type[Options]) -> type[Options]:
@@ -96,10 +127,6 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
         problems.add(name, f"expected more than {above}, found {value!r}")
 
 
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
-
-
 def parse_bytes(text: str | int, name: str = "size") -> int:
     """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for the message."""
     match = _BYTES.match(str(text))
@@ -108,19 +135,35 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-SAMPLING = ("every", "fps", "frames", "keyframes")
-"""Options that choose a video's frames; at most one of them is given."""
+def unread_options(
+    options: Mapping[str, Any], given: Collection[str], steps: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Each given option that nothing would read, and what would have to be otherwise.
 
-_STEPS: Mapping[str, tuple[str, ...]] = {
-    "decode": SAMPLING,
-    "faces": (
-        *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
-        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also"),
-    ),
-    "faces|resize": ("size", "also_resample"),
-    "resize": ("resize",),
-}
-"""The built-in steps that read an option, where not every recipe does."""
+    Parameters
+    ----------
+    options : mapping
+        Every option of the recipe, by name.
+    given : collection of str
+        Those that are not what they are by default.
+    steps : collection of str
+        Names of the steps that run.
+    """
+    left = list(given)
+    for readers, names in _STEPS.items():
+        if set(readers.split("|")).isdisjoint(steps):
+            remedy = ": choose --preset faces" if "faces" in readers else ""
+            wanted = " or ".join(map(repr, readers.split("|")))
+            for name in names:
+                if name in left:
+                    left.remove(name)
+                    yield name, f"read only by the step {wanted}, found the steps {', '.join(steps)}{remedy}"
+    for name in left:
+        condition = _CONDITIONS.get(name)
+        if condition is not None and not condition.holds(options, steps):
+            value = options[condition.other]
+            found = f"no {condition.other}" if value is None else f"{condition.other} {value}"
+            yield name, f"read only {condition.words}, found {found}"
 
 
 class _Condition(NamedTuple):
@@ -159,34 +202,3 @@ _CONDITIONS: Mapping[str, _Condition] = {
     ),
     "subsampling": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
 }
-
-
-def unread_options(
-    options: Mapping[str, Any], given: Collection[str], steps: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """Each given option that nothing would read, and what would have to be otherwise.
-
-    Parameters
-    ----------
-    options : mapping
-        Every option of the recipe, by name.
-    given : collection of str
-        Those that are not what they are by default.
-    steps : collection of str
-        Names of the steps that run.
-    """
-    left = list(given)
-    for readers, names in _STEPS.items():
-        if set(readers.split("|")).isdisjoint(steps):
-            remedy = ": choose --preset faces" if "faces" in readers else ""
-            wanted = " or ".join(map(repr, readers.split("|")))
-            for name in names:
-                if name in left:
-                    left.remove(name)
-                    yield name, f"read only by the step {wanted}, found the steps {', '.join(steps)}{remedy}"
-    for name in left:
-        condition = _CONDITIONS.get(name)
-        if condition is not None and not condition.holds(options, steps):
-            value = options[condition.other]
-            found = f"no {condition.other}" if value is None else f"{condition.other} {value}"
-            yield name, f"read only {condition.words}, found {found}"

@@ -1,9 +1,8 @@
 """How a build runs: what a user chooses that does not decide the bytes of the dataset."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
-from packer.recipe.checks import documented, plain_value
+from packer.recipe.checks import documented, option, plain_value
 from packer.recipe.engines import ENGINES
 from shardspec.errors import UsageError
 
@@ -26,10 +25,6 @@ def _able(what: str) -> str:
     return " or ".join(name for name, engine in ENGINES.items() if getattr(engine, what))
 
 
-def _option(default: Any, help: str, **meta: Any) -> Any:
-    return field(default=default, metadata={"help": help, **meta})
-
-
 @documented
 @dataclass(frozen=True)
 class BuildOptions:
@@ -41,21 +36,21 @@ class BuildOptions:
         If a value is invalid.
     """
 
-    workers: str | int = _option(
+    workers: str | int = option(
         "auto", "worker processes; 'auto' looks at the cores and memory that may be used", metavar="N"
     )
-    engine: str = _option("processes", "where the work runs", choices=tuple(ENGINES))
-    shared_detector: bool | None = _option(
+    engine: str = option("processes", "where the work runs", choices=tuple(ENGINES))
+    shared_detector: bool | None = option(
         None, "faces: one process more detects for all workers (default: on any device but cpu; processes engine)"
     )
-    item_timeout: float = _option(1800.0, "seconds that one item may take", metavar="S")
-    on_error: str = _option(
+    item_timeout: float = option(1800.0, "seconds that one item may take", metavar="S")
+    on_error: str = option(
         "skip", "an item that gives no sample is listed, or ends the build", choices=("skip", "fail")
     )
-    max_rejects: float = _option(
+    max_rejects: float = option(
         0.05, "share of rejected items above which the exit status is 3", metavar="SHARE", parse=parse_share
     )
-    overwrite: bool = _option(False, "replace the packed dataset, or unfinished build, that is in the output folder")
+    overwrite: bool = option(False, "replace the packed dataset, or unfinished build, that is in the output folder")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, get_origin
 
-from packer.recipe.checks import SAMPLING, check_value, documented, parse_bytes, plain_value, unread_options
+from packer.recipe.checks import SAMPLING, check_value, documented, option, parse_bytes, plain_value, unread_options
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
@@ -18,6 +18,12 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
     "images": ("decode", "resize"),
 }
 """The built-in steps of each preset, in order."""
+
+WORKER_BYTES: Mapping[str, int] = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
+"""Memory allowed for one worker, generously, by preset, and for ``"rows"``, work over packed datasets.
+
+1080p frames and the detector's, or pictures of tens of megapixels.
+"""
 
 DEFAULT_FACE_SIZE = 224
 DEFAULT_QUALITY = 95
@@ -83,10 +89,6 @@ class StepSpec:
         return steps
 
 
-def _option(default: Any, help: str, **meta: Any) -> Any:
-    return field(default=default, metadata={"help": help, **meta})
-
-
 @documented
 @dataclass(frozen=True)
 class Recipe:
@@ -98,111 +100,109 @@ class Recipe:
         If a value is invalid; the message lists everything that is wrong.
     """
 
-    preset: str = _option("images", "what to make of each item", choices=tuple(PRESETS))
-    format: str = _option("lmdb", "format of the shards", choices=tuple(sorted(FORMATS)))
+    preset: str = option("images", "what to make of each item", choices=tuple(PRESETS))
+    format: str = option("lmdb", "format of the shards", choices=tuple(sorted(FORMATS)))
 
-    label_from: str = _option(
+    label_from: str = option(
         "auto", "labels: 'folder' (first folder level), a column's name, 'none'; 'auto' takes a column 'label'"
     )
-    path_column: str = _option("path", "column of a table that holds the path")
-    limit: int | None = _option(None, "only the first N items", metavar="N", minimum=1)
+    path_column: str = option("path", "column of a table that holds the path")
+    limit: int | None = option(None, "only the first N items", metavar="N", minimum=1)
 
-    every: int | None = _option(None, "of a video, every N-th frame (default 1)", metavar="N", minimum=1)
-    fps: float | None = _option(None, "of a video, frames at this rate, in frames per second", metavar="RATE", above=0)
-    frames: int | None = _option(None, "of a video, N evenly spread frames", metavar="N", minimum=1)
-    keyframes: bool = _option(False, "of a video, its key frames only")
+    every: int | None = option(None, "of a video, every N-th frame (default 1)", metavar="N", minimum=1)
+    fps: float | None = option(None, "of a video, frames at this rate, in frames per second", metavar="RATE", above=0)
+    frames: int | None = option(None, "of a video, N evenly spread frames", metavar="N", minimum=1)
+    keyframes: bool = option(False, "of a video, its key frames only")
 
-    resize: str = _option(
+    resize: str = option(
         "shorter",
         "images: scale the shorter side to --size, or both sides exactly",
         choices=("shorter", "exact", "none"),
     )
-    size: int | None = _option(
+    size: int | None = option(
         None, "side in pixels (images: default as it is; faces: 224)", metavar="PX", minimum=1, maximum=MAX_SIZE
     )
 
-    margin: float = _option(
+    margin: float = option(
         0.3, "faces: added on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
     )
-    choose: str = _option(
+    choose: str = option(
         "all",
         "faces: which of a frame to keep: all, or the largest, the surest, the nearest to its middle, the one under the mask of --also; "
         "of a video, 'track' keeps the longest track, 'main' that with the largest area",
         choices=("all", "largest", "best", "central", "masked", *TRACK_RULES),
     )
-    min_face: int = _option(
+    min_face: int = option(
         40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20
     )
-    min_score: float = _option(
-        0.95, "faces: least certainty of the detector to keep", metavar="P", minimum=0, maximum=1
-    )
-    detector: str = _option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
-    device: str = _option("cpu", "faces: device of the detector (torch runtime)")
-    parity: bool = _option(False, "faces: search the whole pyramid from 20 px, as facenet-pytorch does")
-    keep_faceless: bool = _option(
+    min_score: float = option(0.95, "faces: least certainty of the detector to keep", metavar="P", minimum=0, maximum=1)
+    detector: str = option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
+    device: str = option("cpu", "faces: device of the detector (torch runtime)")
+    parity: bool = option(False, "faces: search the whole pyramid from 20 px, as facenet-pytorch does")
+    keep_faceless: bool = option(
         False, "faces: keep frames of an item without any face, whole, resized, landmarks_valid false"
     )
-    landmarks: str = _option(
+    landmarks: str = option(
         "5", "faces: the detector's five points, dlib's 68, or a face mesh", choices=("5", "68", "mesh")
     )
-    landmark_model: str | None = _option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE", path=True)
-    align: bool = _option(False, "faces: turn and scale the crop so that the five points fit the usual template")
+    landmark_model: str | None = option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE", path=True)
+    align: bool = option(False, "faces: turn and scale the crop so that the five points fit the usual template")
 
-    boxes_from: str | None = _option(
+    boxes_from: str | None = option(
         None, "faces: column with the path of another item, whose faces are cut out of this one", metavar="COLUMN"
     )
-    boxes: str | None = _option(
+    boxes: str | None = option(
         None, "faces: file or folder with the boxes, instead of the detector", metavar="FILE", path=True
     )
-    boxes_scale: float = _option(
+    boxes_scale: float = option(
         1.0, "faces: what coordinates in --boxes are multiplied by (2: made on half-size frames)", metavar="S", above=0
     )
-    also: str | None = _option(
+    also: str | None = option(
         None,
         "faces: column with the path of a second picture or video, cut as the first, into the field COLUMN_image",
         metavar="COLUMN",
     )
-    also_resample: str | None = _option(
+    also_resample: str | None = option(
         None,
         "how --also and further pictures of samples, such as masks, are resized: areas averaged, as where nothing is said, or the "
         "nearest pixel; to be said for those of a packed dataset",
         choices=("area", "nearest"),
     )
 
-    encode: str = _option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
-    quality: int = _option(DEFAULT_QUALITY, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
-    subsampling: str = _option(DEFAULT_SUBSAMPLING, "of JPEG's colour", choices=("420", "422", "444"))
-    progressive: str = _option(
+    encode: str = option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
+    quality: int = option(DEFAULT_QUALITY, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
+    subsampling: str = option(DEFAULT_SUBSAMPLING, "of JPEG's colour", choices=("420", "422", "444"))
+    progressive: str = option(
         "keep",
         "progressive JPEGs whose bytes are kept: as they are, or as baseline: same pixels, decoded 3 times faster",
         choices=("keep", "baseline"),
     )
-    restart_markers: bool = _option(
+    restart_markers: bool = option(
         False, "JPEGs that are encoded get restart markers: of them readers decode only what a random crop needs"
     )
-    steps: tuple[StepSpec, ...] = _option(
+    steps: tuple[StepSpec, ...] = option(
         (), "steps instead of the preset's; names or module:function (recipe file, or comma-separated)"
     )
 
-    shard_size: int = _option(256 * 10**6, "bytes of encoded samples per shard", metavar="SIZE", bytes=True, minimum=1)
-    shuffle: int | None = _option(
+    shard_size: int = option(256 * 10**6, "bytes of encoded samples per shard", metavar="SIZE", bytes=True, minimum=1)
+    shuffle: int | None = option(
         None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
     )
 
-    root: tuple[str, ...] = _option(
+    root: tuple[str, ...] = option(
         (),
         "of a table: folder that its paths are relative to, or lie below, in place of the table's own (repeatable)",
         metavar="DIR",
         path=True,
     )
-    text: tuple[str, ...] = _option(
+    text: tuple[str, ...] = option(
         (),
         "of a table: column that becomes text, as it is written, whatever it looks like (repeatable)",
         metavar="COLUMN",
     )
     # Last, since in the lines behind them the builtin types would be hidden.
-    int: tuple[str, ...] = _option((), "of a table: column that becomes integers (repeatable)", metavar="COLUMN")
-    float: tuple[str, ...] = _option((), "of a table: column that becomes floats (repeatable)", metavar="COLUMN")
+    int: tuple[str, ...] = option((), "of a table: column that becomes integers (repeatable)", metavar="COLUMN")
+    float: tuple[str, ...] = option((), "of a table: column that becomes floats (repeatable)", metavar="COLUMN")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))

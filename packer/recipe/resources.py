@@ -3,11 +3,10 @@
 import os
 from pathlib import Path
 
+from packer.recipe.recipe import WORKER_BYTES
 from shardspec.errors import UsageError
 
 _CGROUP = Path("/sys/fs/cgroup")
-_WORKER_BYTES = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
-"""Memory that a worker is reckoned with, generously: 1080p frames and the detector's, or pictures of tens of megapixels."""
 
 
 def usable_cores() -> int:
@@ -43,7 +42,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
             raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {requested!r}")
         return int(requested)
     memory = usable_memory()
-    per_worker = _WORKER_BYTES[preset]
+    per_worker = WORKER_BYTES[preset]
     fitting = usable_cores() if memory is None else min(usable_cores(), memory // per_worker)
     return max(1, min(fitting, units))
 

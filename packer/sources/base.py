@@ -1,4 +1,4 @@
-"""What a source lists."""
+"""The interface of a source, the listing of its items, and the checks that its paths have to pass."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,20 @@ class Listing:
     items : sequence of Item
         Sorted, ``items[i].index == i``.
     ignored : int
-        Files that are no items.
+        Number of files that are not items.
     classes : dict of str to list of str
         Class names of the integer columns that have them.
     roots : Roots or None
-        What further paths in the items' columns are relative to, and must not leave; None where columns hold no paths.
+        The folders to which further paths in the items' columns are relative, and outside which they must not lie; None
+        where no column holds paths.
     fields : dict of str to str
-        The field of a sample that each column of a table becomes.
+        The field of a sample that each column of a table becomes, by column.
     further : tuple of str
-        Fields of pictures beside ``image`` that the items bring.
+        Fields with pictures, other than ``image``, that the items have.
     arrays : dict of str to tuple
-        Of the columns that hold lists of numbers, which become arrays: the dtype, and the sizes behind the first axis.
+        For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
     outside : dict of int to str
-        The items whose paths lead out of `roots`, and where each stands, in words.
+        The items whose paths lie outside `roots`, by index, and the row of each, in words.
     """
 
     items: Sequence[Item]
@@ -49,24 +50,25 @@ class Listing:
 
 @dataclass(frozen=True)
 class Roots:
-    """The folders that the paths of a table are relative to, or lie below, and must not leave.
+    """The folders to which the paths of a table are relative, and outside which no path may lie.
 
     Attributes
     ----------
     folders : tuple of Path
-        As they were given, absolute.
+        The folders as they were given, made absolute.
     """
 
     folders: tuple[Path, ...]
 
     @classmethod
     def of(cls, *folders: str | Path) -> "Roots":
-        """The roots of some folders.
+        """Make the roots from some folders.
 
         Raises
         ------
         UsageError
-            One is no folder, or lies in another, or two have one name, by which files below them are called.
+            If one of them is not a folder or lies inside another, or if two have the same name: names below several
+            roots begin with the root's name.
         """
         roots = cls(tuple(Path(folder).absolute() for folder in folders))
         for number, folder in enumerate(roots.folders):
@@ -81,8 +83,8 @@ class Roots:
                     )
                 if folder.name == other.name:
                     raise UsageError(
-                        f"root: expected folders of different names, by which their files are told apart, found {other} and {folder}: "
-                        "give the folder above both, or a link of another name"
+                        f"root: expected folders with different names, since the names of their files begin with them, "
+                        f"found {other} and {folder}: give the folder above both, or a link with another name"
                     )
         return roots
 
@@ -92,9 +94,10 @@ class Roots:
         return tuple(folder.resolve() for folder in self.folders)
 
     def describe(self, index: int, path: str | Path, columns: Mapping[str, Any]) -> Item:
-        """An item for a path in a table: called by its path below its root, and behind the root's name where there are several.
+        """An item for a path in a table.
 
-        A relative path that is there below several roots is a reject.
+        It is named by its path below its root, preceded by the root's name where there are several roots. A relative
+        path that exists below several roots is a reject.
         """
         found = [folder for folder in self.resolved if os.path.lexists(folder / path)]
         location = (found or self.resolved)[0] / path
@@ -106,7 +109,7 @@ class Roots:
         return describe_path(index, self._name(location) or str(path), location, self.resolved, columns)
 
     def leads_out(self, path: str | Path) -> bool:
-        """Whether a path, absolute or relative, leads out of every root; through links too."""
+        """Whether a path, absolute or relative, lies outside every root, also where it gets there through links."""
         for folder in self.resolved:
             try:
                 resolved = (folder / path).resolve()
@@ -117,8 +120,9 @@ class Roots:
         return True
 
     def _name(self, location: Path) -> str | None:
-        """The name of a file below a root; None where it lies outside of all."""
-        # As it is written; without links where that has `..`, or looks like another place since a link leads to the root.
+        """The name of a file below a root; None where it lies outside all of them."""
+        # The path is tried as it is written first. It is tried without links where it contains `..`, or where it seems
+        # to lie elsewhere because a link leads to the root.
         for see in (Path, _resolve):
             place = see(location)
             for given, real in zip(self.folders, self.resolved, strict=True):
@@ -137,31 +141,32 @@ def _resolve(path: Path) -> Path:
 
 
 class Source(Protocol):
-    """Lists its items. Sources of Python objects may put arrays into an item's columns; those need the inline engine."""
+    """Lists its items. A source of Python objects may put arrays into an item's columns; it needs the inline engine."""
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """All items, in a fixed order, with their labels in a column ``label`` as `label_from` says."""
+        """List all items, in a fixed order, with labels in a column ``label`` chosen by `label_from`."""
         ...
 
 
 def refuse_path_column(path_column: str, found: str) -> None:
-    """For sources without columns: an option that nothing would read was meant for another call.
+    """Refuse the option for a source without columns, which would not read it.
 
     Raises
     ------
     UsageError
+        If the option was given, that is, differs from the default.
     """
     if path_column != Recipe.path_column:
-        raise UsageError(f"path_column: read only of a table, found {found}")
+        raise UsageError(f"path_column: applies only to tables, found {found}")
 
 
 def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], columns: Mapping[str, Any]) -> Item:
-    """An item for a file, or a reject if there is no such regular file inside one of `roots`, which have no links.
+    """An item for a file, or a reject if there is no such regular file inside one of `roots`, which contain no links.
 
     Raises
     ------
     BuildError
-        If the file cannot be looked at, for a reason that may pass.
+        If the file cannot be examined, for a reason that may pass.
     """
     columns = dict(columns)
 
@@ -172,8 +177,8 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
         resolved = path.resolve(strict=True)
         stat = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
-        if may_pass(error):  # what is listed decides the plan
-            raise BuildError(f"{path}: cannot be looked at: {error}: run the same command again") from error
+        if may_pass(error):  # the plan depends on what is listed
+            raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else (getattr(error, "strerror", None) or str(error))
         return reject(f"expected a file, found {broken}")

@@ -12,14 +12,15 @@ from shardspec.errors import BuildError, UsageError
 from shardspec.wording import cut
 
 _PATH_CHARACTERS = 300
-"""Of a path in a message."""
+"""Length of a path in a message."""
 
 
 class FolderSource:
     """Every picture and video below a folder, by suffix, in the order of their paths' bytes.
 
-    Hidden files and folders and files with other suffixes are ignored and counted. Links to folders are not followed: one that
-    leaves the root is a reject, others are ignored, since their files are listed where they lie.
+    Hidden files, hidden folders and files with other suffixes are ignored and counted. Links to folders are not
+    followed: one that leads out of the root is a reject, and others are ignored, since their files are listed where
+    they lie.
     """
 
     def __init__(self, root: Path) -> None:
@@ -27,7 +28,7 @@ class FolderSource:
         self._ignored = 0
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, with a label by first folder level if `label_from` is ``"folder"``."""
+        """The items, labelled by the first folder of their paths if `label_from` is ``"folder"``."""
         if label_from not in ("auto", "none", "folder"):
             raise UsageError(f"label_from: expected 'folder' or 'none' for a folder, found {label_from!r}")
         refuse_path_column(path_column, "a folder")
@@ -39,7 +40,7 @@ class FolderSource:
         folders = sorted({_first_level(item.name) for item in items} - {""}, key=os.fsencode)
         numbers = {name: number for number, name in enumerate(folders)}
         labelled = [_label(item, numbers) for item in items]
-        # A manifest is UTF-8: of a name that is not, the odd bytes are spelled out.
+        # A manifest is UTF-8: if a name is not, the bytes that are invalid are escaped.
         classes = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in folders]
         return Listing(labelled, self._ignored, {"label": classes})
 
@@ -54,7 +55,12 @@ class FolderSource:
         for folder, folders, files in walk(self.root, fail):
             relative = Path(folder).relative_to(self.root)
             hidden = [name for name in folders if name.startswith(".")]
-            links = [name for name in folders if name not in hidden and os.path.islink(Path(folder) / name)]  # noqa: PTH114 -- Path.is_symlink raises where a path is too long
+            links = [
+                name
+                for name in folders
+                # Path.is_symlink raises where a path is too long.
+                if name not in hidden and os.path.islink(Path(folder) / name)  # noqa: PTH114
+            ]
             self._ignored += len(hidden)
             folders[:] = [name for name in folders if name not in hidden and name not in links]
             for name in links:

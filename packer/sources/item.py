@@ -1,4 +1,4 @@
-"""One raw input, and what was seen in it."""
+"""One raw input, and the report of what was found in it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,12 +20,12 @@ VIDEO_SUFFIXES = frozenset(
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file name ends as a picture's does, in any case of letters."""
+    """Whether a file name has the suffix of a picture, in upper or lower case."""
     return PurePath(name).suffix.lower() in PICTURE_SUFFIXES
 
 
 def is_video(name: str) -> bool:
-    """Whether a file name ends as a video's does, in any case of letters."""
+    """Whether a file name has the suffix of a video, in upper or lower case."""
     return PurePath(name).suffix.lower() in VIDEO_SUFFIXES
 
 
@@ -34,15 +34,15 @@ BOXES_FROM = "boxes_from"
 """Options whose columns name further files of an item."""
 
 PACKED_ROW = "_packed_row"
-"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``, and behind them the largest
-ordinal that follows the row's key in other keys, if there is one."""
+"""Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``. If other keys
+consist of the row's key and an ordinal, the largest of these ordinals follows."""
 
 REASON_LENGTH = 1000
-"""Characters of a reason in a report, whatever a library or a step has to say."""
+"""Maximum number of characters of a reason in a report, whatever a library or a step says."""
 
 
 class ItemFile(NamedTuple):
-    """A further file of an item, which a column of a table names.
+    """A further file of an item, named by a column of a table.
 
     Attributes
     ----------
@@ -58,6 +58,11 @@ class ItemFile(NamedTuple):
     bytes: int
     mtime_ns: int
 
+    @property
+    def is_video(self) -> bool:
+        """Whether it is a video, by its suffix."""
+        return is_video(self.name)
+
 
 @dataclass(frozen=True)
 class Item:
@@ -68,7 +73,8 @@ class Item:
     index : int
         Position in the sorted list of items.
     name : str
-        What messages and the ``source`` field call it: the path relative to the source, or the row.
+        The item's name in messages and in the ``source`` field: its path relative to the source, or the name of its
+        row.
     path : str or None
         Location of the picture or video; None where the row holds the data itself.
     bytes : int
@@ -78,9 +84,9 @@ class Item:
     columns : dict
         Further fields of the sample: JSON values, and arrays of a Python source.
     reject : str or None
-        Why the source itself found it unfit.
+        Why the source itself rejected the item.
     files : dict of str to ItemFile
-        Further files, by the option that asks for them.
+        Further files, by the option that uses them.
     """
 
     index: int
@@ -92,15 +98,25 @@ class Item:
     reject: str | None = None
     files: Mapping[str, ItemFile] = field(default_factory=dict)
 
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is a picture, by its suffix."""
+        return is_picture(self.name)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether it is a video, by its suffix."""
+        return is_video(self.name)
+
     def to_line(self) -> str:
-        """The item as one line of JSON (ASCII, so that names that are no UTF-8 survive)."""
+        """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
         document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
         document.append(dict(self.files))
         return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
-        """Read what `to_line` wrote."""
+        """Read a line that `to_line` wrote."""
         *values, files = json.loads(line)
         return replace(cls(*values), files={option: ItemFile(*file) for option, file in files.items()})
 
@@ -111,16 +127,16 @@ class Item:
         return Path(self.path)
 
     def changes(self) -> Iterator[str]:
-        """Which of the item's files are no longer what they were when it was listed, in words.
+        """Describe each of the item's files that has changed since it was listed.
 
         Raises
         ------
         OSError
-            A file cannot be looked at.
+            If a file cannot be examined.
         """
         own = [] if self.path is None else [ItemFile(self.name, self.path, self.bytes, self.mtime_ns)]
         for file in [*own, *self.files.values()]:
-            if not file.mtime_ns:  # no file that was looked at
+            if not file.mtime_ns:  # not a file that was examined
                 continue
             try:
                 found = Path(file.path).stat()
@@ -132,7 +148,7 @@ class Item:
 
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
-    """Items `start` to `stop` (exclusive) of a plan's items file, in which the first one's line begins at `offset`."""
+    """Read items `start` to `stop` (exclusive) of a plan's items file; the first one's line begins at byte `offset`."""
     with path.open(encoding="ascii") as file:
         file.seek(offset)
         for _ in range(start, stop):
@@ -140,39 +156,39 @@ def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]
 
 
 def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
-    """The name of an item of a task, which is ``(start, stop, offset)`` as in `read_items`."""
+    """The name of an item of a task; the task is ``(start, stop, offset)`` as in `read_items`."""
     return next(item.name for item in read_items(path, *task) if item.index == index)
 
 
 @dataclass
 class ItemReport:
-    """What became of one item. Steps reach it as ``sample["_report"]`` and add what they saw.
+    """What became of one item. Steps reach it as ``sample["_report"]`` and add to it.
 
     Attributes
     ----------
     name : str
     samples : int
-        Samples that it gave.
+        Number of samples that the item gave.
     frames : int
-        Frames that were looked at; a picture is one.
+        Number of frames that were examined; a picture counts as one.
     faces : int or None
-        Faces that the detector found, wanted or not; None where no detector ran.
+        Number of faces that the detector found, wanted or not; None where no detector ran.
     skipped : dict of str to list of int
         Frames that gave no sample, by reason.
     progressive : int
-        Samples whose picture came as a progressive JPEG and was not decoded and encoded anew.
+        Number of samples whose picture was a progressive JPEG and was stored without being decoded and encoded again.
     marked : int
-        Samples whose picture has restart markers, where the recipe asks for them.
+        Number of samples whose picture has restart markers, where the recipe asks for them.
     face_frames : int
-        Frames of a video whose faces were joined into tracks by the step ``faces``.
+        Number of frames of a video whose faces were joined into tracks by the step ``faces``.
     followed : int
-        Faces in these frames, but for the first of them.
+        Number of faces in these frames, without those in the first of the frames.
     lost : int
-        Those of them that start a new track.
+        Number of those faces that start a new track.
     damage : str or None
-        What could not be read, or cut.
+        What could not be read or cut.
     step, reason : str or None
-        Where and why it was rejected.
+        Where and why the item was rejected.
     """
 
     name: str

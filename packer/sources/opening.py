@@ -23,7 +23,7 @@ def open_source(
     Raises
     ------
     UsageError
-        If there is nothing of that name, it is no source, or the output folder would lie inside it.
+        If there is nothing at that path, if it is not a source, or if the output folder would lie inside it.
     """
     recipe = recipe or Recipe()
     roots, types = Roots.of(*recipe.root) if recipe.root else None, column_types(recipe)
@@ -49,13 +49,14 @@ def open_source(
         raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise UsageError(
-            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), found a file {path.suffix or 'without suffix'}"
+            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), "
+            f"found a file {path.suffix or 'without suffix'}"
         )
     return TableSource(path, roots, types)
 
 
 def _refuse_table_options(recipe: Recipe, found: str) -> None:
-    """For sources without columns: an option that nothing would read was meant for another call."""
+    """Refuse the options that only tables read, for a source without columns."""
     for name in TEXT_LISTS:
         if getattr(recipe, name):
-            raise UsageError(f"{name}: read only of a table, found {found}")
+            raise UsageError(f"{name}: applies only to tables, found {found}")

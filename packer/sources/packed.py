@@ -1,4 +1,4 @@
-"""A packed dataset as a source: each sample is an item, with its fields decoded."""
+"""A packed dataset as a source: each sample is an item with its fields decoded."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,11 +19,11 @@ from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
 
 _DIGEST_DIGITS = 16
-"""Of the dataset's digest, in every item: enough for the plan to change with it."""
+"""Characters of the dataset's digest in every item: enough for the plan to change with it."""
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a folder is a packed dataset; one of pictures may have a ``manifest.json`` of its own."""
+    """Whether a folder is a packed dataset; a folder of pictures may contain a ``manifest.json`` of its own."""
     try:
         document = json.loads((path / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -32,10 +32,11 @@ def is_packed(path: Path) -> bool:
 
 
 class PackedSource:
-    """Each sample of a packed dataset. It keeps its key, its source, frame, time, label and all other fields.
+    """The samples of a packed dataset as items. Each keeps its key, source, frame, time, label and all other fields.
 
-    The shards' digests are compared with the manifest when the items are listed. The built-in ``resize`` scales geometry and
-    masks with the picture; a step of one's own that moves pixels has to move landmarks, hull, regions, matrix and ``*_image`` too.
+    The shards' digests are compared with the manifest when the items are listed. The built-in ``resize`` scales
+    geometry and masks with the picture; a user's step that moves pixels has to move landmarks, hull, regions, matrix
+    and ``*_image`` as well.
 
     Parameters
     ----------
@@ -52,14 +53,15 @@ class PackedSource:
         Parameters
         ----------
         label_from : str
-            ``"auto"`` keeps the field ``label``, ``"none"`` drops it, another field's name puts that in its place.
+            ``"auto"`` keeps the field ``label``, ``"none"`` drops it, the name of another field replaces it by that
+            field.
 
         Raises
         ------
         UsageError
-            There is no such field; a column of paths is named.
+            If there is no such field, or if `path_column` is given.
         DatasetError
-            A shard is not what the manifest says.
+            If a shard differs from the manifest.
         """
         refuse_path_column(path_column, "a packed dataset")
         layout = Layout(self.root)
@@ -92,13 +94,13 @@ class PackedSource:
         return Listing(items, classes=classes, further=further)
 
     def _names(self, manifest: Manifest) -> list[str]:
-        """What reports call the rows: their keys."""
+        """The names of the rows in reports: their keys."""
         if "key" not in manifest.schema:
             return [f"row-{row:08d}" for row in range(manifest.samples)]
         return [key.decode("utf-8", "surrogateescape") for key in read_column(self.root, manifest, "key")]
 
     def _labels(self, field_name: str, manifest: Manifest) -> tuple[list[int], list[str] | None]:
-        """A field as labels: texts are numbered in sorted order, class numbers and integers stay as they are."""
+        """A field as labels: texts are numbered in sorted order; class numbers and integers stay as they are."""
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
         if field.kind == "text":
@@ -123,13 +125,13 @@ def _check_digests(layout: Layout, manifest: Manifest) -> None:
 def describe_row(
     index: int, name: str, root: Path, digest: str, taken: int, row_bytes: int, columns: Mapping[str, Any]
 ) -> Item:
-    """The item of a row, small enough for the plan. `taken` is the largest ordinal that follows its key in other keys, 0 for none."""
+    """The item of a row, small enough for the plan. `taken` is its key's ordinal of `taken_ordinals`, 0 for none."""
     row = [index, digest, taken] if taken else [index, digest]
     return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
 
 
 def taken_ordinals(keys: Collection[str]) -> dict[str, int]:
-    """The largest ordinal behind each key that others of the keys begin with: 2 for ``a`` where there is ``a-000002``."""
+    """For each key, the largest ordinal that other keys append to it: 2 for ``a`` where there is a key ``a-000002``."""
     known, taken = set(keys), dict[str, int]()
     for key in keys:
         stem, _, ordinal = key.rpartition("-")

@@ -1,4 +1,4 @@
-"""Rows: a list of Python dicts, or anything with a length and dicts inside; tables come through here too."""
+"""Rows: a list of Python dicts, or anything with a length that contains dicts; tables use this module too."""
 
 import hashlib
 import json
@@ -20,36 +20,37 @@ from shardspec.wording import did_you_mean, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _PATH_MAX = 4096
-"""Characters of a path; a longer text is a file's content, or some other slip."""
+"""Characters of a path; a longer text is a file's content or another mistake."""
 
 _INT64 = np.iinfo(np.int64)
 _SENTINELS: Mapping[type, Any] = {bool: False, int: 0, float: 0.0, str: "", list: [], tuple: (), dict: {}, bytes: b""}
 
 Where = Callable[[int], str]
-"""What a user calls a row, by its index."""
+"""Maps a row's index to the row's name in messages."""
 
 
 def where_in(lines: Sequence[int]) -> Where:
-    """Rows by the line of their file in which they begin; without lines by their number, counted from 0."""
+    """Name rows by the line of their file in which they begin, or without lines by their number, counted from 0."""
     return lambda row: f"line {lines[row]}" if lines else f"row {row} (counted from 0)"
 
 
 class RowsSource:
     """Rows with a path, or with an ``image`` array of their own.
 
-    Every column but the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with a sentinel
-    (0, 0.0, false, "", an empty list or object) and a field ``<column>_valid``. Mixed integers and floats become floats; other mixtures are an error.
-    Lists of numbers that differ in their lengths at most become arrays (a missing one zeros, where all have one length), other lists JSON.
+    Every column except the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with
+    a sentinel (0, 0.0, false, "", an empty list or object) and a field ``<column>_valid``. Mixed integers and floats
+    become floats; other mixtures are an error. Lists of numbers become arrays if they differ at most in their lengths;
+    a missing one becomes zeros if all have the same length. Other lists become JSON.
 
     Parameters
     ----------
     rows : sequence of mapping
     root : Path or Roots
-        What relative paths are relative to; files outside it are rejects.
+        The folders to which relative paths are relative; files outside them are rejects.
     lines : sequence of int
-        The line of a file in which each row begins, where there is one.
+        The line of the file in which each row begins; empty if the rows come from no file with lines.
     types : dict of str to str
-        Columns that become text, int or float, whatever their values are.
+        Columns that become text, int or float, whatever their values look like.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class RowsSource:
         if label is not None:
             if label != "label" and "label" in columns:
                 raise UsageError(
-                    f"label_from: column {label!r} would be field 'label', and there is a column of that name: rename one"
+                    f"label_from: column {label!r} would become the field 'label', but there is a column 'label': "
+                    "rename one"
                 )
             values = columns.pop(label)
             valid = columns.pop(f"{label}_valid", [True] * len(rows))
@@ -118,7 +120,7 @@ class RowsSource:
         )
 
     def _outside(self, rows: list[Mapping[str, Any]], path_column: str, items: Sequence[Item]) -> dict[int, str]:
-        """The rows whose paths lead out of the roots, and where they stand."""
+        """The rows whose paths lie outside the roots, by index, and the name of each row."""
         return {
             item.index: f"{self._where(item.index)}: {shorten(str(row[path_column]))}"
             for item, row in zip(items, rows, strict=True)
@@ -142,7 +144,7 @@ class RowsSource:
 
     @staticmethod
     def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
-        """The field that holds the label, as it is named before it becomes ``label``."""
+        """The field that holds the label, by its name before it becomes ``label``."""
         if label_from == "none":
             return None
         if label_from == "auto":
@@ -156,7 +158,7 @@ class RowsSource:
 
 
 def digest_value(value: Any) -> Any:
-    """A column's value as JSON for the plan's fingerprint: arrays and bytes by their SHA-256."""
+    """A column's value as JSON for the plan's fingerprint: arrays and bytes are represented by their SHA-256."""
     if isinstance(value, np.ndarray):
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return {"dtype": value.dtype.str, "shape": list(value.shape), "sha256": content}
@@ -167,13 +169,14 @@ def digest_value(value: Any) -> Any:
 
 
 def _check_rows(given: Sequence[Any], rows: Sequence[Any]) -> None:
-    """A list of paths is a likely slip: its texts would pass for rows with their characters as columns."""
+    """Refuse rows that are not mappings: in a list of paths, a likely mistake, characters would pass for columns."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             kind = type(row).__name__
             found = f"{kind} in row {number} (counted from 0)" if number else f"a {type(given).__name__} of {kind}"
             raise UsageError(
-                f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
+                f"source: expected rows (mappings of column to value), found {found}: give the folder, "
+                "or rows with a path"
             )
 
 
@@ -181,10 +184,10 @@ def _check_names(fields: Mapping[str, str]) -> None:
     taken: dict[str, str] = {}
     for column, field in fields.items():
         if field in taken:
-            raise UsageError(f"columns {taken[field]!r} and {column!r} would both be field {field!r}: rename one")
+            raise UsageError(f"columns {taken[field]!r} and {column!r} would both become field {field!r}: rename one")
         if field in RESERVED - {"image"}:
             raise UsageError(
-                f"column {column!r} would be field {field!r}, which the pack stage writes itself: rename it"
+                f"column {column!r} would become field {field!r}, which the pack stage writes itself: rename it"
             )
         taken[field] = column
 
@@ -198,25 +201,26 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
 
 
 def _check_images(column: str, values: list[Any], where: Where) -> None:
-    """A column ``image`` holds the pictures themselves."""
+    """Check that a column ``image`` holds the pictures themselves."""
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, np.ndarray):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found {shorten(value)}: if it holds "
-                f"the paths, name it in path_column (--path-column {column}); else rename it, since the pack stage writes a field of that name"
+                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found "
+                f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column {column}); "
+                "else rename it, since the pack stage writes a field of that name"
             )
 
 
 def _has_pictures(values: list[Any]) -> bool:
-    """Whether a column of arrays holds any that would be stored, and resized, as pictures."""
+    """Whether a column of arrays holds any that would be stored and resized as a picture."""
     return any(isinstance(v, np.ndarray) and v.dtype == np.uint8 and v.ndim == 3 and v.shape[2] == 3 for v in values)
 
 
 def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str, list[Any]]:
-    """One column's values in one type, and its validity where any is missing."""
+    """One column's values converted to one type, and a validity field where any value is missing."""
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
     valid = [value is not None and not (isinstance(value, float) and math.isnan(value)) for value in values]
-    rows_of: dict[type, int] = {}  # of each kind, the first row
+    rows_of: dict[type, int] = {}  # the first row of each kind
     for row, (value, ok) in enumerate(zip(values, valid, strict=True)):
         if ok:
             rows_of.setdefault(type(value), row)
@@ -227,7 +231,7 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
             values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
         except OverflowError as error:
             raise UsageError(
-                f"column {column!r}: expected finite numbers, found an integer beyond any float"
+                f"column {column!r}: expected finite numbers, found an integer too large for a float"
             ) from error
         kinds = {float}
     if len(kinds) > 1:
@@ -238,8 +242,8 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
     kind = kinds.pop() if kinds else str
     if kind not in _SENTINELS:
         raise UsageError(
-            f"column {column!r}, {where(valid.index(False))}: expected a value in every row, since there is no stand-in for a missing "
-            f"{kind.__name__}, found none"
+            f"column {column!r}, {where(valid.index(False))}: expected a value in every row, since nothing can stand "
+            f"for a missing {kind.__name__}, found none"
         )
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
     stand_in = _SENTINELS[kind] if array_type(known) is None else missing_list(known)
@@ -250,16 +254,18 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
 
 
 def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], where: Where) -> None:
-    """Whether all values of a column are ones that a plan can hold; `rows_of` has each kind's first row."""
+    """Check that a plan can hold all values of a column; `rows_of` has the first row of each kind."""
     for kind, row in rows_of.items():
         if not issubclass(kind, _KINDS):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, found {kind.__name__}"
+                f"column {column!r}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, "
+                f"found {kind.__name__}"
             )
     for row, value in enumerate(values):
         if type(value) is int and float not in rows_of and not _INT64.min <= value <= _INT64.max:
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected integers of 64 bits with their sign, found {shorten(value)}: make it a column of texts (--text {column})"
+                f"column {column!r}, {where(row)}: expected signed 64-bit integers, found {shorten(value)}: "
+                f"make it a column of texts (--text {column})"
             )
         if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value
             try:
@@ -270,12 +276,13 @@ def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], wh
                 ) from error
             except TypeError as error:
                 raise UsageError(
-                    f"column {column!r}, {where(row)}: expected what JSON can say, {error}: leave the column out of the source"
+                    f"column {column!r}, {where(row)}: expected values that can be written as JSON, {error}: "
+                    "leave the column out of the source"
                 ) from error
 
 
 def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[list[int], list[str] | None]:
-    """Labels as integers: texts are numbered in sorted order, integers stay as they are."""
+    """Labels as integers: texts are numbered in sorted order; integers stay as they are."""
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
     if all(isinstance(value, bool | int) for value in known):
         return [int(value) if ok else 0 for value, ok in zip(values, valid, strict=True)], None
@@ -284,6 +291,8 @@ def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[l
     classes = sorted(set(known))
     for name in classes:
         if name != name.encode("utf-8", "replace").decode():
-            raise UsageError(f"label column {column!r}: expected names that UTF-8 can spell, found {shorten(name)}")
+            raise UsageError(
+                f"label column {column!r}: expected names that can be encoded as UTF-8, found {shorten(name)}"
+            )
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers.get(value, 0) for value in values], classes

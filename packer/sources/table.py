@@ -21,7 +21,7 @@ class TableSource:
     ----------
     path : Path
     roots : Roots, optional
-        What paths in it are relative to, by default the table's folder.
+        The folders to which its paths are relative; by default the table's folder.
     types : dict of str to str
         Columns that become text, int or float, whatever their values look like.
     """
@@ -38,13 +38,14 @@ class TableSource:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if all(path_column not in row for row in table.rows):
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(list(table.rows[0]))}: name it with --path-column"
+                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(list(table.rows[0]))}: "
+                "name it with --path-column"
             )
         return RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
 
 
 class TableRows(NamedTuple):
-    """The rows of a table, and the line of the file in which each begins, counted from 1; no lines of a file that has none."""
+    """The rows of a table, and the line of the file in which each begins, counted from 1; no lines for Parquet."""
 
     rows: list[dict[str, Any]]
     lines: list[int]
@@ -54,13 +55,14 @@ _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9
 
 
 _OTHER_MARKS = (";", "\t", "|")
-"""Between the cells of tables that are called CSV all the same."""
+"""Other separators between the cells of tables that are nevertheless called CSV."""
 
 
 def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
-    """Rows of a CSV file with a header. Columns of integers, or of numbers, are read as such; an empty cell is missing.
+    """Rows of a CSV file with a header.
 
-    The columns in `texts` stay as they are written.
+    A column becomes integers or floats if all its cells are such numbers, unless it is in `texts`; those columns stay
+    text. An empty cell is missing.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
@@ -81,7 +83,7 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
     doubled = sorted({name for name in header if header.count(name) > 1})
     if doubled:
         raise UsageError(
-            f"{path}: expected every column once, found more than one {', '.join(map(repr, doubled))}: rename one"
+            f"{path}: expected every column once, found {', '.join(map(repr, doubled))} more than once: rename one"
         )
     for line, row in zip(lines, rows, strict=True):
         if len(row) != len(header):
@@ -96,26 +98,27 @@ def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
 
 
 def _describe_other_bytes(path: Path) -> str:
-    """Where a file is no UTF-8. It is decoded in large pieces, so the line that was read last says nothing of that."""
+    """Say where a file is not UTF-8. The line read last does not, since the file is decoded in large pieces."""
     data = path.read_bytes()
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = len((data[: error.start] + b".").splitlines())
         return f"{path}, line {line}: expected CSV in UTF-8, found the byte 0x{data[error.start]:02x}: save it as UTF-8"
-    return f"{path}: expected a file that stays as it is, found one that changed while it was read"
+    return f"{path}: expected a file that does not change, found one that changed while it was read"
 
 
 def _refuse_other_marks(path: Path, header: list[str]) -> None:
     mark = next((mark for mark in _OTHER_MARKS if mark in header[0]), None) if len(header) == 1 else None
     if mark is not None:
         raise UsageError(
-            f"{path}: expected commas between the cells, found {mark!r}: save it with commas, or as JSON lines or Parquet"
+            f"{path}: expected commas between the cells, found {mark!r}: "
+            "save it with commas, or as JSON lines or Parquet"
         )
 
 
 def _parse_column(cells: list[str], parsers: Sequence[Callable[[str], Any]]) -> list[Any]:
-    """The cells as the first of the parsers that takes all of them has them, else as texts."""
+    """Parse the cells with the first parser that accepts all of them; if none does, they stay texts."""
     for parse in parsers:
         try:
             return [parse(cell) if cell else None for cell in cells]
@@ -125,14 +128,14 @@ def _parse_column(cells: list[str], parsers: Sequence[Callable[[str], Any]]) -> 
 
 
 def _parse_integer(cell: str) -> int:
-    """An integer as one writes it; leading zeros make it a text, since 007 is a name."""
+    """An integer in its usual spelling; with leading zeros it is a text, since 007 is a name."""
     if str(int(cell)) != cell:
         raise ValueError(cell)
     return int(cell)
 
 
 def _parse_decimal(cell: str) -> float:
-    """A number as one writes it, for the same reason; Python's ``float`` takes 1_0, 007 and nan too."""
+    """A number in its usual spelling, for the same reason; Python's ``float`` also accepts 1_0, 007 and nan."""
     if not _DECIMAL.match(cell):
         raise ValueError(cell)
     return float(cell)
@@ -161,7 +164,7 @@ def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
     read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
     try:
         return TableRows(read(path).to_pylist(), [])
-    except (OSError, ValueError) as error:  # pyarrow's errors are both
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
         raise UsageError(f"{path}: expected a Parquet file, {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""The values of a table's columns: in the type that a recipe asks for, and lists of numbers as arrays."""
+"""The values of a table's columns: converted to the type that a recipe asks for, and lists of numbers as arrays."""
 
 import json
 import math
@@ -14,10 +14,10 @@ from shardspec.schema import AXES_MAX
 from shardspec.wording import shorten
 
 TYPES = ("text", "int", "float")
-"""Options of a recipe that name columns, and the type that these get whatever their values look like."""
+"""Options of a recipe that name columns, and the type that these columns get whatever their values look like."""
 
 ArrayType = tuple[Any, ...]
-"""Of the lists of one column: the dtype, and the sizes behind the first axis."""
+"""The type of a column of lists: the dtype, and the sizes of all axes but the first."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
@@ -36,7 +36,7 @@ def column_types(recipe: Recipe) -> dict[str, str]:
     Raises
     ------
     UsageError
-        A column has two types.
+        If a column has two types.
     """
     types: dict[str, str] = {}
     for kind in TYPES:
@@ -52,7 +52,7 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
     Raises
     ------
     UsageError
-        A value is none of that type.
+        If a value cannot be converted to that type.
     """
     one = {"text": _as_text, "int": _as_integer, "float": _as_float}[kind]
     found = []
@@ -92,7 +92,7 @@ def _as_float(value: Any) -> float:
 
 
 def array_type(values: Sequence[Any]) -> ArrayType | None:
-    """The type of a column whose values are lists of numbers that differ in their lengths at most; None of any other."""
+    """The type of a column of lists of numbers that differ at most in their lengths; None for any other column."""
     kinds: set[type] = set()
     tails: set[tuple[int, ...]] = set()
     for value in values:
@@ -115,18 +115,21 @@ def array_type(values: Sequence[Any]) -> ArrayType | None:
 
 
 def _fits(value: Any) -> bool:
-    """Whether all integers of a list have 64 bits at most."""
+    """Whether all integers of a list fit into 64 bits."""
     return all(_INT64.min <= number <= _INT64.max for number in np.array(value, object).flat)
 
 
 def missing_list(values: Sequence[Any]) -> list[Any]:
-    """What stands for a missing list: zeros where all known ones, which are of one `array_type`, have one length, else no numbers."""
+    """What stands for a missing list, given the known ones, which are of one `array_type`.
+
+    It is a list of zeros if all known lists have the same length, otherwise an empty list.
+    """
     shapes = {np.shape(value) for value in values}
     return np.zeros(shapes.pop(), int).tolist() if len(shapes) == 1 else []
 
 
 def with_arrays(columns: Mapping[str, Any], arrays: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """An item's columns, with the lists of those in `arrays` as arrays of that type."""
+    """An item's columns, with the lists of those in `arrays` as arrays of the given type."""
     return {name: _as_array(value, *arrays[name]) if name in arrays else value for name, value in columns.items()}
 
 

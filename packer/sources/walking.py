@@ -1,4 +1,4 @@
-"""Listing of nested folders, to any depth."""
+"""Listing of nested folders of any depth."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,14 +8,14 @@ from pathlib import Path
 def walk(
     root: Path, onerror: Callable[[OSError], None], *, followlinks: bool = False
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Folder, names of folders and of files in it, as ``os.walk`` gives them from the top; its recursion ends at some 990 levels.
+    """Yield each folder, the folders and the files in it, from the top, as ``os.walk`` does up to some 990 levels.
 
     Parameters
     ----------
     onerror : callable
-        Gets the error of a folder that cannot be listed.
+        Called with the error of a folder that cannot be listed.
     followlinks : bool
-        Whether folders behind links are entered; the caller sees to it that none is entered for ever.
+        Whether folders behind links are entered; the caller must prevent endless loops.
     """
     waiting = [os.fspath(root)]
     while waiting:

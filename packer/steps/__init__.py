@@ -1,1 +1,1 @@
-"""The built-in stages of the pack pipeline. Each file has ``make(recipe)``, which gives the step."""
+"""The built-in stages of the pack pipeline. Each module has ``make(recipe)``, which returns the step."""

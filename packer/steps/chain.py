@@ -23,14 +23,14 @@ from shardspec.wording import counted, cut, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What steps may use. It decides how fast they are, and no byte of what they give.
+    """Resources that steps may use. They affect how fast the steps are, and never the bytes of their samples.
 
     Attributes
     ----------
     detector : FaceDetector or None
         What finds faces; None if the worker is to load one.
     decodes_ahead : bool
-        Whether frames are decoded in a thread of their own while the steps after work: where the worker has a core to spare for it.
+        Whether frames are decoded in a thread of their own while later steps work: if the worker has a core to spare.
     """
 
     detector: FaceDetector | None = None
@@ -45,7 +45,7 @@ REPORT = "_report"
 """Keys of a sample that carry the `Item` and its `ItemReport`; keys with a leading underscore are never stored."""
 
 SAMPLED = "_sampled"
-"""Key of a video's frames that carries the indices of all that are asked for, None where they are not known beforehand."""
+"""Key of a video's frames that carries the indices of all sampled frames, None where they are not known in advance."""
 
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
@@ -58,7 +58,7 @@ _NO_OPTIONS = "step {!r} takes its options from the recipe, found {}"
 
 
 class StepError(Exception):
-    """A step raised. Carries the step's name; the cause is what it raised."""
+    """An error of a step. Carries the step's name; its cause is what the step raised."""
 
     def __init__(self, step: str, reason: str) -> None:
         reason = cut(reason, REASON_LENGTH)
@@ -88,12 +88,13 @@ class Pipeline:
         self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, equipment)) for spec in recipe.chain]
 
     def run(self, item: Item, report: ItemReport) -> Generator[Sample]:
-        """The samples of one item, in order. To be closed where it is not run to its end.
+        """Yield the samples of one item, in order. Close the generator if it is not run to its end.
 
         Raises
         ------
         StepError
-            A step raised, or ended without having given a sample: the first that did so is named. Nothing more comes from this item.
+            If a step raises, or ends without having given a sample. The error names the first step that did so, and the
+            item gives no more samples.
         """
         start: Sample = {"source": item.name, ITEM: item, REPORT: report}
         samples = _guard("source", self._load, iter([start]))
@@ -102,28 +103,28 @@ class Pipeline:
         with ExitStack() as stack:
             for place, (name, step) in enumerate(self.steps, start=1):
                 stage = _count(_guard(name, step, samples), given, ended, place)
-                # An error may keep it alive until some collection of garbage, which may run in any thread.
+                # An error may keep the stage alive until a garbage collection, which may run in any thread.
                 stack.callback(stage.close)
                 samples = stage
             yield from samples
         if not given[-1]:
-            # Not the first that gave none: a step that does not ask for samples leaves those before it unread.
+            # Not the first of the chain that gave none: a step that asks for no samples leaves those before it unread.
             barren = next(place for place in ended if not given[place])
             raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
 
     def close(self) -> None:
-        """Close what items were read from."""
+        """Close the packed dataset that items were read from."""
         self._packed.close()
 
     def _load(self, samples: Iterator[Sample]) -> Iterator[Sample]:
-        """The item's columns, and its fields where it is a row of a packed dataset."""
+        """Add the item's columns, and its fields if it is a row of a packed dataset."""
         for sample in samples:
             item = sample[ITEM]
             yield {**sample, **self._packed.load(item), **item.columns}
 
 
 def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Run a step, naming it in what it raises. A failure of an earlier step passes through."""
+    """Run a step and name it in the error that it raises. An error of an earlier step passes through."""
     try:
         given = step(samples)
         if not isinstance(given, Iterable):
@@ -140,7 +141,7 @@ def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]
 
 
 def _place_in_file(step: Step, error: BaseException) -> str:
-    """Where in the file of a user's step an error came from; empty for steps of ours, so that no reason changes with their lines."""
+    """Where in the file of a user's step an error was raised; empty for our own steps, to keep lines out of reasons."""
     function = inspect.unwrap(step.func if isinstance(step, partial) else step)
     code = getattr(function, "__code__", None)
     if code is None or function.__module__.startswith(f"{__package__.partition('.')[0]}."):
@@ -150,7 +151,7 @@ def _place_in_file(step: Step, error: BaseException) -> str:
 
 
 def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:
-    """The same samples, counted in ``given[place]``; at their end `place` is put behind those in `ended`."""
+    """Pass the samples on and count them in ``given[place]``; at their end, `place` is appended to `ended`."""
     for sample in samples:
         given[place] += 1
         yield sample
@@ -158,16 +159,16 @@ def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place:
 
 
 def _describe_none(report: ItemReport, taken: int) -> str:
-    """Why a step gave no sample of those that it was given: by what was skipped, and in so many words if that was not all."""
+    """Say why a step gave no samples: why frames were skipped, and if that was not all, that it gave none."""
     skipped = sum(map(len, report.skipped.values()))
     reasons = [f"{reason} ({counted(len(frames), 'frame')})" for reason, frames in report.skipped.items()]
     if skipped < max(1, report.frames):
-        reasons.insert(0, f"gave no sample ({counted(taken, 'sample')} came to it)")
+        reasons.insert(0, f"gave no sample (received {counted(taken, 'sample')})")
     return ", ".join(reasons)
 
 
 def _check_sample(sample: Any) -> None:
-    """What a step gives is a dict, and its ``image`` a picture as every later step and reader takes it."""
+    """Check that a sample is a dict, and that its ``image`` is a picture as every later step and reader expects it."""
     if not isinstance(sample, dict):
         raise ItemError(f"expected samples as dicts, found {type(sample).__name__}")
     image = sample.get("image")
@@ -179,12 +180,12 @@ def _check_sample(sample: Any) -> None:
 
 
 def require_image(sample: Sample) -> None:
-    """For steps that work on the picture.
+    """Check that a sample has a picture, for steps that work on it.
 
     Raises
     ------
     ItemError
-        No step before has made one, and the source brought none.
+            If no earlier step has made a picture, and the source has none.
     """
     if sample.get("image") is None:
         raise ItemError("expected an image, found none: begin the steps with decode, which reads it")
@@ -196,7 +197,7 @@ def check_steps(recipe: Recipe, functions: Mapping[str, Step]) -> None:
     Raises
     ------
     UsageError, MissingDependencyError
-        A step is not there, or not callable, or takes no options.
+        If a step does not exist, is not callable, or takes no options but was given some.
     """
     for spec in recipe.chain:
         if spec.use in functions or ":" in spec.use:

@@ -1,4 +1,4 @@
-"""``decode``: an item becomes its picture, or the sampled frames of its video."""
+"""``decode``: an item becomes its picture or the sampled frames of its video."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeVar
 
 from packer.recipe import Recipe
-from packer.sources.item import PACKED_ROW, Item, ItemReport, is_video
+from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
 from packer.vision.decode.limits import PictureError, VideoError
@@ -18,13 +18,17 @@ from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
 
 FRAMES_AHEAD = 4
-"""Sampled frames that wait decoded while the steps after this one work: as many as the detector is given at a time."""
+"""Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
 
 _Take = Callable[[VideoReader], AbstractContextManager[Iterable[VideoFrame]]]
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
-    """The step of a recipe: ``image`` (H, W, 3) uint8 RGB, ``frame`` its true index, ``time`` in seconds (a picture: 0 and 0.0)."""
+    """The decode step of a recipe.
+
+    It adds ``image``, (H, W, 3) uint8 RGB, ``frame``, the frame's true index, and ``time`` in seconds. For a picture
+    these are 0 and 0.0.
+    """
     sampling = _sampling(recipe)
     take = _take_ahead if equipment.decodes_ahead else _take
 
@@ -34,7 +38,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
             if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
                 yield {"frame": 0, "time": 0.0, **sample}
-            elif is_video(item.name):
+            elif item.is_video:
                 yield from _frames(sample, item, sample[REPORT], sampling, take)
             else:
                 yield _picture(sample, item, sample[REPORT])
@@ -97,13 +101,13 @@ def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, 
 T = TypeVar("T")
 
 THREAD_NAME = "ahead"
-"""What the thread's name begins with."""
+"""Beginning of the thread's name."""
 
 
 def run_ahead(items: Iterator[T], depth: int, stop: Callable[[], None]) -> Generator[T]:
-    """The items of an iterator, in its order, and then the error that it raised.
+    """Yield the items of an iterator, in its order, and then raise the error that it raised.
 
-    To be closed where it is not run to its end; the iterator is used by no one else until then.
+    Close the generator if it is not run to its end; nothing else may use the iterator until then.
 
     Parameters
     ----------
@@ -112,7 +116,7 @@ def run_ahead(items: Iterator[T], depth: int, stop: Callable[[], None]) -> Gener
     depth : int
         How many items may wait.
     stop : callable
-        Makes the iterator end soon. Called when this one ends, from another thread than the iterator's.
+        Makes the iterator end soon. Called when the generator ends, from another thread than the iterator's.
     """
     with ThreadPoolExecutor(1, THREAD_NAME) as thread:
         waiting = deque(thread.submit(next, items, None) for _ in range(depth))

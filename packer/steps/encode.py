@@ -1,4 +1,4 @@
-"""Encoding: a sample's values become bytes, with what assembly needs to settle the schema."""
+"""Encoding: a sample's values become bytes, together with what assembly needs to determine the schema."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 ValueKind = Literal["array", "image", "lossless", "text", "json", "blob"]
 
 KEPT = "_kept_jpeg"
-"""Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if its bytes may be kept."""
+"""Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if that may be kept."""
 
 
 class ColumnSpec(NamedTuple):
@@ -30,7 +30,7 @@ class ColumnSpec(NamedTuple):
 
 
 class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, the column it belongs to, and whether it came as a progressive JPEG.
+    """One value's bytes, its decoded shape, the column it belongs to, and whether it was a progressive JPEG.
 
     Where a recipe asks for restart markers, `marked` says whether the bytes of ``image`` have them.
     """
@@ -52,16 +52,16 @@ def image_codec(recipe: Recipe) -> NamedConfig:
 
 
 LOSSLESS_CODEC = NamedConfig("png")
-"""Of pictures that are masks by name, whatever the recipe says of others: they may be label maps."""
+"""Codec of pictures whose names say that they are masks, whatever the recipe says of others: they may be label maps."""
 
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
-    """What codes a progressive JPEG as baseline.
+    """Load the function that recodes a progressive JPEG as baseline.
 
     Raises
     ------
     MissingDependencyError
-        Its library is not installed.
+        If its library is not installed.
     """
     load: Callable[[bytes, npt.NDArray[np.uint8]], bytes] = import_target(
         "packer.vision.decode.baseline:to_baseline", what="--progressive baseline", extra="progressive"
@@ -70,7 +70,7 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
 
 
 class Encoder:
-    """Encodes samples under a recipe. A picture is an (H, W, 3) uint8 array in a field that `is_picture_field` accepts."""
+    """Encodes samples by a recipe. A picture is a uint8 array (H, W, 3) in a field that `is_picture_field` accepts."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
@@ -84,12 +84,12 @@ class Encoder:
         self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 
     def encode(self, sample: dict[str, Any]) -> dict[str, EncodedValue]:
-        """All values of a sample; keys with a leading underscore are left out.
+        """Encode all values of a sample; keys with a leading underscore are left out.
 
         Raises
         ------
         SchemaError
-            A field's name or a value's type cannot be stored.
+            If a field's name or a value's type cannot be stored.
         """
         kept = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
@@ -109,7 +109,7 @@ class Encoder:
         return out
 
     def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:
-        """The bytes that a picture came in, or the same picture as a baseline JPEG."""
+        """The original bytes of a picture, or the same picture as a baseline JPEG."""
         progressive = self._encode == "jpeg" and is_progressive(data)
         if progressive and self._to_baseline is not None:
             data = self._to_baseline(data, image)
@@ -133,7 +133,7 @@ class Encoder:
 
 
 def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-    """What makes the bytes of a picture; `codec` is that of the field, None of raw ones."""
+    """The function that encodes a picture; `codec` is that of the field, None for raw pictures."""
     if codec is None:
         return fixed_bytes
     encode: Callable[..., Buffer] = codec.encode
@@ -158,6 +158,7 @@ def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.dtype.str not in DTYPES:
         raise SchemaError(
-            f"field {name!r}: expected an array of {', '.join(DTYPES)}, text, bytes or JSON, found {type(value).__name__} {array.dtype}"
+            f"field {name!r}: expected an array of {', '.join(DTYPES)}, text, bytes or JSON, "
+            f"found {type(value).__name__} {array.dtype}"
         )
     return array

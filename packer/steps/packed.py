@@ -10,10 +10,10 @@ from packer.steps.encode import KEPT, image_codec
 from shardspec.columns import Columns
 
 PACKED_KEY = "_packed_key"
-"""Key of a sample that carries the key which its row has in the packed dataset."""
+"""Key of a sample that carries the key of its row in the packed dataset."""
 
 _PLAIN: Mapping[str, type] = {"<i8": int, "<f8": float, "|b1": bool}
-"""Scalars that numpy stores as they were, so that steps may see them as Python's own."""
+"""Python types of scalars that numpy stores unchanged, by dtype, so that steps get them as Python's own."""
 
 
 class PackedItems:
@@ -34,7 +34,8 @@ class PackedItems:
     def load(self, item: Item) -> dict[str, Any]:
         """All fields of an item's row, decoded; nothing for an item of another kind.
 
-        Of a picture that is stored as the recipe would store it, the bytes come too, to be kept if nothing changes it.
+        If the picture is stored as the recipe would store it, its encoded bytes are included, and kept if nothing
+        changes it.
         """
         if PACKED_ROW not in item.columns:
             return {}
@@ -64,11 +65,11 @@ class PackedItems:
         schema = self._samples.schema
         if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
             return None
-        sample["image"].setflags(write=False)  # a step that wrote into it would leave the kept bytes as they were
+        sample["image"].setflags(write=False)  # a step that changed it in place would leave the kept bytes unchanged
         return sample["image"], bytes(columns["image"][0]), self._codec.name
 
 
 def sample_key(item: Item, key: str, number: int) -> str:
-    """The key of a sample that a packed row gave: the row's own for the first, followed by an ordinal that is free for the others."""
+    """The key of a sample from a packed row: the row's key for the first, followed by a free ordinal for the others."""
     taken = sum(item.columns[PACKED_ROW][2:])
     return f"{key}-{number + taken:06d}" if number else key

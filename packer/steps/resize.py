@@ -1,4 +1,4 @@
-"""``resize``: pictures to one size, by area averaging where they shrink; geometry in their pixels and masks go with them."""
+"""``resize``: bring pictures to one size, averaging areas where they shrink, together with their masks and geometry."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def make(recipe: Recipe, _equipment: Equipment) -> Step:
 
 
 def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Further pictures, such as masks, that are as large as ``image`` and go where it goes; others are a user's own."""
+    """Further pictures as large as ``image``, such as masks, which are resized with it; others are left as they are."""
     if old == new:
         return {}
     return {
@@ -49,12 +49,12 @@ def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict
 
 
 def _check_resample(further: Collection[str], recipe: Recipe) -> None:
-    """Refuse to average what may be a label map because nobody thought of it; ``--also`` documents that it does."""
+    """Refuse to average what may be a label map unless the user has chosen so; ``--also`` documents that it does."""
     unsaid = [name for name in further if name != recipe.also_field]
     if unsaid and recipe.also_resample is None:
         raise ItemError(
-            f"expected also_resample, by which {', '.join(map(repr, unsaid))} would be resized too, found none: "
-            "take nearest for label maps, whose values must not be mixed, else area"
+            f"also_resample: expected area or nearest to resize {', '.join(map(repr, unsaid))} as well, found neither: "
+            "choose nearest for label maps, whose values must not be mixed, otherwise area"
         )
 
 
@@ -63,9 +63,10 @@ def _is_picture(value: Any, sides: tuple[int, int]) -> bool:
 
 
 def _check_proportions(sides: tuple[int, int], size: int) -> None:
-    """Refuse a thin strip of a picture, whose longer side would grow beyond what a picture may have."""
+    """Refuse a narrow strip of a picture, whose longer side would grow beyond the limit of pixels."""
     shorter, longer = min(sides), max(sides)
     if size * size * longer > MAX_PIXELS * shorter:
         raise ItemError(
-            f"expected at most {MAX_PIXELS} pixels once the shorter side has {size}, found a picture of {sides[1]} x {sides[0]}"
+            f"expected at most {MAX_PIXELS} pixels once the shorter side has {size}, "
+            f"found a picture of {sides[1]} x {sides[0]}"
         )

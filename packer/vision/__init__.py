@@ -1,1 +1,1 @@
-"""Pixels: decoding, geometry, face detection, landmarks. Nothing here knows of datasets."""
+"""Pixels: decoding, geometry, face detection, landmarks. Nothing here depends on datasets."""

@@ -1,4 +1,4 @@
-"""Faults of the machine, which are no item's: memory that ran out, and reads that fail and may succeed later."""
+"""Faults of the machine, not of an item: memory that ran out, and reads that fail now and may succeed later."""
 
 import errno
 import re
@@ -26,18 +26,18 @@ _PASSING = frozenset(
     )
     if hasattr(errno, name)  # not every system has all of them
 )
-"""Errors of disks, network file systems and full tables, which another moment may be without."""
+"""Errors of disks, network file systems and full tables, which may be gone a moment later."""
 
 _OF_MEMORY = re.compile(
     r"out of memory|bad_alloc|(insufficient|not enough) memory|"
     r"(can'?t|cannot|failed to|unable to) (allocate|start new thread)",
     re.IGNORECASE,
 )
-"""How libraries that raise another error than `MemoryError` say so: OpenCV, OpenVINO, torch, Pillow, threads."""
+"""How libraries that raise another error than `MemoryError` report it: OpenCV, OpenVINO, torch, Pillow, threads."""
 
 
 def find_memory_error(error: BaseException) -> BaseException | None:
-    """The error that says that memory ran out, among an error and what led to it; None if none says so."""
+    """The error, among an error and its causes, that says that memory ran out; None if none says so."""
     for one in _chain(error):
         if isinstance(one, MemoryError) or (isinstance(one, OSError) and one.errno == errno.ENOMEM):
             return one
@@ -45,28 +45,28 @@ def find_memory_error(error: BaseException) -> BaseException | None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error, or what led to it, is one of reading that need not come again."""
+    """Whether an error or one of its causes is a failed read that may succeed when it is repeated."""
     return any(isinstance(one, OSError) and one.errno in _PASSING for one in _chain(error))
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and the message of an error, or the type alone where there is no message."""
+    """The type and the message of an error, or its type alone if it has no message."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def system_reason(error: OSError) -> str:
-    """What the system says of an error, without its number and the file's name; never empty."""
+    """The system's description of an error, without its number and the file's name; never empty."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def _is_of_library(error: BaseException) -> bool:
-    """Whether an error may be a library's that knows no `MemoryError`; the words of ours may quote an item's."""
+    """Whether an error may come from a library without `MemoryError`; our own messages may quote an item's words."""
     return isinstance(error, RuntimeError | OSError) or type(error).__module__ == "cv2"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, what it was raised from, and so on."""
+    """Yield an error, the error that it was raised from, and so on."""
     one: BaseException | None = error
     while one is not None:
         yield one

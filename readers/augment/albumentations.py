@@ -15,14 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.augment.base import Sample, get_image, present
 from readers.augment.geometry import relabel
 from readers.augment.masks import as_mask_names, masks_of
 from shardspec.errors import MissingDependencyError, UsageError
-
-__all__ = ["Albumentations", "load_albumentations"]
 
 _INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
 # Small right-angled triangles that travel with the landmarks: how they come back says what the pipeline did to the picture.
@@ -166,7 +164,7 @@ class Albumentations:
         return out
 
 
-def _as_opencv(mask: NDArray[Any], name: str) -> NDArray[Any]:
+def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     """A mask of the library's own, in a dtype that OpenCV, by which it moves pictures, takes: its values stay what they are.
 
     Raises
@@ -194,7 +192,7 @@ def _add_masks(pipeline: Any, targets: Iterable[str]) -> None:
         pipeline.add_targets(new)
 
 
-def _gather(sample: Sample, size: tuple[int, int]) -> tuple[NDArray[np.float32], dict[str, slice]]:
+def _gather(sample: Sample, size: tuple[int, int]) -> tuple[npt.NDArray[np.float32], dict[str, slice]]:
     """All points of a sample as one array (N, 2): the reference points, landmarks, hull, corners of the regions."""
     parts = {"": (_PLACES[:, None] * size + _TRIANGLE).reshape(-1, 2)}
     for name in present(sample, ("landmarks", "hull")):
@@ -206,7 +204,9 @@ def _gather(sample: Sample, size: tuple[int, int]) -> tuple[NDArray[np.float32],
     return np.concatenate(list(parts.values())).astype(np.float32), places
 
 
-def _moved(sample: Sample, before: NDArray[np.float64], after: NDArray[np.float64], places: dict[str, slice]) -> Sample:
+def _moved(
+    sample: Sample, before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], places: dict[str, slice]
+) -> Sample:
     """A new dict with the geometry of a sample after the points of `_gather` have moved."""
     out = dict(sample)
     for name in (name for name in places if name):
@@ -224,7 +224,9 @@ def _moved(sample: Sample, before: NDArray[np.float64], after: NDArray[np.float6
     return relabel(out) if turns.sum() < 0 else out
 
 
-def _followed(matrix: NDArray[Any], before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[Any]:
+def _followed(
+    matrix: npt.NDArray[Any], before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]
+) -> npt.NDArray[Any]:
     """The matrix of a crop whose points have moved."""
     known = np.column_stack([before, np.ones(len(before))])
     affine = np.linalg.lstsq(known, after)[0].T
@@ -236,5 +238,5 @@ def _followed(matrix: NDArray[Any], before: NDArray[np.float64], after: NDArray[
         )
     new = affine[:, :2] @ matrix
     new[..., 2] += affine[:, 2]
-    followed: NDArray[Any] = new.astype(matrix.dtype)
+    followed: npt.NDArray[Any] = new.astype(matrix.dtype)
     return followed

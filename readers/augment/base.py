@@ -5,17 +5,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 
-__all__ = ["Params", "Sample", "Transform", "get_field", "get_image", "per_frame", "present", "valid_frames"]
-
 Sample = dict[str, Any]
 Params = TypeVar("Params")
-Picture = NDArray[np.generic]
+Picture = npt.NDArray[np.generic]
 
 
 class Transform(ABC, Generic[Params]):
@@ -61,7 +59,7 @@ class Transform(ABC, Generic[Params]):
         return f"{type(self).__name__}({values})"
 
 
-def get_field(sample: Sample, name: str, user: str) -> NDArray[Any]:
+def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:
     """A field that a transform needs.
 
     Raises
@@ -78,7 +76,7 @@ def get_field(sample: Sample, name: str, user: str) -> NDArray[Any]:
     return value
 
 
-def get_image(sample: Sample, user: str) -> NDArray[np.uint8]:
+def get_image(sample: Sample, user: str) -> npt.NDArray[np.uint8]:
     """The picture, (H, W, C), or the clip, (T, H, W, C).
 
     Raises
@@ -100,11 +98,11 @@ def present(sample: Sample, names: Sequence[str]) -> list[str]:
     return [name for name in names if isinstance(sample.get(name), np.ndarray)]
 
 
-def per_frame(value: NDArray[Any], ndim: int) -> Iterator[NDArray[Any]]:
+def per_frame(value: npt.NDArray[Any], ndim: int) -> Iterator[npt.NDArray[Any]]:
     """The values of a clip one by one, or the value itself; `ndim` is that of one."""
     return iter(value.reshape(-1, *value.shape[-ndim:]) if value.ndim > ndim else (value,))
 
 
-def valid_frames(sample: Sample, count: int) -> NDArray[np.bool_]:
+def valid_frames(sample: Sample, count: int) -> npt.NDArray[np.bool_]:
     """In which of `count` frames the landmarks can be trusted: those of ``landmarks_valid``, all where there is no such field."""
     return np.broadcast_to(np.asarray(sample.get("landmarks_valid", True), np.bool_).reshape(-1), (count,))

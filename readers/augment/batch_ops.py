@@ -12,8 +12,6 @@ from readers.augment.masks import MaskNames, choose_masks
 from shardspec.errors import UsageError
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
 
-__all__ = ["choose", "masks_of", "move", "orders", "over", "picked", "present", "sampled", "uniform", "window"]
-
 Batch = dict[str, Any]
 
 

@@ -23,8 +23,6 @@ from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 
-__all__ = ["BatchCompose", "BatchCrop", "BatchDropRegion", "BatchFlip", "BatchModule", "BatchNormalize"]
-
 Batch = dict[str, Any]
 Seeds = Tensor | RowDraws | None
 """int64 (B,) on the CPU, one per row; or draws that earlier modules have begun."""

@@ -9,8 +9,6 @@ from readers.arguments import as_probability
 from readers.seeding import AnyTransform, given_back, is_seeded
 from shardspec.errors import UsageError
 
-__all__ = ["Compose", "OneOf"]
-
 Sample = dict[str, Any]
 
 

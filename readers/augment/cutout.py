@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.arguments import as_range
 from readers.augment.base import Sample, Transform, get_field, get_image
 from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
-
-__all__ = ["LandmarkCutout"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class LandmarkCutout(Transform[_Cut]):
         middle = landmarks[..., params.point, :].reshape(-1, 2).astype(np.float64) + np.array(params.shift) * side
         boxes = np.concatenate([middle - side / 2, middle + side / 2], axis=1)
 
-        def paint(picture: NDArray[Any], at: int, fill: Fill) -> None:
+        def paint(picture: npt.NDArray[Any], at: int, fill: Fill) -> None:
             paint_box(picture, boxes[at], fill)
 
         return paint_frames(sample, "LandmarkCutout", paint, fill=self.fill, fill_mask=self.fill_mask, masks=self.masks)

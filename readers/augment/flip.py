@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
 from readers.augment.masks import masks_of
-
-__all__ = ["HorizontalFlip"]
 
 
 class HorizontalFlip(Transform[None]):
@@ -44,7 +42,7 @@ class HorizontalFlip(Transform[None]):
         return out
 
 
-def _mirrored(picture: Picture, clip: bool) -> NDArray[np.generic]:
+def _mirrored(picture: Picture, clip: bool) -> npt.NDArray[np.generic]:
     """A picture with its columns in reverse; OpenCV does that ten times faster than numpy."""
     if clip:
         out = np.empty_like(picture)

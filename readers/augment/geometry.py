@@ -6,24 +6,22 @@ Pixel (0, 0) covers [0, 1) x [0, 1) in all coordinates, so a mirror is ``x -> wi
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.augment.base import Sample, present
 from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of, layout_of
 
-__all__ = ["move", "moved_boxes", "moved_points", "relabel"]
-
-FloatArray = NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 
 
-def moved_points(points: NDArray[Any], matrix: FloatArray) -> NDArray[Any]:
+def moved_points(points: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]:
     """Points (..., 2) mapped by a matrix, in their own dtype."""
-    moved: NDArray[Any] = points @ matrix[:, :2].T
+    moved: npt.NDArray[Any] = points @ matrix[:, :2].T
     moved += matrix[:, 2]
     return moved.astype(points.dtype)
 
 
-def moved_boxes(boxes: NDArray[Any], matrix: FloatArray) -> NDArray[Any]:
+def moved_boxes(boxes: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]:
     """Upright boxes around mapped boxes (..., 4), left, top, right, bottom, in their own dtype."""
     if matrix[0, 1] == 0 and matrix[1, 0] == 0:  # upright boxes stay upright: two corners say all
         corners = boxes.reshape(*boxes.shape[:-1], 2, 2)

@@ -5,13 +5,11 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.augment.base import Sample, Transform, get_field
 from readers.augment.paint import Fill, check_fill, paint_frames
 from shardspec.errors import UsageError
-
-__all__ = ["BlackoutHull", "KeepHull"]
 
 HALVES = ("left", "right", "top", "bottom")
 """Of the hull, in the picture's directions."""
@@ -61,7 +59,7 @@ class BlackoutHull(Transform[str]):
         """The sample without that half of the face."""
         polygons = _convex(get_field(sample, "hull", "BlackoutHull"))
 
-        def paint(picture: NDArray[Any], at: int, fill: Fill) -> None:
+        def paint(picture: npt.NDArray[Any], at: int, fill: Fill) -> None:
             moments = cv2.moments(polygons[at])
             if moments["m00"] <= 0:
                 return
@@ -108,7 +106,7 @@ class KeepHull(Transform[None]):
         """The sample with nothing but the face."""
         polygons = _convex(get_field(sample, "hull", "KeepHull"))
 
-        def paint(picture: NDArray[Any], at: int, fill: Fill) -> None:
+        def paint(picture: npt.NDArray[Any], at: int, fill: Fill) -> None:
             outside = np.full(picture.shape[:2], 255, np.uint8)
             _fill_polygon(outside, polygons[at], 0)
             _set_where(picture, outside, fill)
@@ -116,13 +114,13 @@ class KeepHull(Transform[None]):
         return paint_frames(sample, "KeepHull", paint, fill=self.fill, fill_mask=self.fill_mask, masks=self.masks)
 
 
-def _convex(hulls: NDArray[Any]) -> list[NDArray[np.float32]]:
+def _convex(hulls: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
     """The convex hull of each frame's polygon: (n, 2)."""
     points = hulls.reshape(-1, *hulls.shape[-2:]).astype(np.float32, copy=False)
     return [np.asarray(cv2.convexHull(frame), np.float32).reshape(-1, 2) for frame in points]
 
 
-def _fill_polygon(picture: NDArray[Any], polygon: NDArray[np.float32], fill: Fill) -> None:
+def _fill_polygon(picture: npt.NDArray[Any], polygon: npt.NDArray[np.float32], fill: Fill) -> None:
     """Set the pixels of a (H, W, ...) picture within a convex polygon, its edge included: right to half a pixel."""
     if not picture.size:
         return
@@ -137,7 +135,7 @@ def _fill_polygon(picture: NDArray[Any], polygon: NDArray[np.float32], fill: Fil
     picture[inside > 0] = fill
 
 
-def _set_where(picture: NDArray[Any], where: NDArray[np.uint8], fill: Fill) -> None:
+def _set_where(picture: npt.NDArray[Any], where: npt.NDArray[np.uint8], fill: Fill) -> None:
     """Set the pixels of a (H, W, ...) picture at which a (H, W) array is not zero."""
     if fill == 0 and picture.dtype == np.uint8 and picture.ndim == 3:
         # a quarter of the time of setting by a mask

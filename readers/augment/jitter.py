@@ -6,16 +6,13 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.arguments import as_count, as_number, as_range
 from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
 from readers.augment.masks import masks_of
 from shardspec.errors import UsageError
-
-__all__ = ["CropJitter"]
-
 
 # By the bytes of an item: what OpenCV takes as it is. A pixel that is picked keeps its bits, whatever they mean.
 _BITS: Mapping[int, np.dtype[Any]] = {
@@ -108,7 +105,7 @@ def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
     return _Window(round(left), round(top), side)
 
 
-def _cut(picture: Picture, window: _Window, size: int, interpolation: int, clip: bool) -> NDArray[np.generic]:
+def _cut(picture: Picture, window: _Window, size: int, interpolation: int, clip: bool) -> npt.NDArray[np.generic]:
     """The square of a picture, or of each frame of a clip, resized; an array of its own."""
     if clip:
         return np.stack([_cut(frame, window, size, interpolation, False) for frame in picture])

@@ -5,12 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
-
-__all__ = ["MaskNames", "as_mask_names", "choose_masks", "masks_of"]
 
 MaskNames = tuple[str, ...] | None
 """The fields that a caller named; None for those whose names and sizes say that they are masks."""
@@ -34,7 +32,7 @@ def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
     return names
 
 
-def masks_of(sample: Mapping[str, Any], image: NDArray[Any], names: MaskNames, user: str) -> list[str]:
+def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskNames, user: str) -> list[str]:
     """The masks of a sample of numpy values.
 
     Parameters

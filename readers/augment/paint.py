@@ -4,13 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.augment.base import Sample, get_image, per_frame, valid_frames
 from readers.augment.masks import MaskNames, masks_of
 from shardspec.errors import UsageError
-
-__all__ = ["Fill", "check_fill", "paint_box", "paint_frames"]
 
 Fill = int | tuple[int, ...]
 
@@ -32,7 +30,7 @@ def check_fill(fill: Fill, user: str) -> Fill:
 def paint_frames(
     sample: Sample,
     user: str,
-    paint: Callable[[NDArray[Any], int, Fill], None],
+    paint: Callable[[npt.NDArray[Any], int, Fill], None],
     *,
     fill: Fill,
     fill_mask: int | None,
@@ -76,7 +74,7 @@ def paint_frames(
     return out
 
 
-def paint_box(picture: NDArray[Any], box: NDArray[Any], fill: Fill) -> None:
+def paint_box(picture: npt.NDArray[Any], box: npt.NDArray[Any], fill: Fill) -> None:
     """Set the pixels of a (H, W, ...) picture whose centres lie in a box (left, top, right, bottom)."""
     height, width = picture.shape[:2]
     left, top, right, bottom = (min(max(float(edge), -1.0), max(height, width) + 1.0) for edge in box)

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from readers.augment.base import Sample, Transform, get_field
 from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
-
-__all__ = ["DropRegion"]
 
 _ROWS = {name: (row,) for row, name in enumerate(REGIONS)} | {"eyes": (0, 1)}
 
@@ -58,7 +56,7 @@ class DropRegion(Transform[str]):
         """The sample without that region."""
         boxes = get_field(sample, "regions", "DropRegion").reshape(-1, len(REGIONS), 4)
 
-        def paint(picture: NDArray[Any], at: int, fill: Fill) -> None:
+        def paint(picture: npt.NDArray[Any], at: int, fill: Fill) -> None:
             for row in _ROWS[params]:
                 paint_box(picture, boxes[at, row], fill)
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from shardspec.columns import Buffer
 
-__all__ = ["JPEGPart", "crop_jpeg"]
-
 _WORTH_CUTTING = 60_000
 """Pixels that need not be decoded from which on cutting pays: it takes 0.1 ms, most of them with the GIL, and decoding them 0.2 ms (Zen 4)."""
 _MARK = 0xFF

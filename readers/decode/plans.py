@@ -18,6 +18,9 @@ from shardspec.schema import Field, Schema
 
 Image = npt.NDArray[np.uint8]
 
+_NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()}}
+"""Fields in the pixels of ``image``, or from the frame's to them: (n, k) floating, and their k."""
+
 
 @runtime_checkable
 class DecodePlan(Protocol):
@@ -119,10 +122,6 @@ def decode_jpeg(
     except ValueError as error:
         raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
     return image
-
-
-_NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()}}
-"""Fields in the pixels of ``image``, or from the frame's to them: (n, k) floating, and their k."""
 
 
 def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:

@@ -255,7 +255,7 @@ class ShardPool:
                 some = by_shard[start:stop]
                 self._read_shard(number, rows[some], fields, target, at[some])
         if views:
-            with self._told(numbers):
+            with self._noted(numbers):
                 for name, values in views.items():
                     copy_rows([values[place] for place in at.tolist()], out[name], at)
 
@@ -273,7 +273,7 @@ class ShardPool:
         return {name: [None] * len(out[name]) for name in large}
 
     @contextmanager
-    def _told(self, numbers: list[int]) -> Iterator[None]:
+    def _noted(self, numbers: list[int]) -> Iterator[None]:
         """Let others know which shards this thread is reading."""
         thread = threading.get_ident()
         reading[thread] = (self, numbers)
@@ -294,7 +294,7 @@ class ShardPool:
                 self._check_opened(self._standing.shards[number].files)
                 entry.checked.update(fields)
 
-        with self._told([number]):
+        with self._noted([number]):
             self._with_shard(number, read)
 
     def _with_shard(self, number: int, act: Callable[[_Open, ShardReader], None]) -> None:

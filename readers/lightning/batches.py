@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import DataLoader
 
@@ -17,35 +17,32 @@ from readers.seeding import AnyTransform
 from shardspec.errors import UsageError
 
 Source = SampleDataset | str | PathLike[str]
-
-
-class Reading(NamedTuple):
-    """How datasets that are given as paths are opened (`readers.PackedDataset`)."""
-
-    fields: Sequence[str] | None
-    verify: Verify | bool
-    checksums: bool
-
-    def open(
-        self, source: Source, transform: AnyTransform | None, decode: Mapping[str, DecodePlan] | None
-    ) -> SampleDataset:
-        """A dataset with a transform, opened where it is given as a path.
-
-        Raises
-        ------
-        UsageError
-            It is open already, so that `fields` and `decode` come too late.
-        """
-        if not isinstance(source, SampleDataset):
-            return open_dataset(source, self.fields, transform, self.verify, self.checksums, decode)
-        if self.fields is not None or decode:
-            raise UsageError(
-                "fields, decode: expected none with a dataset that is open already: give them to open_dataset, or a path here"
-            )
-        return source.with_transform(transform)
-
-
 Batches = Loader | DataLoader[Any]
+
+
+def as_dataset(
+    source: Source,
+    fields: Sequence[str] | None,
+    transform: AnyTransform | None,
+    verify: Verify | bool,
+    checksums: bool,
+    decode: Mapping[str, DecodePlan] | None,
+) -> SampleDataset:
+    """A dataset with a transform; a path is opened first, by the parameters of `readers.PackedDataset`.
+
+    Raises
+    ------
+    UsageError
+        If `fields` or `decode` is given with a dataset that is open already.
+    """
+    if not isinstance(source, SampleDataset):
+        return open_dataset(source, fields, transform, verify, checksums, decode)
+    if fields is not None or decode:
+        raise UsageError(
+            "fields, decode: expected none with a dataset that is open already: "
+            "give them to open_dataset, or a path here"
+        )
+    return source.with_transform(transform)
 
 
 class TrainBatches:

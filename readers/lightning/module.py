@@ -14,9 +14,10 @@ from readers.arguments import as_count, refuse_unknown
 from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.plans import DecodePlan
 from readers.formats.pool import Verify
-from readers.lightning.batches import Batches, EvalBatches, Reading, Source, TrainBatches
+from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches, as_dataset
 from readers.loader.device import BatchTransform
-from readers.loader.loader import Loader, available_processors
+from readers.loader.loader import Loader
+from readers.machine import available_processors
 from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
 from readers.order.order import WINDOW_BLOCKS
 from readers.order.sampler import OrderSampler
@@ -117,10 +118,11 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
         )
         _check_kind(loader, batch_transform, eval_batch_transform)
-        how = Reading(fields, verify, checksums)
-        self.train = how.open(train, transform, decode).with_transform(sample_transform)
+        trained = as_dataset(train, fields, transform, verify, checksums, decode)
+        self.train = trained.with_transform(sample_transform)
         self.val, self.test, self.predict = (
-            None if source is None else how.open(source, eval_transform, eval_decode) for source in (val, test, predict)
+            None if source is None else as_dataset(source, fields, eval_transform, verify, checksums, eval_decode)
+            for source in (val, test, predict)
         )
         named = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
         labelled = {name: found for name, found in named.items() if found is not None and "label" in found.raw_layout}

@@ -19,8 +19,84 @@ from readers.order.order import Cut, EpochOrder, Picks
 from readers.order.permutation import mix_array, mix_words
 from shardspec.columns import Columns
 
+_POSITIONS = 4096
+"""Positions of the order that are computed at once."""
+
 _LEASE_BYTES_MIN = 1 << 16
 """Smaller arrays are made anew each time: that costs less than keeping account of them."""
+
+
+class BatchPicks:
+    """The picks of every batch of an iteration, by its number. Safe between threads; nearby numbers are cheapest.
+
+    Parameters
+    ----------
+    sequence : EpochOrder
+        For this object alone.
+    cut : Cut
+    consumed : int
+        Samples of the epoch that all ranks had consumed before.
+    length : int
+        Samples that this rank takes.
+    batch_size : int
+    """
+
+    def __init__(self, sequence: EpochOrder, cut: Cut, consumed: int, length: int, batch_size: int) -> None:
+        self._sequence = sequence
+        self._cut = cut
+        self._consumed = consumed
+        self._length = length
+        self._batch_size = batch_size
+        self._lock = threading.Lock()
+        self._picks: Picks | None = None
+        self._start = 0
+
+    def __call__(self, number: int) -> Picks:
+        """The picks of batch `number` of this rank."""
+        start = number * self._batch_size
+        stop = min(start + self._batch_size, self._length)
+        with self._lock:
+            if self._picks is None or not self._start <= start <= stop <= self._start + len(self._picks):
+                end = min(start + max(1, _POSITIONS // self._batch_size) * self._batch_size, self._length)
+                self._picks = self._sequence.at(self._cut.positions(start, end, self._consumed))
+                self._start = start
+            return self._picks.part(start - self._start, stop - self._start)
+
+
+class BatchWork:
+    """Puts one batch together; the job of the Loader's threads."""
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        layout: BatchLayout,
+        picks: BatchPicks,
+        buffers: "Buffers",
+        seeds_wanted: bool,
+        ahead: ReadAhead | None,
+    ) -> None:
+        self._dataset = dataset
+        self._layout = layout
+        self._picks = picks
+        self._buffers = buffers
+        self._seeds_wanted = seeds_wanted
+        self._ahead = ahead
+
+    def __call__(self, number: int) -> SeededBatch:
+        """Batch `number` of this rank, and the seeds of its samples."""
+        if self._ahead is not None:
+            self._ahead.begin(number)
+        picks = self._picks(number)
+        columns = self._buffers.take(self._layout, len(picks))
+        self._dataset.read_picks(picks, columns, np.arange(len(picks)))
+        seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
+        return collate_columns(columns, self._layout), seeds
+
+
+def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
+    """A number for each sample that is a function of seed, epoch and row in the base dataset: int64, (n,)."""
+    mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
+    return mixed.view(np.int64)
 
 
 class Buffers(Protocol):
@@ -29,23 +105,6 @@ class Buffers(Protocol):
     def take(self, layout: BatchLayout, rows: int) -> Columns:
         """Room for a batch, which is the taker's for as long as anything refers to it."""
         ...
-
-
-class _Lease:
-    """Stands between a piece of memory and the arrays made of it.
-
-    numpy gives every view of such an array, and torch every tensor of it, a reference to this object and no shorter way to
-    the memory. So its end is the end of all of them.
-    """
-
-    def __init__(self, memory: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
-        interface = memory.__array_interface__
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": interface["typestr"],
-            "data": interface["data"],
-        }
 
 
 class Ring:
@@ -96,12 +155,6 @@ class Ring:
         return np.asarray(lease)
 
 
-def _give_back(free: "deque[npt.NDArray[Any]]", memory: npt.NDArray[Any], keep: int) -> None:
-    """Runs when nothing refers to a lease any more, in whichever thread let go last."""
-    if len(free) < keep:
-        free.append(memory)
-
-
 class PinnedBuffers:
     """Buffers in page-locked memory, from torch's caching host allocator.
 
@@ -121,78 +174,24 @@ class PinnedBuffers:
         return out
 
 
-_POSITIONS = 4096
-"""Positions of the order that are computed at once."""
+class _Lease:
+    """Stands between a piece of memory and the arrays made of it.
 
-
-class BatchPicks:
-    """The picks of every batch of an iteration, by its number. Safe between threads; nearby numbers are cheapest.
-
-    Parameters
-    ----------
-    sequence : EpochOrder
-        For this object alone.
-    cut : Cut
-    consumed : int
-        Samples of the epoch that all ranks had consumed before.
-    length : int
-        Samples that this rank takes.
-    batch_size : int
+    numpy gives every view of such an array, and torch every tensor of it, a reference to this object and no shorter way to
+    the memory. So its end is the end of all of them.
     """
 
-    def __init__(self, sequence: EpochOrder, cut: Cut, consumed: int, length: int, batch_size: int) -> None:
-        self._sequence = sequence
-        self._cut = cut
-        self._consumed = consumed
-        self._length = length
-        self._batch_size = batch_size
-        self._lock = threading.Lock()
-        self._picks: Picks | None = None
-        self._start = 0
-
-    def __call__(self, number: int) -> Picks:
-        """The picks of batch `number` of this rank."""
-        start = number * self._batch_size
-        stop = min(start + self._batch_size, self._length)
-        with self._lock:
-            if self._picks is None or not self._start <= start <= stop <= self._start + len(self._picks):
-                end = min(start + max(1, _POSITIONS // self._batch_size) * self._batch_size, self._length)
-                self._picks = self._sequence.at(self._cut.positions(start, end, self._consumed))
-                self._start = start
-            return self._picks.part(start - self._start, stop - self._start)
+    def __init__(self, memory: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
+        interface = memory.__array_interface__
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": interface["typestr"],
+            "data": interface["data"],
+        }
 
 
-class BatchWork:
-    """Puts one batch together; the job of the Loader's threads."""
-
-    def __init__(
-        self,
-        dataset: SampleDataset,
-        layout: BatchLayout,
-        picks: BatchPicks,
-        buffers: Buffers,
-        seeds_wanted: bool,
-        ahead: ReadAhead | None,
-    ) -> None:
-        self._dataset = dataset
-        self._layout = layout
-        self._picks = picks
-        self._buffers = buffers
-        self._seeds_wanted = seeds_wanted
-        self._ahead = ahead
-
-    def __call__(self, number: int) -> SeededBatch:
-        """Batch `number` of this rank, and the seeds of its samples."""
-        if self._ahead is not None:
-            self._ahead.begin(number)
-        picks = self._picks(number)
-        columns = self._buffers.take(self._layout, len(picks))
-        self._dataset.read_picks(picks, columns, np.arange(len(picks)))
-        seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
-        return collate_columns(columns, self._layout), seeds
-
-
-def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
-    """A number for each sample that is a function of seed, epoch and row in the base dataset: int64, (n,)."""
-    mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
-    return mixed.view(np.int64)
+def _give_back(free: "deque[npt.NDArray[Any]]", memory: npt.NDArray[Any], keep: int) -> None:
+    """Runs when nothing refers to a lease any more, in whichever thread let go last."""
+    if len(free) < keep:
+        free.append(memory)

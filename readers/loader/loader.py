@@ -1,7 +1,6 @@
 """The Loader: threads that put whole batches together ahead of the training loop."""
 
 import math
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -30,9 +29,10 @@ from readers.loader.device import (
 )
 from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth
 from readers.loader.torch_threads import take_one_thread
+from readers.machine import available_processors
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.order import WINDOW_BLOCKS, Cut, Picks
-from readers.order.progress import Iteration, Progress, Resumable
+from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex, SampleTransform, SeededTransform
 from shardspec.errors import UsageError
 
@@ -141,7 +141,7 @@ class Loader(Resumable):
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
         order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
-        self._progress = Progress(order, self._cut(), auto=shuffle == "auto")
+        self._progress = EpochProgress(order, self._cut(), auto=shuffle == "auto")
         rows = min(self.batch_size, max(1, len(order)))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
@@ -403,10 +403,3 @@ def _refuse_worker() -> None:
             "would give the whole epoch: iterate over the Loader itself, which has threads, or make the DataLoader over the dataset, with "
             "sampler=dataset.sampler() and collate_fn=dataset.collate"
         )
-
-
-def available_processors() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -11,9 +11,9 @@ from shardspec.columns import IntArray
 _DOUBLE_ROUNDS = 4
 _MIN_SIDE = 8  # Below it, four double rounds do not reach all permutations equally often.
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of splitmix64
-_MIX_A = 0xBF58476D1CE4E5B9  # splitmix64's two multipliers (Steele, Lea, Flood 2014)
-_MIX_B = 0x94D049BB133111EB
+# splitmix64 (Steele, Lea and Flood, OOPSLA 2014): the step of its counter and the multipliers of its finaliser
+STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
+_MIX_A, _MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _HALF = np.uint64(32)
 
 
@@ -21,7 +21,7 @@ def mix_words(*words: int) -> int:
     """One 64-bit number from several integers, by splitmix64: it differs wherever one of them does."""
     state = 0
     for word in words:
-        state = (state + _GOLDEN + (word & _MASK)) & _MASK
+        state = (state + STEP + (word & _MASK)) & _MASK
         state = ((state ^ (state >> 30)) * _MIX_A) & _MASK
         state = ((state ^ (state >> 27)) * _MIX_B) & _MASK
         state ^= state >> 31
@@ -31,14 +31,24 @@ def mix_words(*words: int) -> int:
 def mix_array(values: npt.NDArray[Any], key: int) -> npt.NDArray[np.uint64]:
     """A 64-bit number for each value, by splitmix64 under a key."""
     state = values.astype(np.uint64)
-    state *= np.uint64(_GOLDEN)
+    state *= np.uint64(STEP)
     state += np.uint64(key)
+    return finalise(state)
+
+
+def finalise(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """splitmix64's finaliser, in place: a bijection in which every input bit reaches every output bit."""
+    _multiply(state)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+def _multiply(state: npt.NDArray[np.uint64]) -> None:
+    """The finaliser up to its last shift, in place: the high bits are mixed then, the low ones less so."""
     state ^= state >> np.uint64(30)
     state *= np.uint64(_MIX_A)
     state ^= state >> np.uint64(27)
     state *= np.uint64(_MIX_B)
-    state ^= state >> np.uint64(31)
-    return state
 
 
 class Permutation:
@@ -87,10 +97,7 @@ class Permutation:
 def _round(half: npt.NDArray[np.uint64], key: int, size: int) -> npt.NDArray[np.uint64]:
     """A keyed number in 0 … size-1 for each value; `size` is below 2**32."""
     state = half + np.uint64(key)
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(_MIX_A)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(_MIX_B)
+    _multiply(state)
     state >>= _HALF
     state *= np.uint64(size)
     state >>= _HALF

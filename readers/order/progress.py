@@ -33,7 +33,7 @@ class Iteration:
     ended: bool = False
 
 
-class Progress:
+class EpochProgress:
     """The epoch that runs or comes next, and how many of its samples all ranks together have consumed.
 
     Every `begin` after the first takes the next epoch, unless `set_epoch` or `load_state_dict` came between.
@@ -181,20 +181,15 @@ class Progress:
         self.running, self._chosen = None, False
 
 
-def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:
-    """What a resume compares; an order that is not decided has no name yet."""
-    return order.state() | ({"shuffle": "auto", "window": None} if undecided else {})
-
-
 class Resumable:
     """Something that iterates over the epochs of an order.
 
     Attributes
     ----------
-    _progress : Progress
+    _progress : EpochProgress
     """
 
-    _progress: Progress
+    _progress: EpochProgress
 
     @property
     def order(self) -> str | bool:
@@ -244,3 +239,8 @@ class Resumable:
             The state is of another order.
         """
         self._progress.load_state_dict(state)
+
+
+def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:
+    """What a resume compares; an order that is not decided has no name yet."""
+    return order.state() | ({"shuffle": "auto", "window": None} if undecided else {})

@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 
 from readers.order.auto import Choice
 from readers.order.order import Cut, Order
-from readers.order.progress import Iteration, Progress, Resumable
+from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex
 
 _CHUNK = 4096
@@ -35,7 +35,7 @@ class OrderSampler(Resumable, Sampler[int]):
     def __init__(
         self, order: Order, rank: int = 0, world_size: int = 1, drop_last: bool = False, choice: Choice | None = None
     ) -> None:
-        self._progress = Progress(order, Cut(rank, world_size, drop_last), auto=choice is not None)
+        self._progress = EpochProgress(order, Cut(rank, world_size, drop_last), auto=choice is not None)
         if choice is not None:
             self.decide_order(choice)
 

@@ -1,4 +1,4 @@
-"""Codecs: how one value becomes bytes and back. The table of names; each codec has its own file."""
+"""Codecs: how one value becomes bytes and back. This is the table of their names; each codec has its own file."""
 
 from collections.abc import Mapping
 
@@ -22,8 +22,9 @@ def codec_for(field: Field) -> Codec:
     Raises
     ------
     UsageError
-        The codec's name is unknown.
+        If the codec's name is unknown.
     MissingDependencyError
+        If a library that the codec needs is not installed.
     """
     codec: Codec = resolve("codec", field.codec.name, CODECS)(field)
     return codec

@@ -13,20 +13,35 @@ from shardspec.schema import PICTURE_PIXELS_MAX, Field
 class Codec(Protocol):
     """Turns one value of a field into bytes and back. Safe to share between threads; holds no open resources.
 
-    A codec is made from its `Field`, whose ``codec.configuration`` it reads. Two codecs may share a name only if either
+    A codec is made from its `Field`, whose ``codec.configuration`` it reads. Two codecs may share a name only if each
     decodes what the other encodes.
     """
 
     def __init__(self, field: Field) -> None: ...
 
     def encode(self, value: Any) -> Buffer:
-        """The bytes of one value. A value that does not fit the field is a `CodecError`."""
+        """The bytes of one value.
+
+        Raises
+        ------
+        CodecError
+            If the value does not fit the field.
+        """
         ...
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
-        """The value of some bytes, written into `out` (and returned) where an array of the right shape and dtype is given.
+        """The value that some bytes encode.
 
-        Bytes that do not decode to what the field promises are a `CodecError`.
+        Parameters
+        ----------
+        data : Buffer
+        out : ndarray, optional
+            Of the value's shape and dtype. The value is written into it, and it is returned.
+
+        Raises
+        ------
+        CodecError
+            If the bytes do not decode to what the field promises.
         """
         ...
 
@@ -37,24 +52,26 @@ def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
     Raises
     ------
     CodecError
-        It is none, or not of the field's shape.
+        If the value is not a picture, or does not have the field's shape.
     """
     array = np.asarray(value)
     fits = array.ndim == 3 and all(e in (None, a) for e, a in zip(field.shape, array.shape, strict=True))
     if not fits or array.dtype != np.uint8 or not array.size:
         raise CodecError(
-            f"field {field.name!r}: expected a picture, uint8 of shape {field.shape}, found {array.dtype.str} of shape {array.shape}"
+            f"field {field.name!r}: expected a picture, uint8 of shape {field.shape}, found {array.dtype.str} of shape "
+            f"{array.shape}"
         )
     check_sides(field, *array.shape[:2])
     return np.ascontiguousarray(array)
 
 
 def check_sides(field: Field, height: int, width: int) -> None:
-    """See, before its pixels are allocated, that a picture has the sides that its field promises, and not too many pixels.
+    """Check the sides of a picture before its pixels are allocated.
 
     Raises
     ------
     CodecError
+        If the sides are not those that the field promises, or the picture has more than `PICTURE_PIXELS_MAX` pixels.
     """
     if any(e not in (None, found) for e, found in zip(field.shape, (height, width), strict=False)):
         raise CodecError(

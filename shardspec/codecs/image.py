@@ -18,13 +18,13 @@ class PillowCodec:
 
     pillow_format: ClassVar[str]
     max_side: ClassVar[int] = 2**31 - 1
-    """Pixels; the format holds no more."""
+    """Pixels: the longest side that the format can store."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
 
     def options(self) -> dict[str, Any]:
-        """What Pillow's ``save`` is told beside the format."""
+        """The arguments of Pillow's ``save`` beside the format."""
         raise NotImplementedError
 
     def encode(self, value: Any, **more: Any) -> Buffer:
@@ -34,14 +34,14 @@ class PillowCodec:
         height, width = picture.shape[:2]
         if max(height, width) > self.max_side:
             raise CodecError(
-                f"field {self.field.name!r}: the picture cannot be {self.pillow_format}: expected sides of at most {self.max_side} "
-                f"pixels, found {width} x {height}"
+                f"field {self.field.name!r}: cannot encode the picture as {self.pillow_format}: "
+                f"expected sides of at most {self.max_side} pixels, found {width} x {height}"
             )
         try:
             Image.fromarray(picture).save(file, self.pillow_format, **self.options(), **more)
         except (OSError, ValueError) as error:
             raise CodecError(
-                f"field {self.field.name!r}: the picture cannot be {self.pillow_format}: {error}"
+                f"field {self.field.name!r}: cannot encode the picture as {self.pillow_format}: {error}"
             ) from error
         return file.getvalue()
 
@@ -55,7 +55,7 @@ class PillowCodec:
             raise
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
             raise CodecError(
-                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode, {error}"
+                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode: {error}"
             ) from error
         if out is None:
             return image
@@ -76,11 +76,14 @@ class PNGCodec(PillowCodec):
 
 
 class WebPCodec(PillowCodec):
-    """Lossy, about a third smaller than JPEG at the same look, slower to decode. Configuration: ``quality``, 1 to 100."""
+    """Lossy: about a third smaller than JPEG of the same visual quality, and slower to decode.
+
+    Configuration: ``quality``, 1 to 100; not needed to decode.
+    """
 
     pillow_format = "WEBP"
     max_side = 16_383
 
     def options(self) -> dict[str, Any]:
-        """The quality; libwebp's middle effort."""
+        """The quality, and libwebp's medium effort."""
         return {"quality": int(self.field.codec.configuration.get("quality", 95)), "method": 4}

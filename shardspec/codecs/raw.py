@@ -15,9 +15,9 @@ _SHAPE_DTYPE = np.dtype("<u4")
 class RawCodec:
     """Arrays as their little-endian C-order bytes; blobs as they are.
 
-    *fixed* and *ragged* values are the array's bytes alone, the field tells the shape. A *bytes* value whose shape has one axis
-    is a blob, a ``bytes`` object. Other *bytes* values are arrays of varying shape: one little-endian uint32 per axis, then the
-    array's bytes.
+    *fixed* and *ragged* values are the array's bytes alone; the field gives the shape. A *bytes* value whose shape has
+    one axis is a blob, a ``bytes`` object. Other *bytes* values are arrays of varying shape: one little-endian uint32
+    per axis, then the array's bytes.
     """
 
     def __init__(self, field: Field) -> None:
@@ -45,7 +45,8 @@ class RawCodec:
             array = view[self._header_bytes() :].view(self.field.numpy_dtype).reshape(self._shape_of(view))
         except ValueError as error:
             raise CodecError(
-                f"field {self.field.name!r}: expected {self.field.dtype} values of shape {self.field.shape}, found {len(view)} bytes"
+                f"field {self.field.name!r}: expected {self.field.dtype} values of shape {self.field.shape}, "
+                f"found {len(view)} bytes"
             ) from error
         if out is None:
             return array
@@ -74,5 +75,6 @@ class RawCodec:
         )
         if not fits or array.dtype != self.field.numpy_dtype:
             raise CodecError(
-                f"field {self.field.name!r}: expected {self.field.dtype} of shape {expected}, found {array.dtype.str} of shape {array.shape}"
+                f"field {self.field.name!r}: expected {self.field.dtype} of shape {expected}, found {array.dtype.str} "
+                f"of shape {array.shape}"
             )

@@ -11,7 +11,7 @@ from shardspec.schema import Field
 
 
 class UTF8Codec:
-    """A string as UTF-8. Lone surrogates (file names that are no UTF-8) are kept by ``surrogateescape``."""
+    """A string as UTF-8. Lone surrogates (file names that are not valid UTF-8) are kept by ``surrogateescape``."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -43,11 +43,11 @@ class JSONCodec:
                 value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
             ).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise CodecError(f"field {self.field.name!r}: expected JSON values, {error}") from error
+            raise CodecError(f"field {self.field.name!r}: expected JSON values: {error}") from error
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
         """The document; `out` is not used."""
         try:
             return json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            raise CodecError(f"field {self.field.name!r}: expected JSON, {error}") from error
+            raise CodecError(f"field {self.field.name!r}: expected JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""The table of formats: what a shard of each is called, who writes it, who reads it.
+"""The table of formats: what a shard of each is called, and which classes write and read it.
 
 A new format is one writer file, one reader file and one line here; the conformance tests, the benchmarks, ``verify``,
 ``convert`` and the command line pick it up from this table.
@@ -18,16 +18,16 @@ class Format:
     Attributes
     ----------
     suffix : str
-        Of the shard's file, with the dot. Empty where a shard is a folder.
+        Suffix of the shard's file, with the dot. Empty if a shard is a folder.
     reader, writer : Entry
     dataset : str
         Name of the dataset class in `readers`.
     sidecar : str or None
         Suffix of a second file that belongs to each shard.
     libraries : tuple of str
-        Distributions whose versions may decide a shard's bytes, numpy aside.
+        Distributions whose versions may decide a shard's bytes, apart from numpy.
     card : str or None
-        Text of a file ``README.md`` beside the shards, where tools of the format look for one.
+        Text of a file ``README.md`` beside the shards, for formats whose tools look for one.
     """
 
     suffix: str
@@ -48,7 +48,8 @@ configs:
     path: shard-*.parquet
 ---
 
-A dataset packed by facepack: manifest.json says what it holds. The lines above say to `datasets.load_dataset` which files
+A dataset packed by facepack: manifest.json says what it holds. \
+The lines above say to `datasets.load_dataset` which files
 are the data; without them it guesses by names, and takes those of the index.
 """
 """A dataset card: https://huggingface.co/docs/hub/datasets-manual-configuration."""
@@ -93,7 +94,13 @@ FORMATS: Mapping[str, Format] = {
 
 
 def get_format(name: str) -> Format:
-    """The format of that name; an unknown one is a `UsageError` that lists the known."""
+    """The format of that name.
+
+    Raises
+    ------
+    UsageError
+        If there is none; the message lists the known names.
+    """
     try:
         return FORMATS[name]
     except KeyError:

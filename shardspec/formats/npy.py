@@ -1,11 +1,11 @@
-"""The header of a ``.npy`` file, as the npy format and the index have it."""
+"""The header of a ``.npy`` file, which the npy format and the index use."""
 
 _ALIGN = 64
 _MAGIC = b"\x93NUMPY\x01\x00"
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Magic and header, version 1.0, of an array in C order; it depends on no library's version.
+    """Magic and header, version 1.0, of an array in C order. The bytes do not depend on the version of any library.
 
     https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 

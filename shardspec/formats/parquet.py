@@ -9,19 +9,21 @@ import numpy as np
 from shardspec.schema import PICTURE_CODECS, Field
 
 BINARY_VALUES = 1024
-"""From this many numbers a value on, lists cost too much: a fixed field becomes a column of byte strings of fixed length."""
+"""Numbers in one value from which lists cost too much: a fixed field with as many, or more, is stored as a column of
+byte strings of fixed length."""
 
 ROWS_MAX = 20_000
 """Most rows of a row group, so that each column of it is one page in every version of pyarrow."""
 
 FOOTER_MARK = b"FTRC"
-"""In front of the CRC-32 of the footer, four bytes, little-endian, in front of the footer."""
+"""Marks the footer's checksum. In front of the footer stand this mark and the footer's CRC-32, four bytes,
+little-endian."""
 
 TAIL_BYTES = 8
-"""Of the footer's length and Parquet's magic, the file's last bytes."""
+"""Size of the file's end: the footer's length and Parquet's magic."""
 
 SCHEMA_KEY = "packed_schema"
-"""Of the file's metadata: the dataset's schema as JSON, for people without the manifest."""
+"""Key in the file's metadata of the dataset's schema as JSON, for people without the manifest."""
 
 Storage = Literal["none", "binary", "list", "picture", "primitive", "strings", "fixed_binary"]
 Physical = Literal["BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"]
@@ -44,14 +46,14 @@ _PHYSICAL: dict[str, tuple[Physical, str]] = {
 
 @dataclass(frozen=True)
 class ParquetColumn:
-    """How one field lies in a Parquet file. Everything is optional in its schema, and nothing is null.
+    """How one field is stored in a Parquet file. Everything is optional in its schema, and nothing is null.
 
     Attributes
     ----------
     storage : str
-        *none*: values of no bytes have no column. *primitive*: a number. *list*: numbers in lists, of fixed length but for the
-        first axis of a ragged field. *fixed_binary*: little-endian C-order bytes. *picture*: a struct of `bytes` and an optional
-        `path`. *binary* and *strings*: the encoded bytes.
+        *none*: values of no bytes have no column. *primitive*: a number. *list*: numbers in lists, of fixed length
+        except along the first axis of a ragged field. *fixed_binary*: little-endian C-order bytes. *picture*: a struct
+        of `bytes` and an optional `path`. *binary* and *strings*: the encoded bytes.
     path : str
         The leaf column's path in the file's schema.
     physical : str
@@ -67,12 +69,12 @@ class ParquetColumn:
 
     @property
     def levels(self) -> int:
-        """Number of lists inside each other."""
+        """Number of nested lists."""
         return self.path.count(".list.")
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of stored numbers; bool where eight of them are packed into a byte."""
+        """The dtype of stored numbers; bool if eight of them are packed into a byte."""
         return np.dtype(bool) if self.physical == "BOOLEAN" else np.dtype(self.stored)
 
 

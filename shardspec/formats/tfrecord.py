@@ -12,31 +12,32 @@ from shardspec.schema import Field, Schema
 FeatureKind = Literal["bytes", "float", "int64"]
 
 LIST_VALUES_MAX = 1024
-"""Fixed fields of as many integers or more are stored as bytes: as int64 they would take up to ten bytes each."""
+"""Fixed fields of this many integers or more are stored as bytes: as int64 they would take up to ten bytes each."""
 
 VARINT_BYTES_MAX = 10
 
 _KIND_TAGS: dict[FeatureKind, int] = {"bytes": 0x0A, "float": 0x12, "int64": 0x1A}
 """Tags of ``Feature.bytes_list``, ``float_list``, ``int64_list``."""
 _LENGTH_DELIMITED_1, _LENGTH_DELIMITED_2 = 0x0A, 0x12
-"""Tags of fields 1 and 2 of wire type 2: map entry, its key and value, and a list's values."""
+"""Tags of fields 1 and 2 of wire type 2: a map entry, its key and value, and a list's values."""
 
 _VARINT_BYTES = {"|b1": 1, "|u1": 2, "<u2": 3, "<u4": 5}
-"""Bytes that any value of the dtype fits; negative numbers take ten."""
+"""Bytes of a varint that holds any value of the dtype. Dtypes not listed may be negative, which takes ten."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """How one field lies in an ``Example``.
+    """How one field is stored in an ``Example``.
 
     Attributes
     ----------
     field : Field
     key : str
-        ``image`` is ``image/encoded`` and ``label`` ``image/class/label``, as TensorFlow's vision models name them; any other
-        field has its own name.
+        ``image`` is ``image/encoded`` and ``label`` is ``image/class/label``, as TensorFlow's vision models name them;
+        any other field keeps its name.
     kind : {"bytes", "float", "int64"}
-        Float32 as floats, booleans and integers as int64; everything that these cannot hold exactly as little-endian bytes.
+        Float32 is stored as floats, booleans and integers as int64, and everything that these cannot hold exactly as
+        little-endian bytes.
     """
 
     field: Field
@@ -50,7 +51,10 @@ class Feature:
 
     @cached_property
     def value_bytes(self) -> int:
-        """Stored bytes of one number: a varint padded to what its dtype can need, so that a fixed field's size never varies."""
+        """Stored bytes of one number.
+
+        Varints are padded to the longest that the dtype may need, so that a fixed field's size never varies.
+        """
         if self.kind == "int64":
             return _VARINT_BYTES.get(self.field.dtype, VARINT_BYTES_MAX)
         return self.field.numpy_dtype.itemsize
@@ -62,7 +66,7 @@ class Feature:
 
     @cached_property
     def head(self) -> bytes:
-        """What stands in front of a fixed field's value: the map entry, its key, and the list."""
+        """The bytes in front of a fixed field's value: the heads of the map entry, its key, and the list."""
         return entry_head(self.key, self.kind, self.payload_bytes)
 
 
@@ -92,7 +96,7 @@ def _kind(field: Field) -> FeatureKind:
 
 
 def varint(number: int) -> bytes:
-    """A number of 0 or more, seven bits to a byte, the lowest first."""
+    """A number of 0 or more as a varint: seven bits to a byte, the lowest first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -102,9 +106,9 @@ def varint(number: int) -> bytes:
 
 
 def entry_head(key: str, kind: FeatureKind, size: int) -> bytes:
-    """The bytes of one entry of an ``Example``'s feature map up to its payload, `size` bytes that are its last.
+    """The bytes of one entry of an ``Example``'s feature map up to its payload.
 
-    The payload is one bytes value, or packed numbers.
+    The payload, one bytes value or packed numbers, is the last `size` bytes of the entry.
     """
     name = key.encode()
     values = bytes([_LENGTH_DELIMITED_1]) + varint(size)
@@ -120,7 +124,7 @@ def masked(crc: int) -> int:
 
 
 def pad_varints(numbers: Any, width: int) -> Any:
-    """Integers as varints of `width` bytes each: (…,) → (…, width), uint8. Protobuf reads them like shorter ones."""
+    """Integers as varints padded to `width` bytes: (…,) → (…, width), uint8. Protobuf reads them like short ones."""
     wide = np.asarray(numbers).astype(np.int64).view(np.uint64)[..., None]
     shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
     out = (wide >> shifts & np.uint64(0x7F)).astype(np.uint8)
@@ -129,12 +133,12 @@ def pad_varints(numbers: Any, width: int) -> Any:
 
 
 def read_varints(data: Any) -> tuple[Any, IntArray]:
-    """Varints of any length, one after another: their values, int64 (n,), and the lengths, (n,).
+    """Read varints of any length that follow one another: their values, int64 (n,), and their lengths, (n,).
 
     Raises
     ------
     ValueError
-        One has more than ten bytes, or the last does not end.
+        If a varint has more than ten bytes, or the last one has no end.
     """
     data = np.asarray(data, np.uint8)
     ends = np.flatnonzero(data < 0x80)

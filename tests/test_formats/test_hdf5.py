@@ -9,7 +9,7 @@ import pytest
 from readers.formats.hdf5.chunks import read_chunks
 from readers.formats.hdf5.file import HDF5Error, HDF5File
 from readers.formats.mapping import map_file
-from shardspec.formats.hdf5 import HDF5Dataset
+from shardspec.formats.hdf5 import HDF5Array
 
 
 def create(path: Path, libver: str = "v110") -> h5py.File:
@@ -38,7 +38,7 @@ def test_chunks_lie_where_the_library_says(tmp_path: Path, rows: int, chunk_rows
         for row in range(0, rows, chunk_rows):
             dataset[row : row + chunk_rows] = row % 256
         dataset.id.chunk_iter(lambda chunk: places.update({chunk.chunk_offset[0]: chunk.byte_offset}))
-    found = read_chunks(HDF5File(map_file(tmp_path / "a.h5"), ["a"]), HDF5Dataset("a", "|u1", shape, chunk_rows))
+    found = read_chunks(HDF5File(map_file(tmp_path / "a.h5"), ["a"]), HDF5Array("a", "|u1", shape, chunk_rows))
     assert found.rows == chunk_rows
     assert found.starts.tolist() == [places[row] for row in range(0, rows, chunk_rows)]
 
@@ -67,7 +67,7 @@ def test_what_the_contract_does_not_have_is_an_error(tmp_path: Path, options: di
     }
     with create(tmp_path / "a.h5") as file:
         file.create_dataset("a", **values)[...] = 1
-    expected = HDF5Dataset("a", "<u2", (5, 64, 64), 1)
+    expected = HDF5Array("a", "<u2", (5, 64, 64), 1)
     with pytest.raises(HDF5Error, match=r"dataset 'a': expected|chunk index"):
         read_chunks(HDF5File(map_file(tmp_path / "a.h5"), ["a"]), expected)
 

@@ -144,7 +144,7 @@ def test_a_field_that_breaks_a_rule_is_refused(change: dict[str, Any], told: str
 
 def test_names_are_unique_and_there_is_at_least_one() -> None:
     field = Field("a", "fixed", "<f4", ())
-    with pytest.raises(SchemaError, match="found more than one a"):
+    with pytest.raises(SchemaError, match="found more than once: a"):
         Schema((field, field))
     problems = Problems()
     assert Schema.from_json({"fields": []}, problems) is None

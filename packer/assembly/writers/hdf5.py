@@ -11,7 +11,7 @@ from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, c
 from packer.assembly.writers.blocks import Blocks
 from shardspec.columns import Columns
 from shardspec.errors import SchemaError
-from shardspec.formats.hdf5 import HDF5Dataset, hdf5_datasets
+from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
@@ -33,7 +33,7 @@ class HDF5ShardWriter:
         self._schema = schema
         self._rows = 0
         self._blocks = Blocks(schema, self.block_rows)
-        datasets = [d for f in schema for d in hdf5_datasets(f, size.samples, _total(f, size))]
+        datasets = [d for f in schema for d in hdf5_arrays(f, size.samples, _total(f, size))]
         names = [d.name for d in datasets]
         doubled = sorted({n for n in names if names.count(n) > 1})
         if doubled:
@@ -93,7 +93,7 @@ def _total(field: Field, size: ShardSize) -> int:
 class _Column:
     """One dataset, written a chunk at a time."""
 
-    def __init__(self, file: Any, dataset: HDF5Dataset) -> None:
+    def __init__(self, file: Any, dataset: HDF5Array) -> None:
         self._chunk_rows = dataset.chunk_rows
         self._pending: list[npt.NDArray[Any]] = []
         self._pending_rows = 0

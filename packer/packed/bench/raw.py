@@ -7,14 +7,11 @@ further line, one pass over the same items: ``"done"`` with ``samples``, ``secon
 its ``message``. The process ends when its standard input does.
 """
 
-import json
-import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from packer.jobs.process import one_thread, send
+from packer.jobs.process import entry_point, one_thread, read_requests, send
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemReport
 from packer.steps.chain import Pipeline, StepError
@@ -23,20 +20,20 @@ from shardspec.errors import ShardspecError
 
 def main() -> None:
     """Serve passes until the end of standard input."""
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
-    os.dup2(2, 1)  # what steps print
-    request = json.loads(sys.stdin.readline())
-    try:
-        pipeline = Pipeline(Recipe.from_options(request["recipe"]))
-        with one_thread():
-            reasons: list[str] = []
-            items = [Item.from_line(line) for line in request["items"]]
-            items = _warm_up(pipeline, items, request["seconds"], reasons)
-            send(answers, event="ready", items=len(items), reason=reasons[0] if reasons else None)
-            for _ in sys.stdin:
-                send(answers, event="done", **measure_pass(pipeline, items))
-    except ShardspecError as error:
-        send(answers, event="failed", message=str(error))
+    with entry_point() as (descriptor, answers):
+        requests = read_requests(descriptor)
+        request = requests.get()
+        try:
+            pipeline = Pipeline(Recipe.from_options(request["recipe"]))
+            with one_thread():
+                reasons: list[str] = []
+                items = [Item.from_line(line) for line in request["items"]]
+                items = _warm_up(pipeline, items, request["seconds"], reasons)
+                send(answers, event="ready", items=len(items), reason=reasons[0] if reasons else None)
+                while requests.get():
+                    send(answers, event="done", **measure_pass(pipeline, items))
+        except ShardspecError as error:
+            send(answers, event="failed", message=str(error))
 
 
 def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:

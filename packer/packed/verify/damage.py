@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.jobs.child import SyncChild
-from packer.jobs.process import send, take_streams
+from packer.jobs.process import entry_point, send
 from packer.packed.verify.shard import ShardWalk, keys_in
 from readers.formats.checks import without_advice
 from shardspec.columns import Columns
@@ -140,9 +140,8 @@ def _describe(error: Exception, layout: Layout) -> str:
 
 
 def main(root: Path, number: int) -> None:
-    """Print a line for every row, and nothing else: what libraries print goes to standard error."""
-    _, answers = take_streams()
-    with suppress(BrokenPipeError):
+    """Answer with a line for every row, and nothing else: what libraries print goes to standard error."""
+    with entry_point() as (_, answers):
         for line in examine(Layout(root), number):
             send(answers, event="row", **line._asdict())
 

@@ -22,19 +22,20 @@ POINTS = tuple(f"{name}_{axis}" for name in get_layout("5").names for axis in ("
 
 _LAST_FRAME = 2**53
 _OPTIONAL = ("score", "track", *POINTS)
-_LIKENESS = 0.9  # of names in small letters: "Scores" is like "score", "source" and "core" are not
+_LIKENESS = 0.9  # of names in lower case: "Scores" is similar to "score", "source" and "core" are not
 
 
-class TableSidecar:
-    """The rows of a table of boxes (`packer.steps.faces.boxes.Sidecar`), held as arrays, about 100 bytes a row.
+class TableBoxes:
+    """The rows of a table of boxes (`packer.steps.faces.boxes.Boxes`), held as arrays, about 100 bytes a row.
 
-    Columns ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``; ``score``, ``track`` and those of `POINTS` if there are. Any other
-    column is ignored, unless its name is nearly that of one of these. Faces of a frame come in the order of the rows.
+    The columns are ``path``, ``frame``, ``x0``, ``y0``, ``x1``, ``y1``, and optionally ``score``, ``track`` and those
+    of `POINTS`. Any other column is ignored, unless its name is nearly that of one of these. The faces of a frame keep
+    the order of the rows.
 
     Raises
     ------
     UsageError
-        A column is missing, or perhaps misspelt, or a value is not what its column should hold.
+        If a column is missing or seems to be misspelt, or if a value is not what its column should hold.
     """
 
     def __init__(self, path: Path, scale: float) -> None:
@@ -65,7 +66,7 @@ class TableSidecar:
         self._refuse_double_tracks()
 
     def _refuse_double_tracks(self) -> None:
-        """In a frame a track is one face's, or its clips would have two pictures at a time."""
+        """Refuse a track with two faces in one frame: its clips would have two pictures at a time."""
         if self._tracks is None:
             return
         wrong = np.zeros(len(self._tracks), np.bool_)
@@ -77,11 +78,11 @@ class TableSidecar:
         self._refuse(wrong, "each track once in a frame", self._tracks)
 
     def check(self, names: Sequence[str]) -> None:
-        """See `packer.steps.faces.boxes.Sidecar`."""
+        """See `packer.steps.faces.boxes.Boxes`."""
         check_any(self._path, self._rows, names)
 
     def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """See `packer.steps.faces.boxes.Sidecar`."""
+        """See `packer.steps.faces.boxes.Boxes`."""
         rows = self._rows.get(name)
         if rows is None:
             raise ItemError(f"boxes: expected rows with path {name!r} in {self._path.name}, found none")
@@ -126,7 +127,7 @@ class TableSidecar:
 
 
 def _refuse_misspelt(path: Path, names: Collection[str]) -> None:
-    """A column that may be left out would be missed by nobody."""
+    """Refuse names that are nearly an optional column's: nothing else would notice that the column is missing."""
     for name in sorted(set(names) - set(_OPTIONAL)):
         meant = get_close_matches(name.lower(), _OPTIONAL, n=1, cutoff=_LIKENESS)
         if meant and meant[0] not in names:
@@ -139,7 +140,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Sequence[int]]:
         read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
         try:
             table = read(path)
-        except (OSError, ValueError) as error:  # pyarrow's errors are both
+        except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
             raise UsageError(f"{path}: expected a Parquet file, {error}") from error
         _refuse_misspelt(path, table.column_names)
         wanted = {"path", "frame", *_OPTIONAL, *EDGES}

@@ -1,6 +1,7 @@
-"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, or a table. ``docs/faces.md`` says what is taken.
+"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, or a table (``docs/faces.md``).
 
-Boxes come as the sampled frames of an item ask for them, by the item's name, its path relative to the source.
+The boxes of an item are looked up by its name, which is its path relative to the source, for the frames that are
+sampled.
 """
 
 import hashlib
@@ -23,15 +24,15 @@ GIVEN_SCORE = 1.0
 """Score of a box that comes without one."""
 
 FARTHEST = 2**24
-"""Coordinates stay below it, in pixels: there float32 still tells whole ones apart."""
+"""Limit of coordinates, in pixels: below it float32 represents every whole number."""
 
 _FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 _TABLES: Mapping[str, Entry] = {
-    suffix: Entry("packer.steps.faces.box_table:TableSidecar") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
+    suffix: Entry("packer.steps.faces.box_table:TableBoxes") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
 }
 
 
-class Sidecar(Protocol):
+class Boxes(Protocol):
     """Boxes of many items.
 
     Attributes
@@ -48,7 +49,7 @@ class Sidecar(Protocol):
         Raises
         ------
         UsageError
-            Not one of them is there, or two of them would get the same boxes by chance.
+            If the boxes belong to none of the items, or if two items would get the same boxes by chance.
         """
         ...
 
@@ -58,26 +59,26 @@ class Sidecar(Protocol):
         Raises
         ------
         ItemError
-            There is nothing under that name, or it cannot be read.
+            If there are no boxes under that name, or they cannot be read.
         """
         ...
 
 
-def open_sidecar(path: str, scale: float) -> Sidecar:
+def open_boxes(path: str, scale: float) -> Boxes:
     """Open a file or folder of boxes.
 
     Parameters
     ----------
     path : str
     scale : float, > 0
-        What coordinates are multiplied by.
+        Factor by which coordinates are multiplied.
 
     Raises
     ------
     UsageError
-        It is not there, or not of a known kind, or not what its kind should be.
+        If the path does not exist, is of an unknown kind, or has other contents than its kind requires.
     MissingDependencyError
-        The library for a table of that kind is not installed.
+        If the library for a table of that kind is not installed.
     """
     place = Path(path)
     if place.is_dir():
@@ -88,8 +89,8 @@ def open_sidecar(path: str, scale: float) -> Sidecar:
         return JsonFile(place, scale)
     if place.suffix.lower() not in _TABLES:
         raise UsageError(f"boxes: expected a folder, .json, {', '.join(sorted(_TABLES))}, found {place.name!r}")
-    sidecar: Sidecar = resolve("table of boxes", place.suffix.lower(), _TABLES)(place, scale)
-    return sidecar
+    boxes: Boxes = resolve("table of boxes", place.suffix.lower(), _TABLES)(place, scale)
+    return boxes
 
 
 def digest_file_or_folder(path: str) -> str:
@@ -98,7 +99,7 @@ def digest_file_or_folder(path: str) -> str:
     Raises
     ------
     UsageError
-        It cannot be read.
+        If the file or folder cannot be read.
     """
     place = Path(path)
     try:
@@ -115,14 +116,14 @@ def digest_file_or_folder(path: str) -> str:
 
 
 def _json_files(root: Path) -> Iterator[str]:
-    """Names of the ``.json`` files below a folder, in folders behind links too, but in no folder twice."""
+    """Names of the ``.json`` files below a folder, also in folders behind links, but with no folder entered twice."""
 
     def fail(error: OSError) -> None:
         raise error
 
     entered = set()
     for folder, below, files in walk(root, fail, followlinks=True):
-        below.sort()  # by which of two links a folder is entered
+        below.sort()  # decides by which of two links a folder is entered
         real = os.path.realpath(folder)
         if real in entered:
             below.clear()
@@ -132,7 +133,7 @@ def _json_files(root: Path) -> Iterator[str]:
 
 
 class JsonFolder:
-    """One JSON file per item: ``a/clip.mp4.json``, ``a/clip.json`` or ``clip.json`` for the item ``a/clip.mp4``, the first of these."""
+    """One JSON file per item: for ``a/clip.mp4`` the first of ``a/clip.mp4.json``, ``a/clip.json``, ``clip.json``."""
 
     has_points = False
 
@@ -141,7 +142,7 @@ class JsonFolder:
         self._scale = scale
 
     def check(self, names: Sequence[str]) -> None:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         taken: dict[Path, str] = {}
         for name in names:
             path = self._find(name)
@@ -154,7 +155,7 @@ class JsonFolder:
             raise UsageError(f"boxes: expected {self._candidates(names[0])[1]} or the like, found none for any item")
 
     def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         path = self._find(name)
         if path is None:
             raise ItemError(f"boxes: expected {self._candidates(name)[1]}, found no such file")
@@ -165,7 +166,8 @@ class JsonFolder:
         return parse_frames(document, path.name, self._scale)
 
     def _find(self, name: str) -> Path | None:
-        found = (path for path in self._candidates(name) if os.path.isfile(path))  # noqa: PTH113 -- is_file raises over a long name
+        # Path.is_file raises over a long name.
+        found = (path for path in self._candidates(name) if os.path.isfile(path))  # noqa: PTH113
         return next(found, None)
 
     def _candidates(self, name: str) -> list[Path]:
@@ -174,7 +176,7 @@ class JsonFolder:
 
 
 class JsonFile:
-    """One JSON object with an entry for each item, under its name."""
+    """One JSON object with an entry for each item, by the item's name."""
 
     has_points = False
 
@@ -190,11 +192,11 @@ class JsonFile:
         self._scale = scale
 
     def check(self, names: Sequence[str]) -> None:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         check_any(self._path, self._items, names)
 
     def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """See `Sidecar`."""
+        """See `Boxes`."""
         if name not in self._items:
             raise ItemError(f"boxes: expected an entry {name!r} in {self._path.name}, found none")
         return parse_frames(self._items[name], f"{self._path.name}, {name!r}", self._scale)
@@ -215,7 +217,7 @@ def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFace
     Raises
     ------
     ItemError
-        It is anything else.
+        If the document has any other form.
     """
     if not isinstance(document, dict):
         raise ItemError(f"boxes: {where}: expected an object of frames, found {type(document).__name__}")
@@ -239,7 +241,7 @@ def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFace
 
 
 def _read_boxes(value: Any) -> npt.NDArray[np.float64] | None:
-    """The boxes of one frame, (N, 4); None if they are none."""
+    """The boxes of one frame, (N, 4); None if the value is not a list of boxes."""
     if value is None or value == []:
         return np.zeros((0, 4))
     try:

@@ -18,10 +18,10 @@ from shardspec.points import REGIONS, get_layout, hull_size
 Image = npt.NDArray[np.uint8]
 
 LARGEST_CROP = 4
-"""Side of an aligned crop, in frame sides, above which its points are no face's; the warp's memory grows with it."""
+"""Side of an aligned crop, in frame sides, above which the points are not a face's; the warp's memory grows with it."""
 
 FARTHEST_POINT = 2
-"""How far from the middle of a face's box a point of it may lie, in sides of the box; MTCNN's lie within one half, or little more."""
+"""Greatest distance of a point from the centre of its face's box, in sides of the box; MTCNN's reach one half or so."""
 
 
 class FaceCutter:
@@ -43,21 +43,21 @@ class FaceCutter:
     def cut(
         self, frame: Image, box: npt.NDArray[np.float32], points5: npt.NDArray[np.float32] | None
     ) -> dict[str, Any]:
-        """The fields ``image``, ``matrix`` and those of the landmarks.
+        """Cut the fields ``image`` and ``matrix`` and those of the landmarks.
 
         Parameters
         ----------
         frame : ndarray, (H, W, 3), uint8
         box : ndarray, (4,)
-            Frame pixels.
+            In frame pixels.
         points5 : ndarray, (5, 2), or None
-            The detector's points in frame pixels. Without them, or where one is far from the box, there are no landmarks: zeros,
-            ``landmarks_valid`` false.
+            The detector's points in frame pixels. Without them, or if one is far from the box, there are no landmarks:
+            they are zero, and ``landmarks_valid`` is false.
 
         Raises
         ------
         ValueError
-            The box or the points cannot be those of a face; `UsageError` is one.
+            If the box or the points cannot be those of a face; a `UsageError` is a `ValueError` too.
         """
         height, width = frame.shape[:2]
         if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
@@ -90,7 +90,7 @@ class FaceCutter:
         }
 
     def keep_whole(self, frame: Image) -> dict[str, Any]:
-        """All fields of a frame without a face: all of it, centred on black, zeros for geometry, ``landmarks_valid`` false."""
+        """All fields of a frame without a face: it is centred on black, geometry zero, ``landmarks_valid`` false."""
         height, width = frame.shape[:2]
         box = np.array([0, 0, width, height], np.float32)
         matrix = crop_matrix(box, 0, self._size)
@@ -99,7 +99,7 @@ class FaceCutter:
         return {"image": image, **known, **self._no_landmarks()}
 
     def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32]) -> Image:
-        """A second picture by the first one's matrix; black without one."""
+        """Cut a second picture by the first one's matrix; without one, the crop is black."""
         if frame is None:
             return np.zeros((self._size, self._size, 3), np.uint8)
         if self._nearest:
@@ -116,6 +116,6 @@ class FaceCutter:
 
 
 def _is_astray(points5: npt.NDArray[np.float32], box: npt.NDArray[np.float32]) -> bool:
-    """Whether some point cannot be of the face in the box."""
+    """Whether some point is too far away to belong to the face in the box."""
     away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
     return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())

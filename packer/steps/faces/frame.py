@@ -1,4 +1,4 @@
-"""The faces of one frame, found by a detector or given by the user."""
+"""The faces of one frame, found by a detector or given by the user, and the choice among them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+NO_TRACK = -1
+
 FloatArray = npt.NDArray[np.float32]
 
-NO_TRACK = -1
+Picture = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,19 +25,19 @@ class FrameFaces:
     points : ndarray, (N, 5, 2), float32
         Right eye, left eye, nose, right and left corner of the mouth (the person's). NaN where a face has none.
     tracks : ndarray, (N,), int64, or None
-        `NO_TRACK` for none; None where nobody has looked for tracks.
+        `NO_TRACK` for a face without one; None where no tracks were looked for.
+    shape : tuple of int or None
+        Of the frame in which they were found, (H, W, 3); None of faces that the user gives.
     """
 
     boxes: FloatArray
     scores: FloatArray
     points: FloatArray
     tracks: npt.NDArray[np.int64] | None = None
+    shape: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
-
-
-Picture = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +61,7 @@ class Face:
 
     @property
     def area(self) -> float:
-        """Of the box, in square pixels."""
+        """Area of the box, in square pixels."""
         return float((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
 
 

@@ -1,118 +1,31 @@
-"""Where an item's faces come from: a detector on its frames, or on those of another item, or boxes that the user gives."""
+"""Where an item's faces come from: a detector on its own or another item's frames, or boxes that the user gives."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import BOXES_FROM, Item, ItemFile, is_video
-from packer.steps.faces.boxes import Sidecar, open_sidecar
+from packer.sources.item import BOXES_FROM, Item, ItemFile
+from packer.steps.chain import Sample
+from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
-from packer.steps.faces.second import Companion
+from packer.steps.faces.second import SecondFile
 from packer.vision.detect import Detector
 from packer.vision.detect.detections import FaceDetector
 from shardspec.errors import ItemError
 
-
-def make_detector(recipe: Recipe) -> Detector:
-    """Load the detector: the same one in every process that asks for it."""
-    if recipe.parity:
-        return Detector(recipe.detector, device=recipe.device)
-    return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
-
-
 KEPT_FRAMES = 20_000
 """Frames whose faces a worker remembers: about 1 KB each."""
 
+Sampled = tuple[int, ...] | None
+"""Indices of the frames that a pass over a file gives; None for all of them, or for a picture."""
 
-class KnownFrame(NamedTuple):
-    """The faces of a frame, and the frame's shape."""
-
-    shape: tuple[int, ...]
-    faces: FrameFaces
-
-
-class KnownFaces(NamedTuple):
-    """The faces of one file by frame, to be added to. Nothing of it depends on who found them.
-
-    Attributes
-    ----------
-    by_pass : dict of int to KnownFrame
-        Of frames that a pass over the same sampled frames gives: for these the file need not be read again.
-    by_frame : dict of int to KnownFrame
-        Of frames that any pass gave. A frame looks the same in each, but of a damaged file another pass may lack it.
-    """
-
-    by_pass: dict[int, KnownFrame]
-    by_frame: dict[int, KnownFrame]
-
-    def add(self, frame: int, known: KnownFrame) -> None:
-        """Remember a frame that was given."""
-        self.by_pass[frame] = self.by_frame[frame] = known
-
-
-class _File:
-    """The faces of a file: of all frames, and by the frames that a pass sampled."""
-
-    def __init__(self) -> None:
-        self.frames: dict[int, KnownFrame] = {}
-        self.passes: dict[tuple[int, ...] | None, dict[int, KnownFrame]] = {}
-
-
-class FaceMemory:
-    """The faces of files, of which the one that was not asked for the longest is forgotten first."""
-
-    def __init__(self) -> None:
-        self._files: OrderedDict[tuple[str | None, int, int], _File] = OrderedDict()
-
-    def of_file(self, file: Item | ItemFile, sampled: tuple[int, ...] | None) -> KnownFaces:
-        """What is known of a file.
-
-        Parameters
-        ----------
-        file : Item or ItemFile
-        sampled : tuple of int or None
-            The frames of the pass, None for all or for a picture.
-        """
-        key = (file.path, file.bytes, file.mtime_ns)
-        known = self._files.setdefault(key, _File())
-        self._files.move_to_end(key)
-        total = sum(len(one.frames) for one in self._files.values())
-        while total > KEPT_FRAMES and len(self._files) > 1:
-            total -= len(self._files.popitem(last=False)[1].frames)
-        return KnownFaces(known.passes.setdefault(sampled, {}), known.frames)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Frame:
-    """A frame of an item: its index and its pixels, (H, W, 3) uint8."""
-
-    index: int
-    image: npt.NDArray[np.uint8]
-
-
-class ItemSearch(Protocol):
-    """Finds the faces of one item."""
-
-    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
-        """The faces of the next frames; of one that cannot be told, why.
-
-        Raises
-        ------
-        ItemError
-            There can be no faces for this item.
-        """
-        ...
-
-
-def takes_decoded(recipe: Recipe) -> bool:
-    """Whether faces are looked for in the frames as they are decoded: those that came through other steps may be changed, or fewer."""
-    return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
+_UNKNOWN: Sampled = ()
+"""Stands for frames of which nobody knows which they are: no pass looks for its frames there."""
 
 
 class FaceSearch:
@@ -126,111 +39,173 @@ class FaceSearch:
     """
 
     def __init__(self, recipe: Recipe, detector: FaceDetector | None = None) -> None:
-        self._sidecar: Sidecar | None = None
+        self._boxes: Boxes | None = None
         self._detector: FaceDetector | None = None
         if recipe.boxes is not None:
-            self._sidecar = open_sidecar(recipe.boxes, recipe.boxes_scale)
+            self._boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
         else:
             self._detector = make_detector(recipe) if detector is None else detector
         self._memory = FaceMemory() if recipe.boxes_from is not None else None
         self._recipe = recipe
 
     @contextmanager
-    def of_item(self, item: Item, sampled: tuple[int, ...] | None) -> Iterator[ItemSearch]:
+    def of_item(self, item: Item, sampled: Sampled) -> "Iterator[ItemSearch]":
         """The search for one item.
 
-        What is damaged in another item's file is told by the frames that lack faces. Its own words would depend on how much of it had to
-        be read, and so on what this worker knew before.
+        Damage in another item's file is reported by the frames that lack faces. A description of the damage itself
+        would depend on how much of the file had to be read, and so on what this worker already knew.
 
         Parameters
         ----------
         item : Item
         sampled : tuple of int or None
-            Indices of the item's frames, as far as they are known.
+            Indices of the item's frames, if they are known.
         """
         other = item.files.get(BOXES_FROM)
-        if self._sidecar is not None:
-            yield _Given(self._sidecar.faces(item.name if other is None else other.name))
+        if self._boxes is not None:
+            yield _Given(self._boxes.faces(item.name if other is None else other.name))
             return
         assert self._detector is not None
         if other is None:
             known = None
             if self._memory is not None and takes_decoded(self._recipe) and item.path is not None:
-                known = self._memory.of_file(item, sampled)
-                if sampled is None and is_video(item.name):  # a pass over frames of which nobody knows which they are
-                    known = known._replace(by_pass={})
+                passes = self._memory.of_file(item)
+                known = passes.setdefault(_UNKNOWN if sampled is None and item.is_video else sampled, {})
             yield _Detecting(self._detector, known)
             return
         assert self._memory is not None
-        companion = Companion(BOXES_FROM, other, sampled)
+        second = SecondFile(BOXES_FROM, other, sampled)
         try:
-            yield _DetectingOn(self._detector, companion, self._memory.of_file(other, sampled))
+            yield _DetectingOn(self._detector, second, self._memory.of_file(other), sampled)
         finally:
-            companion.close()
+            second.close()
+
+
+class ItemSearch(Protocol):
+    """Finds the faces of one item."""
+
+    def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
+        """The faces of the next frames, samples with ``frame`` and ``image``; in place of those that are unknown, why.
+
+        Raises
+        ------
+        ItemError
+            If there can be no faces for this item.
+        """
+        ...
 
 
 class _Given:
-    """Faces by frame that are known."""
+    """Gives known faces by frame."""
 
     def __init__(self, known: Mapping[int, FrameFaces]) -> None:
         self._known = known
 
-    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+    def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
         """See `ItemSearch`."""
-        return [self._known.get(frame.index, "no box is given for it") for frame in frames]
+        return [self._known.get(frame["frame"], "no box is given for it") for frame in frames]
 
 
 class _Detecting:
-    """Detects on the item's own frames."""
+    """Detects on the item's own frames, and adds to what is `known` of them."""
 
-    def __init__(self, detector: FaceDetector, known: KnownFaces | None) -> None:
+    def __init__(self, detector: FaceDetector, known: dict[int, FrameFaces] | None) -> None:
         self._detector = detector
         self._known = known
 
-    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+    def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
         """See `ItemSearch`."""
-        found = _detect(self._detector, [frame.image for frame in frames])
+        found = _detect(self._detector, [frame["image"] for frame in frames])
         if self._known is not None:
-            for frame, faces in zip(frames, found, strict=True):
-                self._known.add(frame.index, KnownFrame(frame.image.shape, faces))
+            self._known |= zip((frame["frame"] for frame in frames), found, strict=True)
         return list[FrameFaces | str](found)
 
 
 class _DetectingOn:
-    """Detects on the frames of another item, those with the same indices."""
+    """Detects on the frames of another item, those with the same indices.
 
-    def __init__(self, detector: FaceDetector, other: Companion, known: KnownFaces) -> None:
+    Faces that a pass over the same sampled frames gave are known, and the file need not be read again for them. Those of other
+    passes are known where the file still gives the frame: it looks the same in each, but of a damaged file another pass may lack it.
+    """
+
+    def __init__(
+        self,
+        detector: FaceDetector,
+        other: SecondFile,
+        passes: "dict[Sampled, dict[int, FrameFaces]]",
+        sampled: Sampled,
+    ) -> None:
         self._detector = detector
         self._other = other
-        self._known = known
+        self._passes = passes
+        self._known = passes.setdefault(sampled, {})
 
-    def faces(self, frames: Sequence[Frame]) -> list[FrameFaces | str]:
+    def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
         """See `ItemSearch`."""
         new: dict[int, npt.NDArray[np.uint8]] = {}
-        for index in (frame.index for frame in frames if frame.index not in self._known.by_pass):
+        for index in (frame["frame"] for frame in frames if frame["frame"] not in self._known):
             picture = self._other.picture(index)
-            if picture is not None and index in self._known.by_frame:
-                self._known.add(index, self._known.by_frame[index])
-            elif picture is not None:
+            if picture is None:
+                continue
+            before = next((known[index] for known in self._passes.values() if index in known), None)
+            if before is None:
                 new[index] = picture
-        found = _detect(self._detector, list(new.values()))
-        for (index, picture), faces in zip(new.items(), found, strict=True):
-            self._known.add(index, KnownFrame(picture.shape, faces))
+            else:
+                self._known[index] = before
+        self._known |= zip(new, _detect(self._detector, list(new.values())), strict=True)
         return [self._faces(frame) for frame in frames]
 
-    def _faces(self, frame: Frame) -> FrameFaces | str:
-        known = self._known.by_pass.get(frame.index)
+    def _faces(self, frame: Sample) -> FrameFaces | str:
+        index, shape = frame["frame"], frame["image"].shape
+        known = self._known.get(index)
         name = self._other.file.name
         if known is None:
-            return f"no whole frame of that index in {name!r}, whose boxes are taken"
-        if known.shape != frame.image.shape:
-            sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (frame.image.shape, known.shape))
-            raise ItemError(
-                f"boxes_from {name!r}: expected frames of the same size, found {sizes} at frame {frame.index}"
-            )
-        return known.faces
+            return f"no undamaged frame with that index in {name!r}, whose boxes are used"
+        if known.shape is not None and known.shape != shape:
+            sizes = " and ".join(f"{width} x {height}" for height, width, _ in (shape, known.shape))
+            raise ItemError(f"boxes_from {name!r}: expected frames of the same size, found {sizes} at frame {index}")
+        return known
 
 
-def _detect(detector: FaceDetector, pictures: list[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
+class FaceMemory:
+    """The faces of files, by pass and frame; those of the least recently used file are dropped first.
+
+    Nothing of them depends on who found them.
+    """
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[str | None, int, int], dict[Sampled, dict[int, FrameFaces]]] = OrderedDict()
+
+    def of_file(self, file: Item | ItemFile) -> dict[Sampled, dict[int, FrameFaces]]:
+        """What is known of a file, to be added to."""
+        key = (file.path, file.bytes, file.mtime_ns)
+        passes = self._files.setdefault(key, {})
+        self._files.move_to_end(key)
+        total = sum(map(_frames_in, self._files.values()))
+        while total > KEPT_FRAMES and len(self._files) > 1:
+            total -= _frames_in(self._files.popitem(last=False)[1])
+        return passes
+
+
+def _frames_in(passes: Mapping[Sampled, Mapping[int, FrameFaces]]) -> int:
+    return sum(map(len, passes.values()))
+
+
+def make_detector(recipe: Recipe) -> Detector:
+    """Load the detector: the same one in every process that asks for it."""
+    if recipe.parity:
+        return Detector(recipe.detector, device=recipe.device)
+    return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
+
+
+def takes_decoded(recipe: Recipe) -> bool:
+    """Whether faces are looked for in the frames as they are decoded: those that came through other steps may be changed, or fewer."""
+    return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
+
+
+def _detect(detector: FaceDetector, pictures: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:
     found = detector.detect(pictures) if pictures else ()
-    return [FrameFaces(frame.boxes, frame.scores, frame.points) for frame in found]
+    return [
+        FrameFaces(frame.boxes, frame.scores, frame.points, shape=picture.shape)
+        for picture, frame in zip(pictures, found, strict=True)
+    ]

@@ -1,30 +1,35 @@
-"""A second picture or video of an item, read beside it: the same frames, in the same order."""
+"""A second picture or video of an item: read beside it, the same frames in the same order, and cut as the first is."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import ItemFile, is_video
+from packer.recipe import Recipe
+from packer.sources.item import ALSO, ItemFile
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
+from packer.steps.faces.crop import FaceCutter
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import may_pass, system_reason
 from shardspec.errors import ItemError
+from shardspec.wording import counted
 
 
-class Companion:
+class SecondFile:
     """The frames of a second file by their indices, which only rise. Opened when the first one is asked for; close it.
 
     Parameters
     ----------
     option : str
-        What it is for, for messages.
+        The option that names the file, for messages.
     file : ItemFile
     sampled : tuple of int or None
-        The indices that may be asked for, rising; None if any.
+        The indices that may be asked for, rising; None if any may.
     """
 
     def __init__(self, option: str, file: ItemFile, sampled: tuple[int, ...] | None) -> None:
@@ -38,7 +43,7 @@ class Companion:
 
     @property
     def damage(self) -> str | None:
-        """What could not be read of it so far: of a video, up to the frame asked for last."""
+        """What could not be read of the file so far; for a video, up to the frame that was asked for last."""
         found = None if self._video is None else self._video.damage
         return None if found is None else f"{self._what}: {found}"
 
@@ -48,15 +53,15 @@ class Companion:
             self._video.close()
 
     def picture(self, index: int) -> npt.NDArray[np.uint8] | None:
-        """The frame of an index, (H, W, 3) uint8 RGB; None where the file has none, or a damaged one.
+        """The frame of an index, (H, W, 3) uint8 RGB; None where the file lacks it or it is damaged.
 
         Raises
         ------
         ItemError
-            The file cannot be read at all.
+            If the file cannot be read at all.
         """
         try:
-            if is_video(self.file.name):
+            if self.file.is_video:
                 return self._frame(index)
             if self._picture is None:
                 self._picture = decode_picture(read_picture(Path(self.file.path))).image
@@ -82,6 +87,75 @@ class Companion:
         except VideoError as error:
             if may_pass(error):
                 raise
-            self._next = (
-                None  # not one of the frames that are asked for is there, or whole: they are missing one by one
-            )
+            self._next = None  # none of the sampled frames exists undamaged: they are reported missing one by one
+
+
+class SecondCutter:
+    """Cuts the second picture or video of an item as the first was cut."""
+
+    def __init__(self, cutter: FaceCutter, field: str, file: SecondFile | None) -> None:
+        self._cutter = cutter
+        self._field = field
+        self._file = file
+        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
+        self._missing: list[int] = []
+
+    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
+        """The second picture's field and its validity: black and false where there is none."""
+        picture = self.picture(sample)
+        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
+
+    def problems(self) -> Iterator[str]:
+        """What could not be read."""
+        if self._file is not None and self._file.damage is not None:
+            yield self._file.damage
+        if self._file is not None and self._missing:
+            name = self._file.file.name
+            yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
+
+    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
+        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
+
+        Raises
+        ------
+        ItemError
+            If it has not the frame's size.
+        """
+        if self._file is None:
+            return None
+        index = sample["frame"]
+        if self._frame[0] != index:
+            self._frame = (index, self._file.picture(index))
+            if self._frame[1] is None:
+                self._missing.append(index)
+        picture = self._frame[1]
+        if picture is not None and picture.shape != sample["image"].shape:
+            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
+            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
+        return picture
+
+
+@contextmanager
+def cutting_second(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterator[SecondCutter | None]:
+    """What cuts the second picture or video of an item, where the recipe has one; at the end the report says what could not be read.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    cutter : FaceCutter
+    first : dict
+        The item's first sample.
+    """
+    if recipe.also_field is None:
+        yield None
+        return
+    named = first[ITEM].files.get(ALSO)
+    file = None if named is None else SecondFile(ALSO, named, first.get(SAMPLED))
+    second = SecondCutter(cutter, recipe.also_field, file)
+    try:
+        yield second
+        for problem in second.problems():
+            first[REPORT].add_damage(problem)
+    finally:
+        if file is not None:
+            file.close()

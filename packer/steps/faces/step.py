@@ -1,30 +1,27 @@
 """``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import ALSO, ItemReport, is_video
+from packer.sources.item import ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face
-from packer.steps.faces.search import FaceSearch, Frame, ItemSearch, takes_decoded
-from packer.steps.faces.second import Companion
+from packer.steps.faces.search import FaceSearch, ItemSearch, takes_decoded
+from packer.steps.faces.second import SecondCutter, cutting_second
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.detect.tracks import Tracker
-from shardspec.errors import ItemError
-from shardspec.wording import counted
 
 BATCH_FRAMES = 4
-"""Frames of one item that the detector is given at a time."""
+"""Number of frames of one item that the detector gets at a time."""
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
-    """The step of a recipe. The landmarks' model, and the detector if none is given, are loaded here, once per worker."""
+    """The step of a recipe. Loads the landmarks' model, and the detector if none is given, once per worker."""
     finder = FaceFinder(recipe, equipment.detector)
     weigh = _WEIGHTS.get(recipe.choose)
 
@@ -36,7 +33,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
 
 
 class FaceFinder:
-    """Finds, chooses and cuts the faces of one item's frames after another.
+    """Finds, chooses and cuts the faces of one item's frames, frame after frame.
 
     Parameters
     ----------
@@ -49,29 +46,29 @@ class FaceFinder:
         self._cutter = FaceCutter(recipe)
 
     def crops(self, frames: Iterator[Sample]) -> Iterator[Sample]:
-        """The face samples of one item, frame by frame, and of each frame as the detector orders them: largest first."""
+        """Yield the face samples of one item, frame by frame; within a frame in the detector's order, largest first."""
         first = next(frames, None)
         if first is None:
             return
         item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
         report.faces = 0
-        with self._search.of_item(item, sampled) as search, self._second(first) as second:
+        with self._search.of_item(item, sampled) as search, cutting_second(self._recipe, self._cutter, first) as second:
             known = sampled if takes_decoded(self._recipe) else None
-            tracker = _VideoTracks(known, report) if is_video(item.name) else None
+            tracker = _VideoTracks(known, report) if item.is_video else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)
 
     def _crops(
         self,
         frames: Iterator[Sample],
         search: ItemSearch,
-        second: "_Second | None",
+        second: SecondCutter | None,
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> Iterator[Sample]:
         faceless: list[Sample] = []
         any_face = False
         while batch := list(islice(frames, BATCH_FRAMES)):
-            found = search.faces([Frame(sample["frame"], sample["image"]) for sample in batch])
+            found = search.faces(batch)
             for sample, faces in zip(batch, found, strict=True):
                 crops = self._cut_all(sample, faces, second, tracker, report)
                 if crops:
@@ -89,11 +86,11 @@ class FaceFinder:
         self,
         sample: Sample,
         found: FrameFaces | str,
-        second: "_Second | None",
+        second: SecondCutter | None,
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> list[Sample]:
-        """The samples of one frame. Without any, the report says why; a face that cannot be cut costs no other."""
+        """The samples of one frame. If none, the report says why; a face that cannot be cut affects no other."""
         frame = sample["frame"]
         if isinstance(found, str):
             if tracker is not None:
@@ -108,7 +105,7 @@ class FaceFinder:
         for face in wanted:
             try:
                 cut = self._cutter.cut(sample["image"], face.box, face.points)
-            except ValueError as error:  # UsageError is one
+            except ValueError as error:  # a UsageError is one too
                 failures.append(f"a face could not be cut: {error}")
                 continue
             known = {"box": face.box.astype(np.float32), "score": np.float32(face.score), "track": face.track}
@@ -120,9 +117,9 @@ class FaceFinder:
         return crops
 
     def _wanted(
-        self, sample: Sample, found: FrameFaces, second: "_Second | None", tracker: "_VideoTracks | None"
+        self, sample: Sample, found: FrameFaces, second: SecondCutter | None, tracker: "_VideoTracks | None"
     ) -> list[Face]:
-        """The faces of one frame that are large and certain enough, after the choice among them."""
+        """The faces of one frame that are large and certain enough, or the one of them that the recipe chooses."""
         side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
         good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
         keep = np.flatnonzero(good & (found.scores >= self._recipe.min_score))
@@ -145,31 +142,14 @@ class FaceFinder:
         wanted = f"of {self._recipe.min_face} px and more with a score of {self._recipe.min_score:g} and more"
         return f"no face {wanted}" + (" (some below)" if len(found) else "")
 
-    @contextmanager
-    def _second(self, first: Sample) -> "Iterator[_Second | None]":
-        """What cuts the second picture or video of an item, where the recipe has one."""
-        if self._recipe.also_field is None:
-            yield None
-            return
-        file = first[ITEM].files.get(ALSO)
-        companion = None if file is None else Companion(ALSO, file, first.get(SAMPLED))
-        second = _Second(self._cutter, self._recipe.also_field, companion)
-        try:
-            yield second
-            for problem in second.problems():
-                first[REPORT].add_damage(problem)
-        finally:
-            if companion is not None:
-                companion.close()
-
 
 class _VideoTracks:
-    """The tracks of one video. Sampled frames that never come, since they are damaged, count as frames without a face.
+    """The tracks of one video. Sampled frames that are missing because of damage count as frames without a face.
 
     Parameters
     ----------
     sampled : tuple of int or None
-        The indices of all sampled frames, rising; None where they are not known: then frames that do not come are not missed.
+        The indices of all sampled frames, rising; None where they are not known: then missing frames are not counted.
     report : ItemReport
         Counts the faces that were followed, and lost, from frame to frame.
     """
@@ -197,51 +177,6 @@ class _VideoTracks:
         return tracks
 
 
-class _Second:
-    """Cuts the second picture or video of an item as the first was cut."""
-
-    def __init__(self, cutter: FaceCutter, field: str, companion: Companion | None) -> None:
-        self._cutter = cutter
-        self._field = field
-        self._companion = companion
-        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
-        self._missing: list[int] = []
-
-    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
-        """The second picture's field and its validity: black and false where there is none."""
-        picture = self.picture(sample)
-        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
-
-    def problems(self) -> Iterator[str]:
-        """What could not be read."""
-        if self._companion is not None and self._companion.damage is not None:
-            yield self._companion.damage
-        if self._companion is not None and self._missing:
-            name = self._companion.file.name
-            yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
-
-    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
-
-        Raises
-        ------
-        ItemError
-            It has not the frame's size.
-        """
-        if self._companion is None:
-            return None
-        index = sample["frame"]
-        if self._frame[0] != index:
-            self._frame = (index, self._companion.picture(index))
-            if self._frame[1] is None:
-                self._missing.append(index)
-        picture = self._frame[1]
-        if picture is not None and picture.shape != sample["image"].shape:
-            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
-            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
-        return picture
-
-
 def _as_frame(sample: Sample) -> Sample:
     """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
     require_image(sample)
@@ -264,7 +199,10 @@ _WEIGHTS: dict[str, Callable[[list[Sample]], float]] = {
 
 
 def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]) -> Iterator[Sample]:
-    """The samples of the track that weighs most, the first of equals; of an item without tracks, all. Holds one video's crops."""
+    """Yield the samples of the track with the greatest weight, the first of equals; without tracks, all samples.
+
+    Holds the crops of one video in memory.
+    """
     tracks: dict[int, list[Sample]] = {}
     for sample in samples:
         tracks.setdefault(sample["track"], []).append(sample)

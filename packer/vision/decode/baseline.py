@@ -1,6 +1,6 @@
-"""Progressive JPEGs as baseline ones, without loss: the same DCT coefficients in another order (as ``jpegtran`` does it).
+"""Progressive JPEGs recoded as baseline without loss: the same DCT coefficients in another order, as by ``jpegtran``.
 
-A progressive picture is coded in about ten passes over all its coefficients, and decoding them takes several times longer.
+A progressive picture is coded in about ten passes over all its coefficients, and takes several times longer to decode.
 """
 
 import tempfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jpeglib
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from packer.vision.decode.jpeg import decode_strict
 from packer.vision.decode.jpeg_header import BASELINE, read_header
@@ -17,11 +17,11 @@ from shardspec.errors import CodecError
 _JFIF = b"\xff\xe0\x00\x10JFIF\x00"
 _JFIF_BYTES = 18
 
-jpeglib.version.set("turbo210")  # of the libjpegs in the package the one that is hardened against damaged files
+jpeglib.version.set("turbo210")  # the one of the package's libjpegs that is hardened against damaged files
 
 
-def to_baseline(data: bytes, image: NDArray[np.uint8]) -> bytes:
-    """Code a progressive JPEG anew as a baseline one, with the Huffman tables that suit it best.
+def to_baseline(data: bytes, image: npt.NDArray[np.uint8]) -> bytes:
+    """Recode a progressive JPEG as a baseline one, with the Huffman tables that suit it best.
 
     Markers (EXIF, colour profile, comments) and quantisation tables stay.
 
@@ -30,17 +30,17 @@ def to_baseline(data: bytes, image: NDArray[np.uint8]) -> bytes:
     data : bytes
         A progressive JPEG that decodes without a warning.
     image : ndarray, (H, W, 3), uint8
-        What it decodes to.
+        The pixels that it decodes to.
 
     Returns
     -------
     bytes
-        `data` itself where baseline cannot code the same pixels: quantisation steps above 255.
+        The baseline JPEG, or `data` itself if baseline cannot code the same pixels (quantisation steps above 255).
 
     Raises
     ------
     CodecError
-        It cannot be done here, such as for want of space for temporary files.
+        If the picture cannot be recoded here, for example because there is no space for temporary files.
     """
     with tempfile.TemporaryDirectory(prefix="packer-") as folder:
         before, after = Path(folder, "before.jpg"), Path(folder, "after.jpg")
@@ -56,12 +56,12 @@ def to_baseline(data: bytes, image: NDArray[np.uint8]) -> bytes:
                 "--progressive keep stores it as it is"
             ) from error
     if coded.startswith(_JFIF, 2) and coded.startswith(_JFIF, 2 + _JFIF_BYTES):
-        coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # libjpeg's own, before the picture's
+        coded = coded[:2] + coded[2 + _JFIF_BYTES :]  # the block of libjpeg, which precedes the picture's own
     return coded if _shows(coded, image) else data
 
 
-def _shows(coded: bytes, image: NDArray[np.uint8]) -> bool:
-    """Whether it is a baseline JPEG of exactly these pixels."""
+def _shows(coded: bytes, image: npt.NDArray[np.uint8]) -> bool:
+    """Whether `coded` is a baseline JPEG of exactly these pixels."""
     header = read_header(coded)
     if header is None or header.frame_marker != BASELINE:
         return False

@@ -8,15 +8,16 @@ import av.video.stream
 
 from packer.vision.decode.limits import PictureError, VideoError, check_size
 
-# libavformat's demuxers of those suffixes and no others: a playlist named .mp4 would open further files and addresses.
+# libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
-# Formats in which a packet that is cut off looks like any other. Only the decoder can tell then, and one that decodes several
-# frames at a time hands a frame out before it knows.
+# Formats in which a packet that is cut off looks like any other. Only the decoder can notice it then, and one that
+# decodes several frames at a time hands a frame out before it knows.
 _CUT_UNNOTICED = frozenset({"mpeg", "mpegts", "mpegvideo"})
-# Decoders that hand out a frame as whole after an error in it, unless every error ends the frame. Not for all: H.264's flags what
-# it conceals, and takes for an error what a file lacks that was cut out of another; TIFF's refuses files of its own encoder.
+# Decoders that hand out a frame as whole after an error in it, unless every error ends the frame. The option is not set
+# for others: H.264's decoder flags what it conceals, and in a file that was cut out of another it treats what is
+# missing as an error; TIFF's refuses files of its own encoder.
 _ERROR_ENDS_FRAME = frozenset({"hevc", "jpegls", "ljpeg", "mjpeg"})
-# A decoder that shows memory of its own that it never wrote, without an error: of a damaged file, other pixels each time.
+# A decoder that shows memory that it never wrote, without an error: for a damaged file, other pixels each time.
 _NOT_REPEATABLE = {"cfhd": "CineForm"}
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 
@@ -31,7 +32,7 @@ def open_video(
     Raises
     ------
     VideoError
-        If libav cannot open the file, or there is no video stream, or its frames have more than `max_pixels`.
+        If libav cannot open the file, if there is no video stream, or if its frames have more than `max_pixels`.
     OSError
         If the file cannot be read at all (missing, not permitted).
     """
@@ -41,11 +42,12 @@ def open_video(
             raise VideoError("expected a video, found an empty file")
     try:
         container = av.open(f"file:{name}", options=_OPTIONS, metadata_errors="replace")
-    except MemoryError:  # libav's is one of its own errors too
+    except MemoryError:  # also one of libav's own errors
         raise
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError(
-            f"expected a video, found a file that does not open: {reason(error)} (cut off before its index, or no video)"
+            f"expected a video, found a file that does not open: {reason(error)} "
+            "(cut off before its index, or no video)"
         ) from error
     try:
         stream = _choose(container)
@@ -67,8 +69,8 @@ def open_video(
 def _check_codec(name: str) -> None:
     if name in _NOT_REPEATABLE:
         raise VideoError(
-            f"expected a codec whose decoder gives the same pixels every time, found {_NOT_REPEATABLE[name]} ({name}): convert the "
-            "file without loss, for example with ffmpeg -i IN -c:v ffv1 OUT.mkv"
+            f"expected a codec whose decoder gives the same pixels every time, found {_NOT_REPEATABLE[name]} ({name}): "
+            "convert the file without loss, for example with ffmpeg -i IN -c:v ffv1 OUT.mkv"
         )
 
 

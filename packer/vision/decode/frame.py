@@ -1,20 +1,20 @@
-"""One decoded frame as RGB pixels, with the very values that OpenCV's ``VideoCapture`` gives."""
+"""One decoded frame as RGB pixels, with exactly the values that OpenCV's ``VideoCapture`` gives."""
 
 import struct
 from typing import cast
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 from av.video.frame import VideoFrame as LibavFrame
 from av.video.reformatter import Interpolation, VideoReformatter
-from numpy.typing import NDArray
 
 from packer.vision.decode.limits import check_size
 from packer.vision.decode.orientation import UPRIGHT, orient
 
 _MATRIX = struct.Struct("=9i")  # libavutil/display.h: a b u c d v x y w, in 16.16 and 2.30 fixed point
 _ORIENTATIONS = {
-    # signs of (a, d) where the axes stay, of (b, c) where they are exchanged -> EXIF orientation
+    # signs of (a, d) if the axes stay, of (b, c) if they are exchanged -> EXIF orientation
     ("axes", 1, 1): 1,
     ("axes", -1, 1): 2,
     ("axes", -1, -1): 3,
@@ -27,12 +27,12 @@ _ORIENTATIONS = {
 
 
 class RgbConverter:
-    """Converts frames of one video; keeps libswscale's context between them. For one thread.
+    """Converts the frames of one video; keeps libswscale's context between them. For one thread.
 
     Parameters
     ----------
     max_pixels : int
-        Largest width times height; a stream may change its size on the way.
+        Largest width times height; checked for each frame, since a stream may change its size on the way.
     """
 
     def __init__(self, max_pixels: int) -> None:
@@ -40,11 +40,11 @@ class RgbConverter:
         self._reformatter = VideoReformatter()
         self._to_thumbnail = VideoReformatter()
 
-    def __call__(self, frame: LibavFrame) -> NDArray[np.uint8]:
-        """Convert and turn upright.
+    def __call__(self, frame: LibavFrame) -> npt.NDArray[np.uint8]:
+        """Convert a frame and turn it upright.
 
-        libswscale is asked for what OpenCV 5 asks it for: bicubic chroma, the frame's own matrix and range, and BGR, for
-        which it has code of its own that rounds differently from that for RGB (10-bit and odd-sized frames).
+        libswscale gets the same settings as from OpenCV 5: bicubic chroma, the frame's own matrix and range, and BGR
+        output, because its code for BGR rounds differently from that for RGB (10-bit and odd-sized frames).
 
         Returns
         -------
@@ -57,14 +57,16 @@ class RgbConverter:
             : bgr.height, : 3 * bgr.width
         ]
         pixels = rows.reshape(bgr.height, bgr.width, 3)
-        # A frame and its side data refer to each other in PyAV, so a frame that was asked for them stays until some collection
-        # of garbage. The decoder would get its memory back at a time that depends on all else that the process has done.
+        # In PyAV a frame and its side data refer to each other, so a frame whose side data was read stays until a
+        # garbage collection. The decoder would get its memory back at a time that depends on everything else the
+        # process has
+        # done.
         thumbnail = self._to_thumbnail.reformat(bgr, 8, 8, "rgb24", interpolation=Interpolation.POINT, threads=1)
         return orient(np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8), orientation(thumbnail))
 
 
 def orientation(frame: LibavFrame) -> int:
-    """How a frame is to be turned for showing, as an EXIF orientation, to the nearest quarter turn."""
+    """How a frame is to be turned for display, as an EXIF orientation, to the nearest quarter turn."""
     side_data = frame.side_data.get("DISPLAYMATRIX")
     if side_data is None:
         return UPRIGHT

@@ -1,17 +1,18 @@
-"""JPEGs through libjpeg-turbo: the fast path of their decoding."""
+"""Decoding of JPEGs by libjpeg-turbo, the fast path."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import simplejpeg
-from numpy.typing import NDArray
 
 
-def decode_strict(data: bytes) -> NDArray[np.uint8]:
-    """Decode with libjpeg-turbo, taking its every warning for an error.
+def decode_strict(data: bytes) -> npt.NDArray[np.uint8]:
+    """Decode with libjpeg-turbo, treating each of its warnings as an error.
 
-    The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of its time.
+    The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of the
+    time.
 
     Returns
     -------
@@ -20,29 +21,29 @@ def decode_strict(data: bytes) -> NDArray[np.uint8]:
     Raises
     ------
     ValueError
-        With libjpeg's first warning or error as its message.
+        If libjpeg warns or fails; the message is libjpeg's first warning or error.
     """
     return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "RGB", strict=True), np.uint8)
 
 
 def check_cmyk(data: bytes) -> None:
-    """Decode a CMYK or YCCK picture only for libjpeg's verdict; its colours are Pillow's business.
+    """Decode a CMYK or YCCK picture only to check it with libjpeg; Pillow converts its colours.
 
     Raises
     ------
     ValueError
-        As `decode_strict`.
+        As for `decode_strict`.
     """
     _turbojpeg(simplejpeg.decode_jpeg, data, "CMYK", strict=True)
 
 
 def coded_as(data: bytes) -> str:
-    """What libjpeg takes the components for: ``YCbCr``, ``Gray``, ``RGB``, ``CMYK`` or ``YCCK``.
+    """The colour coding that libjpeg assumes: ``YCbCr``, ``Gray``, ``RGB``, ``CMYK`` or ``YCCK``.
 
     Raises
     ------
     ValueError
-        If it cannot read the header.
+        If libjpeg cannot read the header.
     """
     return str(_turbojpeg(simplejpeg.decode_jpeg_header, data, strict=False)[2])
 

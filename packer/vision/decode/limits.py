@@ -1,9 +1,15 @@
-"""How large a picture or a video frame may be."""
+"""Limits of decoding: how large a picture or a video frame may be, and the errors about what does not decode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardspec.errors import ItemError
+from shardspec.schema import PICTURE_PIXELS_MAX
+
+MAX_PIXELS = PICTURE_PIXELS_MAX
+"""Default limit of width times height: that of a packed picture, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB)."""
+
+_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, not compressed
 
 
 class PictureError(ItemError, ValueError):
@@ -11,28 +17,22 @@ class PictureError(ItemError, ValueError):
 
 
 class VideoError(ItemError, ValueError):
-    """A file that no video frame can be read from. The message says what was expected and what was found."""
-
-
-MAX_PIXELS = 178_956_970
-"""Default limit of width times height: twice Pillow's ``MAX_IMAGE_PIXELS``, where Pillow itself refuses (537 MB as RGB)."""
-
-_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, not compressed
+    """A file from which no video frame can be read. The message says what was expected and what was found."""
 
 
 def check_file_size(size: int, max_pixels: int) -> None:
-    """Refuse a picture by the size of its file, before it is read: more bytes than `max_pixels` pixels can take.
+    """Refuse a picture by the size of its file, before it is read: more bytes than `max_pixels` pixels can need.
 
     Raises
     ------
     PictureError
-        If there are more.
+        If the file is larger.
     """
     largest = _BYTES_A_PIXEL * max_pixels
     if size > largest:
         raise PictureError(
-            f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), found a "
-            f"file of {size}; raise the limit of pixels if the file can be trusted"
+            f"expected a picture of at most {largest} bytes ({_BYTES_A_PIXEL} for each of {max_pixels} pixels), "
+            f"found a file of {size}; raise the limit of pixels if the file can be trusted"
         )
 
 
@@ -55,7 +55,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 @contextmanager
 def needing_memory(kind: str, width: int, height: int) -> Iterator[None]:
-    """Have a `MemoryError` inside say how much a picture takes."""
+    """Make a `MemoryError` raised inside say how much memory a picture needs."""
     try:
         yield
     except MemoryError as error:

@@ -1,13 +1,13 @@
 """The binary Netpbm formats (``.pbm .pgm .ppm``), read with numpy.
 
-Pillow reads these sample by sample in Python when the largest value is not 255, and scales 16-bit colour and 16-bit grey by
-different rules; here there is one.
+Pillow reads these sample by sample in Python when the largest value is not 255, and scales 16-bit colour and 16-bit
+grey by different rules; this module has one rule.
 """
 
 import re
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from packer.vision.decode.limits import PictureError, check_size, needing_memory
 
@@ -16,10 +16,10 @@ _SPACE_OR_COMMENT = re.compile(rb"(?:\s|#[^\n]*\n)+")
 _NUMBER = re.compile(rb"\d{1,10}")
 
 
-def decode_netpbm(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
-    """Decode P4, P5 or P6 (the first image of the file).
+def decode_netpbm(data: bytes, max_pixels: int) -> npt.NDArray[np.uint8]:
+    """Decode the first image of a P4, P5 or P6 file.
 
-    Samples are scaled to the full range of 8 bits (largest value up to 255) or of 16, of which the high byte is kept.
+    Samples are scaled to the full range of 8 bits (largest value up to 255) or of 16 bits, whose high byte is kept.
 
     Returns
     -------
@@ -28,11 +28,12 @@ def decode_netpbm(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
     Raises
     ------
     PictureError
+        If the data are not such a file, or are cut off, damaged, or of more than `max_pixels`.
     """
     magic = data[:2]
     if magic not in _CHANNELS:
         raise PictureError(
-            f"expected binary Netpbm (P4, P5 or P6), found {magic.decode('latin-1')}; convert it, to PNG say"
+            f"expected binary Netpbm (P4, P5 or P6), found {magic.decode('latin-1')}; convert it, for example to PNG"
         )
     width, at = _number(data, 2, "a width")
     height, at = _number(data, at, "a height")
@@ -46,7 +47,7 @@ def decode_netpbm(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
         return _decode_body(data, at + 1, magic, width, height, largest)
 
 
-def _decode_body(data: bytes, at: int, magic: bytes, width: int, height: int, largest: int) -> NDArray[np.uint8]:
+def _decode_body(data: bytes, at: int, magic: bytes, width: int, height: int, largest: int) -> npt.NDArray[np.uint8]:
     body = data[at:]
     if magic == b"P4":
         rows = _take(body, height * -(-width // 8), np.dtype(np.uint8)).reshape(height, -1).view(np.uint8)
@@ -67,13 +68,15 @@ def _number(data: bytes, at: int, what: str) -> tuple[int, int]:
     return int(digits.group()), digits.end()
 
 
-def _take(body: bytes, count: int, dtype: np.dtype[np.uint8] | np.dtype[np.uint16]) -> NDArray[np.uint8 | np.uint16]:
+def _take(
+    body: bytes, count: int, dtype: np.dtype[np.uint8] | np.dtype[np.uint16]
+) -> npt.NDArray[np.uint8 | np.uint16]:
     if len(body) < count * dtype.itemsize:
         raise PictureError(f"expected {count * dtype.itemsize} bytes of pixels, found {len(body)}: the file is cut off")
     return np.frombuffer(body, dtype, count)
 
 
-def _to_eight_bits(samples: NDArray[np.uint8 | np.uint16], largest: int) -> NDArray[np.uint8]:
+def _to_eight_bits(samples: npt.NDArray[np.uint8 | np.uint16], largest: int) -> npt.NDArray[np.uint8]:
     if largest == 255:
         return samples.astype(np.uint8)
     full = 255 if largest < 256 else 65535

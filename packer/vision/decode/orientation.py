@@ -4,11 +4,11 @@ from typing import Literal
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 UPRIGHT = 1  # the first row is the top, the first column the left side
 _TAG = 0x0112  # "Orientation", EXIF 2.32, table 4
-_SHORT, _LONG = 3, 4  # its type is SHORT; some writers use LONG
+_SHORT, _LONG = 3, 4  # the tag's type is SHORT; some writers use LONG
 
 
 def exif_orientation(exif: bytes) -> int:
@@ -21,7 +21,8 @@ def exif_orientation(exif: bytes) -> int:
 
     Returns
     -------
-    int, 1 to 8. A block that is absent or broken, or has no such tag, or another value, counts as 1.
+    int
+        1 to 8. A block that is absent or broken, or has no such tag or another value, counts as 1.
     """
     tiff = exif.removeprefix(b"Exif\x00\x00")
     order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
@@ -40,7 +41,7 @@ def exif_orientation(exif: bytes) -> int:
     return UPRIGHT
 
 
-def orient(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     """Turn stored pixels upright.
 
     Parameters

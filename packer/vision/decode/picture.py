@@ -1,7 +1,8 @@
-"""One picture from its bytes.
+"""Decoding of one picture from its bytes.
 
-What a file is, its first bytes say, not its suffix. Pixels become RGB by the rule of `packer.vision.decode.rgb.to_rgb`, then are
-turned upright as EXIF says. Of an animation or a multi-page file the first picture counts.
+The type of a file is determined by its first bytes, not by its suffix. Pixels become RGB by the rule of
+`packer.vision.decode.rgb.to_rgb` and are then turned upright as EXIF says. Of an animation or a multi-page file the
+first picture is taken.
 """
 
 import os
@@ -13,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 from PIL import (
     BmpImagePlugin,
     GifImagePlugin,
@@ -31,7 +32,8 @@ from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.decode.rgb import to_rgb
 
-# The plugin classes, not Image.open: its check against decompression bombs is a limit and a warning for the whole process.
+# The plugin classes and not Image.open, whose check against decompression bombs sets a limit and a warning for the
+# process.
 _PLUGINS: dict[str, Callable[[BytesIO], ImageFile.ImageFile]] = {
     "BMP": BmpImagePlugin.BmpImageFile,
     "GIF": GifImagePlugin.GifImageFile,
@@ -50,8 +52,8 @@ _MAGIC = (
     ("Netpbm", re.compile(rb"P[1-7][\s#]")),
 )
 _WEBP_PIXEL_BYTES = 12
-"""Of the canvases and the frame, in RGBA, that libwebp and Pillow hold at a time (measured: up to 10)."""
-_HEAD_BYTES = 1 << 16  # of a file, looked at before the rest is read
+"""Bytes per pixel of the RGBA canvases and frame that libwebp and Pillow hold at a time (measured: up to 10)."""
+_HEAD_BYTES = 1 << 16  # examined before the rest of a file is read
 _HARMLESS = re.compile(r"extraneous bytes before marker|JFIF revision|Adobe color transform")
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
 
@@ -65,28 +67,29 @@ class Picture:
     image : ndarray, (H, W, 3), uint8
         RGB, upright, C-contiguous, not writeable.
     passthrough : bool
-        Whether the file is a JPEG whose own bytes show the same pixels to everybody and may be kept: 8 bits, baseline or
-        progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any warning. (Decoders give a grey JPEG as
-        RGB by repeating its value.)
+        Whether the file is a JPEG whose own bytes show the same pixels in every decoder and may be kept: 8 bits,
+        baseline or progressive, grey or YCbCr, EXIF orientation 1 or none, decoded without any warning. (Decoders
+        return a grey JPEG as RGB by repeating its value.)
     format : str
         ``BMP``, ``GIF``, ``JPEG``, ``Netpbm``, ``PNG``, ``TIFF`` or ``WebP``.
     warning : str or None
-        What libjpeg complained about while decoding pixels that are whole all the same (stray bytes between markers).
+        What libjpeg warned about while it decoded pixels that are nevertheless whole (stray bytes between markers).
     """
 
-    image: NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
     passthrough: bool
     format: str
     warning: str | None = None
 
 
 def read_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> bytes:
-    """Read the file of a picture, after a look at its size and its first bytes.
+    """Read the file of a picture, after checking its size and its first bytes.
 
     Raises
     ------
     PictureError
-        If the first bytes are no known picture's or announce more than `max_pixels`, or the file is larger than so many can be.
+        If the first bytes belong to no known kind of picture, if they announce more than `max_pixels`, or if the file
+        is larger than a picture of that many pixels can be.
     OSError
         If the file cannot be read.
     """
@@ -104,8 +107,8 @@ def read_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> bytes:
 def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
     """Decode one picture.
 
-    Safe to call from several threads, with one reservation: Pillow's warnings are silenced through the process-wide warnings
-    filters while a file that is not an ordinary JPEG decodes.
+    Safe to call from several threads, with one reservation: while a file that is not an ordinary JPEG is decoded,
+    Pillow's warnings are silenced by the process-wide warnings filters.
 
     Parameters
     ----------
@@ -121,10 +124,11 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
     Raises
     ------
     PictureError
-        If the bytes are empty, no known picture, cut off, damaged, larger than `max_pixels`, or of a kind of pixel that the
-        rule leaves out. A JPEG that libjpeg calls corrupt is refused even where Pillow would show a half-grey picture.
+        If the bytes are empty, no known kind of picture, cut off, damaged, larger than `max_pixels`, or have a kind of
+        pixel that the rule excludes. A JPEG that libjpeg calls corrupt is refused even if Pillow would show a half-grey
+        picture.
     MemoryError
-        If the machine has too little memory for the picture, which may be good. The message says how much it takes.
+        If the machine has too little memory for the picture, which may be good. The message says how much it needs.
     """
     kind = _sniff(data)
     if kind == "Netpbm":
@@ -146,7 +150,7 @@ def _sniff(data: bytes) -> str:
 
 
 def _finish(
-    image: NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
+    image: npt.NDArray[np.uint8], orientation: int, kind: str, *, passthrough: bool = False, warning: str | None = None
 ) -> Picture:
     upright = np.ascontiguousarray(orient(image, orientation))
     upright.setflags(write=False)
@@ -179,8 +183,8 @@ def _decode_checked_jpeg(data: bytes, header: JpegHeader, max_pixels: int) -> Pi
     return _finish(image, orientation, "JPEG", warning=warning)
 
 
-def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[np.uint8], int]:
-    """Pixels in RGB as stored, and how they are to be turned (TIFF: Pillow has turned them already)."""
+def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
+    """Pixels in RGB as stored, and the orientation to turn them from (TIFF: Pillow has already turned them)."""
     if kind == "WebP":  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)
     try:
@@ -197,7 +201,7 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[
     except (PictureError, MemoryError):
         raise
     except Exception as error:
-        # What a damaged file makes Pillow raise is anything: SyntaxError, struct.error, EOFError.
+        # A damaged file can make Pillow raise anything: SyntaxError, struct.error, EOFError.
         if kind == "WebP":
             _check_webp_memory(*_webp_size(data))
         raise PictureError(
@@ -207,13 +211,13 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[NDArray[
 
 
 def _check_webp_memory(width: int, height: int) -> None:
-    """Whether there was memory for a picture that did not decode: libwebp names no reason."""
+    """Check that memory suffices for a picture that did not decode: libwebp gives no reason."""
     with needing_memory("WebP", width, height):
         np.empty((height, width, _WEBP_PIXEL_BYTES), np.uint8)
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the canvas by the header (RFC 9649, sections 2.5 to 2.7)."""
+    """Width and height of the canvas from the header (RFC 9649, sections 2.5 to 2.7)."""
     chunk, body = data[12:16], data[20:30]
     if chunk == b"VP8X" and len(body) == 10:
         return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1

@@ -1,7 +1,7 @@
-"""The one rule by which every kind of pixel becomes ``uint8`` RGB (as a table: ``docs/pictures.md``)."""
+"""The single rule by which every kind of pixel becomes ``uint8`` RGB (as a table: ``docs/pictures.md``)."""
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 from PIL import Image
 
 from packer.vision.decode.limits import PictureError
@@ -16,22 +16,23 @@ _REFUSED = {
 }
 
 
-def to_rgb(image: Image.Image, *, bits: int = 8) -> NDArray[np.uint8]:
+def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
     """Turn a loaded Pillow image into RGB.
 
-    * More than 8 bits a channel: the high byte (``v >> 8`` of 16 bits, ``v >> 4`` of 12), as Pillow and OpenCV do for colour.
-    * Grey: the value, three times. 1 bit: 0 or 255. Palette: its colours. CMYK: ``(255 - C) * (255 - K) / 255`` and so on,
-      rounded. YCbCr (TIFF): JPEG's matrix.
-    * Alpha, a transparent palette entry or a colour key: laid over white, ``(a * v + (255 - a) * 255) / 255`` rounded, which
-      is what a viewer's white page shows; most drawings with a transparent ground are dark and would vanish on black. A
-      colour key of 16 bits is ignored.
-    * Colour profiles are ignored: the numbers are taken as they are.
+    * More than 8 bits a channel: the high byte (``v >> 8`` of 16 bits, ``v >> 4`` of 12), as in Pillow and OpenCV for
+      colour.
+    * Grey: the value, three times. 1 bit: 0 or 255. Palette: its colours. CMYK: ``(255 - C) * (255 - K) / 255`` and so
+      on, rounded. YCbCr (TIFF): JPEG's matrix.
+    * Alpha, a transparent palette entry or a colour key: laid over white, ``(a * v + (255 - a) * 255) / 255`` rounded,
+      which is what a viewer's white page shows; most drawings with a transparent ground are dark and would vanish on
+      black. A colour key of 16 bits is ignored.
+    * Colour profiles are ignored: the numbers are used as they are.
 
     Parameters
     ----------
     image : PIL.Image.Image
     bits : int
-        Bits per channel in the file, where Pillow's mode does not tell.
+        Bits per channel in the file, where Pillow's mode does not show them.
 
     Returns
     -------
@@ -40,12 +41,12 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> NDArray[np.uint8]:
     Raises
     ------
     PictureError
-        For floats, signed or 32-bit integers and L*a*b*: they have no range or matrix that could be assumed.
+        If the pixels are floats, signed or 32-bit integers, or L*a*b*: no range or matrix can be assumed for them.
     """
     if image.mode in _REFUSED:
         raise PictureError(
             f"expected 1 to 16 unsigned bits a channel, found {_REFUSED[image.mode]} (Pillow mode {image.mode}); "
-            "convert the file by a rule of your own first"
+            "convert the file by your own rule first"
         )
     if image.mode in _DEEP_GREY:
         return _deep_grey(image)
@@ -59,10 +60,10 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> NDArray[np.uint8]:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _deep_grey(image: Image.Image) -> NDArray[np.uint8]:
+def _deep_grey(image: Image.Image) -> npt.NDArray[np.uint8]:
     tags = getattr(image, "tag_v2", {})
     bits = int(tags.get(_BITS_PER_SAMPLE, (16,))[0])
     grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
     if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        grey = 255 - grey  # Pillow inverts these up to 8 bits only
+        grey = 255 - grey  # Pillow inverts these only up to 8 bits
     return np.repeat(grey[:, :, None], 3, axis=2)

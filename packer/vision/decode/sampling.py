@@ -5,28 +5,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
-_TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last place must not miss its tick
+_TICK_SLACK = 1e-6  # ticks; a presentation time rounded in its last digit must not miss its tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Exactly one of five rules.
+    """The frames to take from a video: exactly one of five rules.
 
     Attributes
     ----------
     every : int or None
         Frames 0, n, 2n, … in presentation order.
     fps : float or None, frames per second
-        The first frame at or after each of the times 0, 1/fps, 2/fps, … from the first frame's; no frame is taken twice, so a
-        rate above the video's own takes every frame.
+        The first frame at or after each of the times 0, 1/fps, 2/fps, … counted from the first frame. No frame is
+        taken twice, so a rate above the video's own takes every frame.
     frames : int or None
-        That many frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no more.
+        This many frames, each in the middle of an equal share of the video (see `spread`); all frames if it has no
+        more.
     keyframes : bool
-        The frames that are coded without reference to others. Nothing else is decoded.
+        The frames that are coded without reference to others; no other frame is decoded.
     at : tuple of int or None
-        The frames of these indices, as far as they are there.
+        The frames of these indices, as far as they exist.
     """
 
     every: int | None = None
@@ -55,12 +56,12 @@ class Sampling:
         Parameters
         ----------
         count : int
-            How many frames there are; only ``frames`` looks at it.
+            How many frames there are; used only by ``frames``.
 
         Returns
         -------
         callable
-            ``(index, time in seconds, is keyframe) -> bool``. It remembers what it has seen.
+            ``(index, time in seconds, is keyframe) -> bool``. It remembers the frames that it has seen.
         """
         if self.every is not None:
             every = self.every
@@ -75,7 +76,7 @@ class Sampling:
             return _Ticks(self.fps)
         return lambda index, time, key: key
 
-    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int) -> NDArray[np.bool_]:
+    def choose(self, times: Iterable[float], keys: Iterable[bool], count: int) -> npt.NDArray[np.bool_]:
         """Decide for all frames of a video at once.
 
         Parameters
@@ -96,8 +97,8 @@ class Sampling:
         return np.fromiter(flags, np.bool_, count)
 
 
-def spread(count: int, frames: int) -> NDArray[np.int64]:
-    """Indices in the middle of equal shares: ``floor((i + 0.5) * count / frames)`` for i = 0 … frames - 1.
+def spread(count: int, frames: int) -> npt.NDArray[np.int64]:
+    """Indices of the middles of equal shares: ``floor((i + 0.5) * count / frames)`` for i = 0 … frames - 1.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The decoding of a video's sampled frames: what is decoded, what is skipped, what is left out for damage."""
+"""Decoding of a video's sampled frames: what is decoded, what is skipped, and what is left out because of damage."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from typing import Literal
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 from packer.vision.decode.container import reason
 from packer.vision.decode.limits import VideoError
@@ -20,43 +20,9 @@ from packer.vision.decode.unwritten import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.wording import counted
 
-
-class Trust:
-    """Keeps the first damage of each group.
-
-    Parameters
-    ----------
-    keys : ndarray, (N,), bool
-        Which frames are keyframes, in presentation order.
-    positions : ndarray, (N,), int64
-        Each frame's place in decoding order; there may be places that no frame has.
-    """
-
-    def __init__(self, keys: NDArray[np.bool_], positions: NDArray[np.int64]) -> None:
-        self._groups = np.cumsum(keys)
-        self._positions = positions
-        self._by_position = np.argsort(positions)
-        self._places = positions[self._by_position]
-        self._first: dict[int, int] = {}
-
-    def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
-        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
-        group = int(self._groups[self._by_position[at]])
-        self._first[group] = min(position, self._first.get(group, position))
-
-    def doubted(self, index: int) -> bool:
-        """Whether a frame may be damaged, by its presentation order.
-
-        A frame shown before a keyframe but decoded after it may refer to either group.
-        """
-        group, position = int(self._groups[index]), int(self._positions[index])
-        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))
-
-
-# Where the bitstream itself tells a frame that no other refers to (H.264's nal_ref_idc 0), so that skipping it changes nothing.
-# HEVC tells it only within a temporal layer.
-_TELLS_NON_REFERENCE = frozenset({"h264"})
+# Codecs whose bitstream marks frames to which no other refers (H.264's nal_ref_idc 0), so that skipping them changes
+# nothing. HEVC marks them only within a temporal layer.
+_MARKS_NON_REFERENCE = frozenset({"h264"})
 _Skip = Literal["DEFAULT", "NONREF", "NONKEY"]  # libavcodec's AVDiscard
 
 
@@ -68,13 +34,13 @@ class Decoding:
     container, stream
         From `open_video`; the caller closes the container.
     timeline : Timeline
-        Of the same file.
+        The timeline of the same file.
     sampling : Sampling
 
     Attributes
     ----------
     problems : list of str
-        What was damaged; complete once `frames` has ended.
+        Descriptions of the damage; complete once `frames` has ended.
     """
 
     def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline, sampling: Sampling) -> None:
@@ -90,25 +56,25 @@ class Decoding:
         self._stopped = False
 
     def stop(self) -> None:
-        """Let `frames` end after the packet under way. Any thread may call it."""
+        """Make `frames` end after the current packet. Any thread may call it."""
         self._stopped = True
 
     def frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
-        """The sampled frames with their indices and times in seconds, in presentation order."""
+        """Yield the sampled frames with their indices and times in seconds, in presentation order."""
         yield from self._by_timeline() if self._timeline.exact else self._by_counting()
         if self._failures:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
-        """Indices of the frames that are asked for, None if nothing but counting tells them."""
+        """Indices of the sampled frames, None if they are known only once the frames are counted."""
         return tuple(np.flatnonzero(self._wanted()).tolist()) if self._timeline.exact else None
 
-    def _wanted(self) -> NDArray[np.bool_]:
+    def _wanted(self) -> npt.NDArray[np.bool_]:
         timeline = self._timeline
         return self._sampling.choose(timeline.times().tolist(), timeline.keys.tolist(), timeline.count)
 
     def _by_timeline(self) -> Iterator[tuple[int, float, VideoFrame]]:
-        """Frames are told by their timestamps, so what is not wanted need not be decoded."""
+        """Identify frames by their timestamps, so that only wanted ones need to be decoded."""
         timeline = self._timeline
         times = timeline.times().tolist()
         wanted = self._wanted()
@@ -116,7 +82,7 @@ class Decoding:
         trust = Trust(timeline.keys, timeline.positions)
         before = -1
         for index, frame in self._held_back(wanted, trust):
-            # A damaged stream may give a frame twice, or too late.
+            # For a damaged stream the decoder may return a frame twice, or too late.
             if index > before and not trust.doubted(index):
                 before = index
                 missing[index] = False
@@ -128,8 +94,8 @@ class Decoding:
                 f"(the first is frame {lost[0]}, the last frame {lost[-1]})"
             )
 
-    def _held_back(self, wanted: NDArray[np.bool_], trust: Trust) -> Iterator[tuple[int, VideoFrame]]:
-        """Wanted frames, each kept until all those have come out that were decoded before it and are shown after it."""
+    def _held_back(self, wanted: npt.NDArray[np.bool_], trust: "Trust") -> Iterator[tuple[int, VideoFrame]]:
+        """Yield wanted frames, each once all frames have come out that are decoded before it and shown after it."""
         timeline = self._timeline
         last = int(np.flatnonzero(wanted).max(initial=-1))
         depth = self._stream.codec_context.reorder_depth
@@ -155,7 +121,7 @@ class Decoding:
         yield from held
 
     def _by_counting(self) -> Iterator[tuple[int, float, VideoFrame]]:
-        """Every frame is decoded and counted; one that fails counts too.
+        """Decode and count every frame; one that fails counts too.
 
         A frame without a timestamp, or with one that is not after the last frame's, is timed by the average rate.
         """
@@ -183,11 +149,11 @@ class Decoding:
             self.problems.append(f"{counted(left_out, 'sampled frame')} {'is' if left_out == 1 else 'are'} damaged")
 
     def _is_damaged(self, frame: VideoFrame) -> bool:
-        """Whether the decoder says so, or has not written all of it. To be asked once."""
+        """Whether the decoder reports damage, or has not written all of the frame. To be asked only once."""
         return self._memory.left_unwritten(frame) or frame.is_corrupt
 
-    def _decode(self, wanted: NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
-        """What each packet gives, and where in decoding order damage showed, if it did."""
+    def _decode(self, wanted: npt.NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
+        """Yield the frames of each packet, and the place in decoding order where damage showed, if it did."""
         context = self._stream.codec_context
         skipping: _Skip = "DEFAULT"
         sent = cut_off = 0
@@ -203,7 +169,7 @@ class Decoding:
                     context.skip_frame = skipping = skip
             try:
                 frames = self._memory.decode(packet)
-            except MemoryError:  # libav's is one of its own errors too
+            except MemoryError:  # also one of libav's own errors
                 raise
             except av.error.FFmpegError as error:
                 self._fail(error)
@@ -215,37 +181,37 @@ class Decoding:
         if cut_off:
             self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
 
-    def _skip(self, index: int | None, wanted: NDArray[np.bool_]) -> _Skip:
-        """What of a packet need not be decoded."""
+    def _skip(self, index: int | None, wanted: npt.NDArray[np.bool_]) -> _Skip:
+        """What the decoder may skip of a packet."""
         if index is None or wanted[index]:
             return "DEFAULT"
         if self._sampling.keyframes:
             return "NONKEY"
-        return "NONREF" if self._stream.codec.canonical_name in _TELLS_NON_REFERENCE else "DEFAULT"
+        return "NONREF" if self._stream.codec.canonical_name in _MARKS_NON_REFERENCE else "DEFAULT"
 
     def _packets(self) -> "Iterator[Packet[VideoStream] | None]":
-        """The stream's packets, then None, for which the decoder gives what it still holds."""
+        """The stream's packets, then None, at which the decoder returns the frames that it still holds."""
         try:
             for packet in self._container.demux(self._stream):
                 if self._stopped:
                     break
                 if packet.size:
                     yield packet
-        except MemoryError:  # libav's is one of its own errors too
+        except MemoryError:  # also one of libav's own errors
             raise
         except av.error.FFmpegError as error:
-            if may_pass(error) and self._timeline.damage is None:  # it could be read to its end a moment ago
+            if may_pass(error) and self._timeline.damage is None:  # a moment ago the file could be read to its end
                 raise VideoError(f"reading stopped: {reason(error)}") from error
             self.problems.append(f"reading stopped: {reason(error)}")
         yield None
 
     def _drain(self) -> list[VideoFrame]:
-        """What a decoder still gives after an error at the end."""
+        """The frames that a decoder still returns after an error at the end."""
         frames: list[VideoFrame] = []
         for _ in range(self._threads):
             try:
                 frames += self._memory.decode(None)
-            except MemoryError:  # libav's is one of its own errors too
+            except MemoryError:  # also one of libav's own errors
                 raise
             except av.error.FFmpegError as error:
                 if isinstance(error, EOFError):
@@ -256,3 +222,36 @@ class Decoding:
     def _fail(self, error: Exception) -> None:
         self._failures += 1
         self._failure = reason(error)
+
+
+class Trust:
+    """Keeps the first damage of each group.
+
+    Parameters
+    ----------
+    keys : ndarray, (N,), bool
+        Which frames are keyframes, in presentation order.
+    positions : ndarray, (N,), int64
+        Each frame's place in decoding order; there may be places that no frame has.
+    """
+
+    def __init__(self, keys: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64]) -> None:
+        self._groups = np.cumsum(keys)
+        self._positions = positions
+        self._by_position = np.argsort(positions)
+        self._places = positions[self._by_position]
+        self._first: dict[int, int] = {}
+
+    def doubt(self, position: int) -> None:
+        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
+        at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
+        group = int(self._groups[self._by_position[at]])
+        self._first[group] = min(position, self._first.get(group, position))
+
+    def doubted(self, index: int) -> bool:
+        """Whether a frame may be damaged, by its presentation order.
+
+        A frame shown before a keyframe but decoded after it may refer to either group.
+        """
+        group, position = int(self._groups[index]), int(self._positions[index])
+        return any(self._first.get(near, position + 1) <= position for near in (group, group + 1))

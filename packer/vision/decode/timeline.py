@@ -1,6 +1,6 @@
-"""When each frame of a video is shown, by its packets alone: nothing is decoded.
+"""When each frame of a video is shown, from its packets alone: nothing is decoded.
 
-With it a frame's true index follows from its timestamp, even if others were skipped or are damaged.
+It gives a frame's true index by its timestamp, even if other frames were skipped or are damaged.
 """
 
 import errno
@@ -11,22 +11,22 @@ from os import PathLike
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.packet import Packet
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 from packer.vision.decode.container import open_video, reason
 from packer.vision.decode.limits import VideoError
 from packer.vision.faults import may_pass
 
-# Codecs of which a packet is exactly one shown frame. (VP8's hidden frames are told by a bit: RFC 6386, 9.1.)
+# Codecs in which a packet is exactly one shown frame. (A bit marks the hidden frames of VP8: RFC 6386, 9.1.)
 _ONE_FRAME_A_PACKET = frozenset(
     {"av1", "dnxhd", "ffv1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"},
 )
 _VP8_SHOW_FRAME = 0x10
-_PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: beyond them, a packet may be one field, half a frame
-_MISSING_S = 0.5  # seconds by which a container may announce more than it has: rounding, and what muxers add
-_MATROSKA_MISSING_S = 0.1  # of Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
+_PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: with other values a packet may be one field, half a frame
+_MISSING_S = 0.5  # seconds by which a container may announce more than it holds: rounding, and what muxers add
+_MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 _FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither timestamps nor a rate
 _MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
 
@@ -38,39 +38,39 @@ _Row = tuple[int | None, bool, bool, int]  # timestamp, keyframe, whole, place a
 class Timeline:
     """The shown frames of a video, in presentation order.
 
-    Of a file that is known to be cut off, frames that may be shown after a missing one are left out, since their index cannot
-    be known: those shown later than the last packet was due to be decoded.
+    If a file is known to be cut off, frames that may be shown after a missing one are left out, since their index
+    cannot be known: those shown later than the last packet was due to be decoded.
 
     Attributes
     ----------
     exact : bool
-        Whether every packet is one frame with a timestamp of its own. If not, the arrays are empty and frames can only be
-        counted while decoding.
+        Whether every packet is one frame with a timestamp of its own. If not, the arrays are empty and frames can be
+        counted only while they are decoded.
     pts : ndarray, (N,), int64
         Presentation timestamps in units of the stream's time base, strictly rising.
     keys : ndarray, (N,), bool
         Whether the frame is coded without reference to others.
     whole : ndarray, (N,), bool
-        False for packets that the container knows to be cut off.
+        False for packets that are known to the container to be cut off.
     positions : ndarray, (N,), int64
-        The frame's packet's place among all packets of the stream, which is decoding order.
+        The place of the frame's packet among all packets of the stream, which is decoding order.
     count : int
-        Shown frames; the packets', if not exact.
+        Number of shown frames; number of packets if not exact.
     start : Fraction, seconds
-        Where the file begins: what `time` counts from.
+        The beginning of the file, from which `time` counts.
     unit : Fraction, seconds
         The stream's time base.
     rate : Fraction, frames per second
         The stream's average rate.
     damage : str or None
-        What of the file is missing, or cannot be demuxed.
+        What is missing from the file or cannot be demuxed.
     """
 
     exact: bool
-    pts: NDArray[np.int64]
-    keys: NDArray[np.bool_]
-    whole: NDArray[np.bool_]
-    positions: NDArray[np.int64]
+    pts: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
+    positions: npt.NDArray[np.int64]
     count: int
     start: Fraction
     unit: Fraction
@@ -84,7 +84,7 @@ class Timeline:
         at = int(np.searchsorted(self.pts, pts))
         return at if at < len(self.pts) and self.pts[at] == pts else None
 
-    def times(self) -> NDArray[np.float64]:
+    def times(self) -> npt.NDArray[np.float64]:
         """Presentation times, (N,), float64, seconds."""
         return np.asarray(self.pts * float(self.unit) - float(self.start), np.float64)
 
@@ -94,17 +94,17 @@ class Timeline:
 
 
 def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
-    """Read a file's packets.
+    """Read a file's packets into a timeline.
 
     Raises
     ------
     VideoError, OSError
-        As `open_video`; or the file cannot be read to its end, for a reason that may pass.
+        As for `open_video`; or if the file cannot be read to its end, for a reason that may pass.
     """
     timeline, stopped = _scan(path, max_pixels)
     if stopped is None or not may_pass(stopped):
         return timeline
-    if stopped.errno == errno.EIO:  # as demuxers also call some kinds of damage, which come again where they were
+    if stopped.errno == errno.EIO:  # demuxers also report damage so, which recurs at the same place
         again, stopped = _scan(path, max_pixels)
         if again.damage == timeline.damage or stopped is None:
             return again
@@ -112,7 +112,7 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
 
 
 def _scan(path: str | PathLike[str], max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
-    """The timeline as far as the packets can be read, and why they cannot be to the end."""
+    """The timeline as far as the packets can be read, and the error that stopped the reading, if any."""
     container, stream = open_video(path, max_pixels=max_pixels)
     with container:
         rows: list[_Row] = []
@@ -128,13 +128,13 @@ def _scan(path: str | PathLike[str], max_pixels: int) -> tuple[Timeline, av.erro
                     rows.append((packet.pts, packet.is_keyframe, not packet.is_corrupt, read))
                 due = packet.dts if due is None else max(due, packet.dts or due)
                 read += 1
-        except MemoryError:  # libav's is one of its own errors too
+        except MemoryError:  # also one of libav's own errors
             raise
         except av.error.FFmpegError as error:
             stopped, damage = error, f"reading stopped after {read} packets: {reason(error)}"
         start = _start(container, stream)
         if damage is None:
-            # Behind `due` a missing packet may have left a gap.
+            # After `due` a missing packet may have left a gap.
             stamps = [row[0] for row in rows if row[0] is not None and due is not None and row[0] <= due]
             damage = _missing(container, stream, read, start, end, stamps)
         if damage is not None and due is not None:
@@ -174,7 +174,7 @@ def _shown(stream: VideoStream, packet: "Packet[VideoStream]") -> bool:
 
 
 def _start(container: av.container.InputContainer, stream: VideoStream) -> Fraction:
-    """The file's first time stamp; the stream's own, more exact value where both are the same."""
+    """The file's first timestamp; the stream's own, more exact value if both are the same."""
     own = None if stream.start_time is None else stream.start_time * (stream.time_base or Fraction(1))
     whole = None if container.start_time is None else container.start_time * _MICROSECONDS
     if whole is None:
@@ -190,23 +190,23 @@ def _missing(
     end: Fraction,
     stamps: list[int],
 ) -> str | None:
-    """What the container announces and does not hold.
+    """Describe what the container announces and does not hold.
 
     Parameters
     ----------
     packets : int
-        Of the stream.
+        Number of packets of the stream.
     start, end : Fraction, seconds
-        The first time stamp of all streams, and the end of the packet that is shown last.
+        The first timestamp of all streams, and the end of the packet that is shown last.
     stamps : list of int
-        Timestamps of the stream's frames between which none is missing, in its time base.
+        Timestamps of the stream's frames between which none is missing, in the stream's time base.
     """
     if stream.frames > packets:
         return f"the file announces {stream.frames} frames and holds {packets}: it is cut off or damaged"
     announced = Fraction(0) if container.duration is None else container.duration * _MICROSECONDS
     seconds, tolerated = end - start, _MISSING_S
     if "matroska" in container.format.name:
-        seconds = max(end, seconds)  # its duration may count from 0
+        seconds = max(end, seconds)  # the announced duration may count from 0
         tolerated = min(tolerated, max(_MATROSKA_MISSING_S, 2 * _longest_frame(stream, stamps)))
     if not stream.frames and announced - seconds > tolerated:
         return f"the file announces {float(announced):.2f} s and holds {float(seconds):.2f} s: it is cut off or damaged"
@@ -214,7 +214,7 @@ def _missing(
 
 
 def _longest_frame(stream: VideoStream, stamps: list[int]) -> float:
-    """Seconds for which a frame is shown at most, going by those that have another behind them; none of them: by the rate."""
+    """Longest time between a frame and the next, in seconds; with fewer than two timestamps, from the frame rate."""
     known = sorted(stamps)
     if len(known) < 2:
         return float(1 / (stream.average_rate or stream.guessed_rate or _FALLBACK_RATE))

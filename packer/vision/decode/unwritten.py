@@ -1,7 +1,8 @@
-"""Parts of a frame that the decoder did not write: what lies there is what was in the memory before.
+"""Parts of a frame that the decoder did not write: they show what was in the memory before.
 
-libavcodec gives the memory of a frame to later frames, and several of its decoders hand out a frame as whole that they left half
-undecoded. Memory that comes back is therefore filled with noise here; where a frame still shows it, nothing was written.
+libavcodec reuses the memory of a frame for later frames, and several of its decoders hand out a half-decoded frame as a
+whole one. Memory that comes back is therefore filled with noise here; where a frame still shows it, nothing was
+written.
 """
 
 from __future__ import annotations
@@ -13,40 +14,42 @@ from typing import cast
 
 import av
 import numpy as np
+import numpy.typing as npt
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
-# Decoders that report, or flag, every frame that they did not write whole, as found by trying. They need no noise.
+# Decoders found by experiment to report or flag every frame that they did not write completely. They need no noise.
 _REPORT_ALL = frozenset(
     {
         *("av1", "flv1", "h263", "h264", "mjpeg", "mpeg1video", "mpeg2video"),
         *("mpeg4", "msmpeg4v2", "msmpeg4v3", "prores", "vp9", "wmv1", "wmv2"),
     }
 )
-# Decoders that write blocks of at least 8 rows of every plane: one row of each is enough.
+# Decoders that write blocks of at least 8 rows of every plane: checking one row of each block is enough.
 _ROWS_A_BLOCK = {"hevc": 8, "vp8": 8}
-_HELD = 8  # frames that are kept until the decoder refers to them no more
+_HELD = 8  # frames that are kept until the decoder no longer refers to them
 _FILLED_BEFOREHAND = 2 * _HELD
-_SHIFTS = 1009  # how many pieces of memory differ in their noise
-_WORD = 8  # bytes; noise of that length does not occur in a picture by chance
+_SHIFTS = 1009  # number of pieces of memory whose noise differs
+_WORD = 8  # bytes; noise of this length does not occur in a picture by chance
 
 
 class FrameMemory:
-    """A decoder whose frames lie in memory filled with noise; finds what of the noise is left.
+    """A decoder whose frames lie in memory filled with noise; finds where noise is left.
 
-    A frame is looked at once, then given back once it has been used. Memory to which the decoder still refers when `_HELD` more
-    frames have been given back is not filled, nor is memory of which only the decoder knows (frames that are not shown).
+    Each frame is examined once, and given back once it has been used. Two kinds of memory are not filled: memory to
+    which the decoder still refers when `_HELD` more frames have been given back, and memory known only to the decoder
+    (frames that are not shown).
 
-    Where no frame refers to another, each is decoded twice and must come out the same: a decoder may go on to reckon with what
-    it did not write, which is noise no more.
+    In codecs where no frame refers to another, each frame is decoded twice and must come out the same: a decoder may
+    compute with what it did not write, and the result is no longer the noise.
 
     Parameters
     ----------
     context : CodecContext
-        Not yet used. With several threads, and for decoders that report what they did not write, it decodes and no more.
+        Not yet used. With several threads, and for decoders that report what they did not write, this class only
+        decodes.
     """
 
     def __init__(self, context: VideoCodecContext) -> None:
@@ -62,7 +65,7 @@ class FrameMemory:
         self._noise = np.empty(0, np.uint64)
 
     def decode(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
-        """What the decoder gives for a packet, None at the end.
+        """The frames that the decoder returns for a packet, None at the end.
 
         Raises
         ------
@@ -84,7 +87,7 @@ class FrameMemory:
         return frames
 
     def left_unwritten(self, frame: VideoFrame) -> bool:
-        """Whether some of a frame is not the decoder's; False where its memory was not filled."""
+        """Whether the decoder left some of a frame unwritten; False if its memory was not filled."""
         if self._idle:
             return False
         address = _address(frame)
@@ -97,7 +100,7 @@ class FrameMemory:
         )
 
     def give_back(self, frame: VideoFrame) -> None:
-        """Let go of a frame. Nobody looks at it any more."""
+        """Release a frame, which must not be used any more."""
         if self._idle:
             return
         self._held.append(frame)
@@ -105,7 +108,7 @@ class FrameMemory:
             self._fill(self._held.popleft())
 
     def _prepare(self, packet: Packet[VideoStream]) -> bool:
-        """Fill memory beforehand: that of one packet's frame, many times over. The decoder begins anew after it."""
+        """Fill memory beforehand by decoding one packet many times. The decoder starts anew after it."""
         frames: list[VideoFrame] = []
         with suppress(av.error.FFmpegError):
             for _ in range(_FILLED_BEFOREHAND):
@@ -119,7 +122,7 @@ class FrameMemory:
 
     def _fill(self, frame: VideoFrame) -> None:
         address = _address(frame)
-        frame.make_writable()  # other memory, where the decoder still refers to this one
+        frame.make_writable()  # moves it to other memory if the decoder still refers to this one
         if _address(frame) != address:
             return
         self._fillings += 1
@@ -127,7 +130,7 @@ class FrameMemory:
         for words in _words(frame, self._step):
             words[:] = self._noise_for(words, shift)
 
-    def _noise_for(self, words: NDArray[np.uint64], shift: int) -> NDArray[np.uint64]:
+    def _noise_for(self, words: npt.NDArray[np.uint64], shift: int) -> npt.NDArray[np.uint64]:
         if len(self._noise) < words.size + _SHIFTS:
             self._noise = np.random.default_rng(0).integers(1 << 64, size=words.size + _SHIFTS, dtype=np.uint64)
         return self._noise[shift : shift + words.size].reshape(words.shape)
@@ -137,10 +140,10 @@ def _address(frame: VideoFrame) -> int:
     return frame.planes[0].buffer_ptr
 
 
-def _words(frame: VideoFrame, step: int) -> Iterator[NDArray[np.uint64]]:
-    """Every `step`-th row of what is seen of each plane, (rows, n), but for the bytes of a row that fill no word.
+def _words(frame: VideoFrame, step: int) -> Iterator[npt.NDArray[np.uint64]]:
+    """Every `step`-th visible row of each plane, (rows, n), without the bytes of a row that fill no word.
 
-    A palette is not seen, nor is a plane of transparency alone.
+    A palette is not visible, nor is a plane of transparency alone.
     """
     parts = [part for part in frame.format.components if not part.is_alpha]
     for index, plane in enumerate(frame.planes):

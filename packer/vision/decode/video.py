@@ -1,8 +1,8 @@
 """The sampled frames of one video, streamed.
 
-Frames are numbered in presentation order. A frame's time is seconds from the beginning of the file, as players show it (the
-earliest timestamp of any of its streams is 0); a frame without a timestamp, or with one that does not
-follow the last frame's, is timed by the average rate.
+Frames are numbered in presentation order. A frame's time is seconds from the beginning of the file, as players show it
+(the earliest timestamp of any of its streams is 0); a frame without a timestamp, or with one that does not follow the
+last frame's, is timed by the average rate.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from os import PathLike
 from types import TracebackType
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from packer.vision.decode.container import open_video
 from packer.vision.decode.frame import RgbConverter
@@ -19,8 +19,6 @@ from packer.vision.decode.limits import MAX_PIXELS, VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.stream import Decoding
 from packer.vision.decode.timeline import scan
-
-__all__ = ["VideoFrame", "VideoReader", "read_frames"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class VideoFrame:
 
     index: int
     time: float
-    image: NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
 
 
 class VideoReader:
@@ -54,27 +52,27 @@ class VideoReader:
     max_pixels : int
         Largest width times height of a frame.
     threads : int
-        Of the decoder; more than one decodes that many frames at a time (not in MPEG transport and program streams). The
-        frames are the same, unless some in the middle of the file are damaged: libavcodec may then tell of a damaged frame
-        too late, so only one thread gives the same frames every time.
+        Threads of the decoder; with more than one, that many frames are decoded at a time (not in MPEG transport and
+        program streams). The frames are the same, unless some in the middle of the file are damaged: libavcodec may
+        then report a damaged frame too late, so that only one thread gives the same frames every time.
 
     Attributes
     ----------
     frames_seen : int
-        How many frames the file holds, as far as is known by now.
+        How many frames the file holds, as far as is known so far.
     frames_read : int
         How many frames were handed out.
     damage : str or None
-        Why the frames are not all that the sampling asked for, or the file is not all that it announces; complete once the
-        iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and what was decoded
-        after them up to the next keyframe.
+        Why the frames are not all that the sampling asks for, or the file is not all that it announces; complete once
+        the iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and those
+        decoded after them up to the next keyframe.
 
     Raises
     ------
     VideoError
-        On construction if the file cannot be opened or holds no video; at the end of the iteration if no frame was handed out.
+        If the file cannot be opened or holds no video (on construction), or if the iteration ends without a frame.
     OSError
-        On construction, if the file cannot be read at all.
+        If the file cannot be read at all (on construction).
     """
 
     def __init__(
@@ -95,13 +93,13 @@ class VideoReader:
 
     @property
     def damage(self) -> str | None:
-        """What was missing or damaged so far, None if nothing."""
+        """Description of what was missing or damaged so far, None if nothing was."""
         found = [self._timeline.damage] if self._timeline.damage else []
         return "; ".join(found + self._decoding.problems) or None
 
     @property
     def sampled(self) -> tuple[int, ...] | None:
-        """Indices of the frames that the sampling asks for; None where they are known only once they are decoded."""
+        """Indices of the frames that the sampling asks for; None if they are known only once the frames are decoded."""
         return self._decoding.sampled()
 
     def __enter__(self) -> "VideoReader":
@@ -117,7 +115,7 @@ class VideoReader:
         self._container.close()
 
     def stop(self) -> None:
-        """Let the iteration end soon, with any frames or none. Any thread may call it."""
+        """Make the iteration end soon, with any frames or none. Any thread may call it."""
         self._decoding.stop()
 
     def __iter__(self) -> Iterator[VideoFrame]:
@@ -132,6 +130,6 @@ class VideoReader:
 def read_frames(
     path: str | PathLike[str], sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
 ) -> Iterator[VideoFrame]:
-    """The frames of a `VideoReader`, which is closed at the end. Damage is not told."""
+    """Yield the frames of a `VideoReader`, which is closed at the end. Damage is not reported."""
     with VideoReader(path, sampling, max_pixels=max_pixels, threads=threads) as reader:
         yield from reader

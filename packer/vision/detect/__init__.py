@@ -1,6 +1,6 @@
 """Face detection: MTCNN with the weights of facenet-pytorch, run by an engine of our own.
 
-``Detector`` and ``Detections`` are the whole interface; `docs/detector.md` tells how the engine works and what it was
+``Detector`` and ``Detections`` are the whole interface; `docs/detector.md` says how the engine works and what it was
 measured to do. Importing this package loads neither OpenCV nor a neural network library: the names below resolve on
 first use, and the runtime's library is imported by ``Detector(...)``.
 """

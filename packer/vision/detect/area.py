@@ -1,9 +1,10 @@
 """Area averaging of pictures and windows of pictures, by integral images.
 
-facenet-pytorch resizes by ``torch.nn.functional.interpolate(mode="area")``, which is adaptive average pooling: output cell i of m
-averages the input pixels ``floor(i n / m)`` to ``ceil((i + 1) n / m)`` (exclusive), so cells may overlap, and growing repeats
-pixels. OpenCV's INTER_AREA weights border pixels instead and moves the boxes. With one integral image (sums over all
-pixels above and to the left) every such average costs four look-ups, whatever its window, and the sums are exact integers.
+facenet-pytorch resizes by ``torch.nn.functional.interpolate(mode="area")``, which is adaptive average pooling: output
+cell i of m averages the input pixels ``floor(i n / m)`` to ``ceil((i + 1) n / m)`` (exclusive), so cells may overlap,
+and enlarging repeats pixels. OpenCV's INTER_AREA weights border pixels instead and moves the boxes. With one integral
+image (sums over all pixels above and to the left) every such average costs four look-ups, whatever its window, and the
+sums are exact integers.
 """
 
 from collections.abc import Iterator
@@ -13,14 +14,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AreaSampler", "cell_edges"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-_MAX_INTEGRAL_PIXELS = 1 << 24  # of a picture whose integral image is kept, 16 bytes a pixel: 256 MB
-_BAND_PIXELS = 1 << 22  # of larger pictures, whose integral image is made band by band
-_ROWS_FIRST_RATIO = 5.0  # shrinking less than this, whole rows are subtracted before columns are picked (measured)
+_MAX_INTEGRAL_PIXELS = 1 << 24  # largest picture whose integral image is kept, 16 bytes a pixel: 256 MB
+_BAND_PIXELS = 1 << 22  # pixels of a band: integral images of larger pictures are made band by band
+_ROWS_FIRST_RATIO = 5.0  # below this ratio of shrinking, rows are subtracted whole before columns are picked (measured)
 
 
 @lru_cache(maxsize=256)
@@ -40,8 +39,8 @@ class AreaSampler:
 
     Notes
     -----
-    Pictures of more than 16 Mpx get no integral image of their own but one for each band of rows or window that is asked for, so
-    memory beyond the picture stays bounded, for more time.
+    Pictures of more than 16 Mpx get no integral image of their own. Instead one is made for each band of rows or window
+    that is asked for, which bounds the memory beyond the picture and takes more time.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8]) -> None:
@@ -107,7 +106,7 @@ def _integral(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.complex128]:
     """Sums over all pixels above and to the left, (H + 1, W + 1), four int32 in the bits of one complex128.
 
     The fourth channel is there because numpy picks 16 bytes at a time faster than 12. Sums wrap around at 2**32, and
-    differences of them are right as long as one window holds fewer than 2**31 / 255 pixels.
+    their differences are right as long as one window holds fewer than 2**31 / 255 pixels.
     """
     sums = cv2.integral(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), sdepth=cv2.CV_32S)
     packed: npt.NDArray[np.complex128] = sums.view(np.complex128)[..., 0]

@@ -1,19 +1,17 @@
 """Box arithmetic of MTCNN, with facenet-pytorch's conventions and float32 rounding.
 
-Boxes are (n, 4) float32: left, top, right, bottom. Some steps take ends as inclusive (width = right - left + 1) and some do not,
-as the reference does.
+Boxes are (n, 4) float32: left, top, right, bottom. As in the reference, some steps take ends as inclusive (width =
+right - left + 1) and some do not.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["crop_windows", "lattice_nms", "min_nms", "nms", "regress", "square"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_MAX_MATRIX = 1024  # boxes whose pairwise overlaps are held at once; more are compared one against the rest
+_MAX_MATRIX = 1024  # boxes whose pairwise overlaps are held at once; if there are more, each is compared with the rest
 
 
 def square(boxes: FloatArray) -> FloatArray:
@@ -44,8 +42,8 @@ def crop_windows(boxes: FloatArray, width: int, height: int) -> tuple[IntArray, 
     windows : ndarray, (n, 4), int64
         Left, top, right, bottom (exclusive), cut to the picture.
     valid : ndarray, (n,), bool
-        False where nothing of the box is inside the picture. (The reference skips such crops without dropping their boxes, so that its
-        later results belong to other boxes than they should; callers here drop both.)
+        False where no part of the box is inside the picture. (The reference skips such crops without dropping their
+        boxes, so that its later results belong to the wrong boxes; callers here drop both.)
     """
     whole = np.trunc(np.clip(boxes, -(2.0**31), 2.0**31)).astype(np.int64)
     left, top = np.maximum(whole[:, 0], 1) - 1, np.maximum(whole[:, 1], 1) - 1
@@ -86,7 +84,7 @@ def _suppress(boxes: FloatArray, scores: FloatArray, threshold: float, inclusive
 
 
 def _round_down(threshold: float) -> np.float32:
-    """Largest float32 up to the threshold: comparing with it is comparing with the threshold in double, as torchvision does."""
+    """Largest float32 up to the threshold; comparing with it is like comparing with the double, as torchvision does."""
     nearest = np.float32(threshold)
     return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(0))
 
@@ -104,8 +102,8 @@ def _overlaps(first: FloatArray, second: FloatArray, inclusive: int, minimum: bo
     return overlaps
 
 
-# cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 / (72 - 24) is
-# one half, and rounding to whole pixels can push it over; three cells reach a third
+# Cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 /
+# (72 - 24) is one half, and rounding to whole pixels can push it over; three cells reach a third.
 _NEIGHBOURS = [(dy, dx) for dy in range(3) for dx in range(-2, 3) if (dy, dx) > (0, 0)]
 
 
@@ -160,7 +158,7 @@ def _pair_overlaps(a: FloatArray, b: FloatArray) -> FloatArray:
 def _independent(better: IntArray, worse: IntArray, count: int) -> IntArray:
     """Indices 0..count-1 that greedy suppression keeps, given the pairs of which at most one may stay.
 
-    Whoever has no better undecided partner stays, and its partners go; repeated, that gives the greedy result.
+    A box without a better undecided partner stays, and its partners go; repeated, this gives the greedy result.
     """
     undecided = np.ones(count, np.bool_)
     kept = np.zeros(count, np.bool_)

@@ -1,4 +1,7 @@
-"""Messages between a worker and the detecting process: a JSON header, then arrays as they lie in memory, over a socket."""
+"""Connections between workers and the detecting process: messages over a socket, and how a connection is handed over.
+
+A message is a JSON header, then arrays as they lie in memory.
+"""
 
 import json
 import socket
@@ -13,9 +16,8 @@ _LENGTH = struct.Struct("<I")
 _MAX_HEADER = 1 << 20
 _TICK_S = 1.0
 
-
-class ChannelError(Exception):
-    """The other side did not answer in time, ended within a message, or said what cannot be meant."""
+_NUMBER_BYTES = 20
+"""Length of the number of a connection: decimal digits, padded with spaces."""
 
 
 class Channel:
@@ -26,10 +28,10 @@ class Channel:
     sock : socket
         Owned by the channel from now on.
     peer : str
-        Who is at the other end, for messages.
+        Name of the other end, for messages.
     limit_s : float
-        Seconds that the other side may leave this one waiting within a message. They are counted in ticks of a second, so that time
-        in which this process is stopped (a suspended Slurm job) does not count.
+        Seconds that the other side may leave this one waiting within a message. They are counted in ticks of a second,
+        so that time in which this process is stopped (a suspended Slurm job) does not count.
     """
 
     def __init__(self, sock: socket.socket, peer: str, limit_s: float) -> None:
@@ -44,34 +46,36 @@ class Channel:
         self._socket.close()
 
     def send(self, header: Mapping[str, Any], *arrays: npt.NDArray[Any]) -> None:
-        """Send a header, and arrays that the other side knows the shapes of.
+        """Send a header, and arrays whose shapes the other side knows.
 
         Raises
         ------
         ChannelError
+            If the other side has ended, or has no room for the data in time.
         """
         text = json.dumps(header).encode()
         self._send(memoryview(_LENGTH.pack(len(text)) + text))
         self.send_arrays(*arrays)
 
     def send_arrays(self, *arrays: npt.NDArray[Any]) -> None:
-        """Send arrays alone; C-contiguous."""
+        """Send arrays alone; they must be C-contiguous."""
         for array in arrays:
             self._send(_bytes_of(array))
 
     def receive(self, what: str, *, idle: bool = False) -> dict[str, Any] | None:
-        """The next header, None where the other side has ended before it.
+        """Receive the next header; None if the other side has ended before it.
 
         Parameters
         ----------
         what : str
-            What is waited for.
+            What this side waits for, for messages.
         idle : bool
-            Whether the other side may begin its message whenever it likes.
+            Whether the other side may begin its message at any time.
 
         Raises
         ------
         ChannelError
+            If the header does not arrive in time or is too long, or if the other side ends within it.
         """
         length = bytearray(_LENGTH.size)
         if not self._receive(memoryview(length), what, idle=idle, may_end=True):
@@ -90,6 +94,7 @@ class Channel:
         Raises
         ------
         ChannelError
+            If the data do not arrive in time, or if the other side ends.
         """
         self._receive(_bytes_of(array), what)
 
@@ -105,7 +110,7 @@ class Channel:
                 raise ChannelError(f"{self._peer} has ended") from error
 
     def _receive(self, data: memoryview, what: str, *, idle: bool = False, may_end: bool = False) -> bool:
-        """Fill `data`; False where the other side has ended before its first byte, and may."""
+        """Fill `data`; False if the other side has ended before its first byte, and `may_end` allows that."""
         waited_s = 0.0
         while data:
             try:
@@ -129,15 +134,8 @@ class Channel:
         return waited_s
 
 
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The array's own memory, so that nothing is copied."""
-    if not array.flags.c_contiguous:
-        raise ValueError("expected a C-contiguous array")
-    return array.reshape(-1).view(np.uint8).data
-
-
-_NUMBER_BYTES = 20
-"""In decimal, filled up with spaces."""
+class ChannelError(Exception):
+    """The other side did not answer in time, ended within a message, or sent something invalid."""
 
 
 def hand_over(control: socket.socket, connection: socket.socket, number: int) -> None:
@@ -146,12 +144,19 @@ def hand_over(control: socket.socket, connection: socket.socket, number: int) ->
     Raises
     ------
     OSError
-        It has ended, or does not take anything.
+        If the other process has ended, or does not receive anything.
     """
     socket.send_fds(control, [str(number).ljust(_NUMBER_BYTES).encode("ascii")], [connection.fileno()])
 
 
 def take_over(control: socket.socket) -> tuple[socket.socket, int] | None:
-    """The next connection with its number, None where the other process has ended."""
+    """The next connection with its number; None if the other process has ended."""
     number, descriptors, _, _ = socket.recv_fds(control, _NUMBER_BYTES, 1)
     return (socket.socket(fileno=descriptors[0]), int(number)) if number else None
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The array's own memory, so that nothing is copied."""
+    if not array.flags.c_contiguous:
+        raise ValueError("expected a C-contiguous array")
+    return array.reshape(-1).view(np.uint8).data

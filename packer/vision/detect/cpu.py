@@ -8,8 +8,6 @@ import numpy.typing as npt
 from packer.vision.detect.area import AreaSampler
 from packer.vision.detect.networks import CROP_SIZES, OUTPUTS
 
-__all__ = ["CpuFrame", "RunNetwork"]
-
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
@@ -24,7 +22,7 @@ _FIELD, _STRIDE = 12, 2  # P-net's receptive field and stride, input pixels
 class CpuFrame:
     """Samples a picture and hands the pieces to a network library; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    Strips and chunks are cut by the picture and its own boxes alone, so the results cannot depend on the frames around it.
+    The strips and chunks depend on the picture and its own boxes alone, so the results cannot depend on other frames.
 
     Parameters
     ----------

@@ -7,8 +7,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Detections", "FaceDetector"]
-
 FloatArray = npt.NDArray[np.float32]
 
 
@@ -19,8 +17,8 @@ class Detections:
     Attributes
     ----------
     boxes : ndarray, (N, 4), float32
-        Left, top, right, bottom in frame pixels, in facenet-pytorch's own convention (see the notes). Boxes are not clipped:
-        they may reach outside the frame.
+        Left, top, right, bottom in frame pixels, in facenet-pytorch's own convention (see the notes). Boxes are not
+        clipped: they may reach outside the frame.
     scores : ndarray, (N,), float32
         Probability of a face, in (thresholds[2], 1].
     points : ndarray, (N, 5, 2), float32
@@ -32,8 +30,8 @@ class Detections:
     Notes
     -----
     The numbers are those of ``facenet_pytorch.MTCNN.detect``. Its arithmetic counts pixels from one and takes ends as
-    inclusive in some steps and not in others, so a box is right to about a pixel; nothing is shifted here, so that both can be
-    compared number by number.
+    inclusive in some steps and not in others, so a box is right to about a pixel; nothing is shifted here, so that the
+    results of both can be compared number by number.
     """
 
     boxes: FloatArray

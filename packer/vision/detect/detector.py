@@ -1,4 +1,4 @@
-"""The MTCNN detector: a pyramid for P-net, then R-net and O-net on what it proposes."""
+"""The MTCNN detector: a pyramid for P-net, then R-net and O-net on P-net's proposals."""
 
 import itertools
 import math
@@ -13,8 +13,6 @@ from packer.vision.detect.detections import Detections
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.runtime import Frame, make_runtime, resolve_runtime
 from packer.vision.detect.weights import load_weights
-
-__all__ = ["Detector"]
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -31,7 +29,8 @@ class Detector:
     runtime : {"auto", "openvino", "torch"}
         The library that runs the networks. "auto" is OpenVINO on the CPU where it is installed, else torch.
     min_face : float
-        Side of the smallest face to look for, pixels, at least 1: it sets the finest level of the pyramid and all that follow.
+        Side of the smallest face to look for, pixels, at least 1: it sets the finest level of the pyramid, and so all
+        others.
     thresholds : tuple of three floats in (0, 1)
         Least face probability after P-, R- and O-net.
     factor : float
@@ -54,8 +53,8 @@ class Detector:
 
     Notes
     -----
-    A frame's result is a function of the frame and the detector's settings (same library versions, same kind of processor): nothing is
-    shared between the frames of a batch. Not safe across threads, fork or pickle: make one per process.
+    A frame's result depends on the frame and the detector's settings alone (for the same library versions and kind of
+    processor): the frames of a batch share nothing. Not safe across threads, fork or pickle: make one per process.
     """
 
     def __init__(
@@ -97,10 +96,11 @@ class Detector:
 
     @classmethod
     def dataset(cls, min_face: float = 40, **options: Any) -> "Detector":
-        """Make a detector that looks for faces of a wanted size and no smaller: many times faster.
+        """Make a detector that looks for faces of a wanted size and not for smaller ones: many times faster.
 
-        The pyramid is that of the default settings, from 20-pixel faces on, less its finest levels: it starts at the largest 20 /
-        factor**k that is at most sqrt(2) * ``min_face``. So the remaining levels, and with them the boxes, are those of the full detector.
+        The pyramid is that of the default settings, from 20-pixel faces on, without its finest levels: it starts at the
+        largest 20 / factor**k that is at most sqrt(2) * ``min_face``. So the remaining levels, and with them the boxes,
+        are those of the full detector.
 
         Parameters
         ----------
@@ -115,11 +115,11 @@ class Detector:
         return cls(min_face=20, skip_levels=math.floor(math.log(finest) / -math.log(factor)), **options)
 
     def describe(self) -> dict[str, Any]:
-        """Return all that decides the boxes, as JSON values."""
+        """Return everything that determines the boxes, as JSON values."""
         return dict(self._description)
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """Return memory for a frame, (height, width, 3) uint8, not set, from which it is uploaded as fast as can be."""
+        """Return uninitialised memory for a frame, (height, width, 3) uint8, that is uploaded as fast as possible."""
         return self._runtime.new_frame(height, width)
 
     def detect(self, frames: npt.NDArray[np.uint8] | Iterable[npt.NDArray[np.uint8]]) -> Detections:
@@ -128,8 +128,8 @@ class Detector:
         Parameters
         ----------
         frames : ndarray, (B, H, W, 3), uint8, or iterable of ndarray, (H, W, 3), uint8
-            RGB. Frames of an iterable may differ in size. A frame under 12 pixels wide or high (in dataset mode under the finest level's
-            face) holds no face.
+            RGB. Frames of an iterable may differ in size. A frame less than 12 pixels wide or high (in dataset mode,
+            less than the finest level's face) holds no face.
 
         Returns
         -------
@@ -143,7 +143,8 @@ class Detector:
         """
         if isinstance(frames, np.ndarray) and frames.ndim != 4:
             raise ValueError(
-                f"expected frames as an array (B, H, W, 3) or a sequence of (H, W, 3), found one array of shape {frames.shape}"
+                "expected frames as an array (B, H, W, 3) or a sequence of (H, W, 3), "
+                f"found one array of shape {frames.shape}"
                 + ("; pass [frame] for a single picture" if frames.ndim == 3 else "")
             )
         return Detections.concatenate([self._detect(_check_frame(i, frame)) for i, frame in enumerate(frames)])
@@ -215,10 +216,10 @@ class Detector:
 
 
 def _levels_may_overlap(scales: list[float]) -> bool:
-    """Tell whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
+    """Whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that they must be suppressed once more.
 
-    A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more than
-    the ratio of their areas. At the default factor that is 0.5, and a bit more for the smallest.
+    A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more
+    than the ratio of their areas. At the default factor that is 0.5, and slightly more for the smallest boxes.
     """
     sides = [(_CELL - 1) / scale for scale in scales]
     return any(((fine + 1) / max(coarse - 1, 1e-9)) ** 2 > _MERGE_IOU for fine, coarse in itertools.pairwise(sides))
@@ -261,7 +262,7 @@ def _check_settings(
 
 
 def _check_frame(index: int, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the frame, C-contiguous, or say what is wrong with it."""
+    """Return the frame, C-contiguous, or raise an error that says what is wrong with it."""
     where = f"frame {index}: expected an RGB picture as an array (H, W, 3) of uint8"
     if not isinstance(frame, np.ndarray):
         raise TypeError(

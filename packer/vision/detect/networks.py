@@ -2,9 +2,9 @@
 
 The published networks take ``(pixel - 127.5) / 128``, end in separate heads with a two-way softmax, and flatten in
 (width, height, channel) order. Three exact rewritings make them cheaper and plainer for every runtime: the
-normalisation is folded into the first convolution (no convolution is padded, so no pixel lacks it), the heads are joined into one
-with the difference of the two logits (``sigmoid(b - a)`` is the softmax's second value), and the first dense
-layer's columns are put into (channel, height, width) order.
+normalisation is folded into the first convolution (no convolution is padded, so every pixel gets it), the heads are
+joined into one with the difference of the two logits (``sigmoid(b - a)`` is the softmax's second value), and the first
+dense layer's columns are put into (channel, height, width) order.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["CROP_SIZES", "OUTPUTS", "Dense", "Layer", "Pool", "build_networks"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -40,7 +38,8 @@ class Dense:
     Attributes
     ----------
     weight : ndarray, float32
-        (out, in, k, k) for a convolution; (out, in) for a fully connected layer, which flattens (channel, height, width).
+        (out, in, k, k) for a convolution; (out, in) for a fully connected layer, which flattens (channel, height,
+        width).
     bias, slope : ndarray, (out,), float32
         ``slope`` is None in the head.
     """
@@ -52,7 +51,7 @@ class Dense:
 
 Layer = Pool | Dense
 
-# names of the published layers; a number pair is a pooling (size, stride)
+# names of the published layers; a pair of numbers is a pooling (size, stride)
 _LAYERS: dict[str, tuple[str | tuple[int, int], ...]] = {
     "pnet": ("conv1", (2, 2), "conv2", "conv3"),
     "rnet": ("conv1", (3, 2), "conv2", (3, 2), "conv3", "dense4"),

@@ -10,11 +10,10 @@ from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, Layer, Pool
 from packer.vision.openvino import core, openvino, ops
 
-__all__ = ["OpenVINORuntime"]
-
 FloatArray = npt.NDArray[np.float32]
 
-# compiled layers kept per network, for the input shapes seen last; by default 5000, which grew a process by 3 MB for each new picture size
+# Compiled layers kept per network, for the input shapes seen last. The default is 5000, with which a process grew by 3
+# MB for each new picture size.
 _CACHED_SHAPES = 128
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 _INPUTS = {

@@ -11,15 +11,15 @@ from packer.vision.detect.channel import Channel, ChannelError
 from packer.vision.detect.detections import Detections
 from shardspec.errors import ItemError
 
-__all__ = ["DetectorLost", "RemoteDetector"]
-
 
 class DetectorLost(BaseException):
-    """The detecting process is gone. A step must not take that for a fault of its item, so it is no ``Exception``."""
+    """The detecting process is gone. Not an ``Exception``, so that no step takes it for a fault of its item."""
 
 
 class RemoteDetector:
-    """Asks the detecting process; fulfils ``packer.vision.detect.detections.FaceDetector``. One thread at a time may use it.
+    """Asks the detecting process; fulfils ``packer.vision.detect.detections.FaceDetector``.
+
+    One thread at a time may use it.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ class RemoteDetector:
         Raises
         ------
         ItemError
-            The detector cannot take these frames; the message is its own.
+            If the detector cannot process these frames; the message is the detector's.
         MemoryError
-            It has no memory for them.
+            If the detector has no memory for the frames.
         DetectorLost
-            It has ended, or does not answer.
+            If the detecting process has ended or does not answer.
         """
         pictures = [np.ascontiguousarray(frame) for frame in frames]
         for number, picture in enumerate(pictures):

@@ -1,4 +1,4 @@
-"""The runtimes that the networks can run on: one protocol and one table."""
+"""What the networks run on: the protocol of a runtime, the table of runtimes, and the name of a GPU."""
 
 import ctypes
 import sys
@@ -14,12 +14,21 @@ from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
 from shardspec.wording import did_you_mean
 
+RUNTIMES: Mapping[str, Entry] = {
+    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
+    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
+}
+"""What ``--detector`` may be beside auto, each named after the library that it needs. The classes are called as in `make_runtime`."""
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NAME_BYTES = 256
+
 
 class Frame(Protocol):
-    """One picture, ready to be looked at by the networks."""
+    """One picture, prepared for the networks."""
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
         """Run P-net on the picture shrunk to (height, width) by area averaging.
@@ -57,23 +66,16 @@ class Runtime(Protocol):
         ...
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """Memory for a picture, (height, width, 3) uint8, not set. Any thread may ask for it."""
+        """Uninitialised memory for a picture, (height, width, 3) uint8. Any thread may ask for it."""
         ...
 
     def describe(self) -> dict[str, str]:
-        """Say which library, version, device and precision decide the numbers."""
+        """Return the library, version, device and precision, which determine the numbers."""
         ...
 
 
-RUNTIMES: Mapping[str, Entry] = {
-    "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
-    "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
-}
-"""What ``--detector`` may be beside auto, each named after the library that it needs. The classes are called as in `make_runtime`."""
-
-
 def resolve_runtime(name: str, device: str) -> str:
-    """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no library that is there.
+    """Turn ``"auto"`` into the best installed runtime for a device, and check any other name. Imports no such library.
 
     Raises
     ------
@@ -101,14 +103,11 @@ def make_runtime(
     return runtime
 
 
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_NAME_BYTES = 256
-
-
 def gpu_name(device: str) -> str | None:
-    """The name of a device such as ``"cuda:1"``, as torch tells it; None for one that is not CUDA's, or where the driver does not say.
+    """The name of a device such as ``"cuda:1"``; None if it is not a CUDA device or the driver does not give its name.
 
-    Torch makes a context on the GPU before it tells. It would stay in this process, and some GPUs take one process only.
+    The name is the one that torch reports. Torch itself would first make a context on the GPU, which would stay in this
+    process, and some GPUs accept only one process.
     """
     kind, _, index = device.partition(":")
     if kind != "cuda":

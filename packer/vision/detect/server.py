@@ -1,4 +1,4 @@
-"""One detector for many workers: requests are received side by side, and detected one after another, each by itself."""
+"""One detector for many workers: requests are received in parallel, and detected one after another, each by itself."""
 
 import queue
 import socket
@@ -17,28 +17,26 @@ from packer.vision.detect.detections import Detections, FaceDetector
 from packer.vision.faults import describe_error, find_memory_error
 from shardspec.wording import counted
 
-__all__ = ["DetectorServer", "ServedDetector"]
-
 Frame = npt.NDArray[np.uint8]
 
 WAITING_BYTES = 256 * 10**6
-"""Frames that are received or wait: ten requests of four 1080p frames. One request alone may be larger."""
+"""Bytes of frames that are being received or wait: ten requests of four 1080p frames. One request may be larger."""
 
 _PROBE_SIDE = 512
 _CHANNELS = 3
 
 
 class ServedDetector(FaceDetector, Protocol):
-    """A detector that also says into which memory its frames are best received."""
+    """A detector that also provides the memory in which its frames are best received."""
 
     def new_frame(self, height: int, width: int) -> Frame:
-        """Memory for a frame, (height, width, 3) uint8, not set."""
+        """Uninitialised memory for a frame, (height, width, 3) uint8."""
         ...
 
 
 @dataclass(eq=False)
 class _Request:
-    """Frames of one worker, and what became of them."""
+    """The frames of one worker, and their result."""
 
     worker: int
     frames: list[Frame]
@@ -49,18 +47,20 @@ class _Request:
 
 
 class DetectorServer:
-    """Takes requests from any number of connections.
+    """Serves requests from any number of connections.
 
-    A request is detected by itself, so its result does not depend on what other workers ask for or when. While one is detected, those of
-    other workers are received, into at most `WAITING_BYTES`; a worker has no more than one under way.
+    A request is detected by itself, so its result does not depend on other workers' requests or their times. While one
+    request is detected, those of other workers are received, into at most `WAITING_BYTES`; a worker has at most one
+    request under way.
 
     Parameters
     ----------
     announce : callable
-        Told, in any thread, what a worker's request has come to, whose worker it is, and its number of frames: ``"waits"`` once the worker has
-        asked, ``"busy"`` when it is detected from now on, ``"over"`` when it was detected or refused.
+        Called, in any thread, with the state of a worker's request, the worker's number, and the number of frames. The
+        state is ``"waits"`` once the worker has asked, ``"busy"`` when detection begins, ``"over"`` when the request
+        was detected or refused.
     limit_s : float
-        Seconds that a worker may leave a message of its unfinished.
+        Seconds a worker may take to finish a message it has begun.
     """
 
     def __init__(self, announce: Callable[[str, int, int], None], limit_s: float) -> None:
@@ -77,13 +77,13 @@ class DetectorServer:
         threading.Thread(target=self._receive_all, args=(channel, worker), daemon=True).start()
 
     def run(self, detector: ServedDetector) -> NoReturn:
-        """Detect what is asked for, in this thread, for ever.
+        """Detect the requests, in this thread, for ever.
 
         Raises
         ------
         Exception
-            What the detector raised, if from then on it does not even take an empty frame (a GPU after an illegal access): a process that
-            is no good must end.
+            If the detector raised an error, and after it fails even on an empty frame (a GPU after an illegal access):
+            a process that is of no use must end.
         """
         self._detector = detector
         self._loaded.set()
@@ -140,7 +140,7 @@ class DetectorServer:
 
 
 def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
-    """Memory of the detector's own for a frame, or any: its own is but faster, and may be short for what other workers hold."""
+    """A frame buffer: the detector's own if it has one free, since uploads from it are faster, else ordinary memory."""
     try:
         return detector.new_frame(height, width)
     except (MemoryError, RuntimeError):
@@ -148,7 +148,7 @@ def _new_frame(detector: ServedDetector, height: int, width: int) -> Frame:
 
 
 class _Room:
-    """A number of bytes. Whoever is first to wait for some is not overtaken by a smaller wish; among those behind there is no order."""
+    """A byte budget. The first waiter cannot be overtaken by a smaller request; those behind it have no fixed order."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -158,7 +158,7 @@ class _Room:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Hold so many bytes; more than all there are count as all."""
+        """Hold `size` bytes of the budget; more than the whole budget counts as the whole."""
         size = min(size, self._limit)
         with self._turn, self._changed:  # one waits here, the others for their turn: a large request is not overtaken
             while self._used + size > self._limit:

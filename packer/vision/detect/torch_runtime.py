@@ -21,7 +21,96 @@ IntArray = npt.NDArray[np.int64]
 RunNetwork = Callable[[str, torch.Tensor], torch.Tensor]
 """(net, (n, 3, h, w) pixels) to P-net's (1, 5, rows, columns) or (n, OUTPUTS[net]), all on the device."""
 
+T = TypeVar("T")
+
 _CHUNKS = {"rnet": 1024, "onet": 256}  # crops of one call: at most 300 MB of activations
+
+_VECTOR = 16  # float32 numbers in a vector of AVX-512
+_MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU in bands, which bounds the device's memory
+
+
+def check_device(device: str) -> None:
+    """Check that a device can be used before a job is planned for it.
+
+    Raises
+    ------
+    ValueError
+        If torch does not know the device, or cannot use it here.
+    """
+    try:
+        chosen = torch.device(device)
+        # A GPU is counted and not tried: the context of a trial would stay in this process, and some GPUs accept only
+        # one process.
+        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+            torch.zeros(1, device=chosen)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: expected cpu, or a device that torch can use here, found {device!r} ({reason})"
+        ) from error
+
+
+class TorchRuntime:
+    """Runs the networks in torch; fulfils ``packer.vision.detect.runtime.Runtime``.
+
+    Parameters
+    ----------
+    networks : mapping of str to sequence of Layer
+        From ``build_networks``.
+    device : str
+        What ``torch.device`` takes.
+    threads : int
+        Set by ``torch.set_num_threads``, so for the whole process.
+    precision : {"float32"}
+    sample_on_device : bool, optional
+        Whether levels and crops are made on the device too; by default on every device except the CPU, where OpenCV and
+        numpy are faster.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, tuple[Layer, ...]],
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+        precision: str = "float32",
+        sample_on_device: bool | None = None,
+    ) -> None:
+        if precision != "float32":
+            raise ValueError(
+                f"runtime 'torch' runs in precision 'float32', found {precision!r}; use runtime='openvino'"
+            )
+        torch.set_num_threads(threads)
+        self._device = torch.device(device)
+        self._sample_on_device = self._device.type != "cpu" if sample_on_device is None else sample_on_device
+        self._nets = {name: _module(_pad_channels(layers)).to(self._device) for name, layers in networks.items()}
+
+    def open(self, image: npt.NDArray[np.uint8]) -> Frame:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
+            in_pieces = partial(CpuFrame, image, self._run_arrays)
+            return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
+        return CpuFrame(image, self._run_arrays)
+
+    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """See ``packer.vision.detect.runtime.Runtime``. For a GPU the memory is pinned: no second copy, no waiting."""
+        pinned = self._device.type == "cuda"
+        frame: npt.NDArray[np.uint8] = torch.empty((height, width, 3), dtype=torch.uint8, pin_memory=pinned).numpy()
+        return frame
+
+    def describe(self) -> dict[str, str]:
+        """See ``packer.vision.detect.runtime.Runtime``."""
+        name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
+        return {"runtime": f"torch {torch.__version__}", "device": name, "precision": "float32"}
+
+    def _run(self, net: str, pixels: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), _exact():
+            outputs: torch.Tensor = self._nets[net](pixels.contiguous(memory_format=torch.channels_last))
+        return outputs
+
+    def _run_arrays(self, net: str, pixels: FloatArray) -> FloatArray:
+        outputs: FloatArray = self._run(net, torch.from_numpy(pixels).to(self._device)).contiguous().cpu().numpy()
+        return outputs
 
 
 class TorchFrame:
@@ -78,108 +167,11 @@ class TorchFrame:
         return (sums / ((y1 - y0)[:, :, None] * (x1 - x0)[:, None])).transpose(0, 1)
 
 
-def _floor(numerator: torch.Tensor, denominator: int) -> torch.Tensor:
-    return torch.div(numerator, denominator, rounding_mode="floor")
-
-
-@lru_cache(maxsize=256)
-def _device_edges(n: int, m: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    start, end = cell_edges(n, m)
-    return torch.from_numpy(start).to(device), torch.from_numpy(end).to(device)
-
-
-T = TypeVar("T")
-
-_VECTOR = 16  # float32 numbers in a vector of AVX-512
-_MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU, in bands, so that the device's memory is bounded
-
-
-def check_device(device: str) -> None:
-    """Try a device before a job is planned for it.
-
-    Raises
-    ------
-    ValueError
-        torch does not know it, or cannot use it here.
-    """
-    try:
-        chosen = torch.device(device)
-        # A GPU is counted, not tried: the trial's context would stay in this process, and some GPUs take one process only.
-        if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
-            torch.zeros(1, device=chosen)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"device: expected cpu, or a device that torch can use here, found {device!r} ({reason})"
-        ) from error
-
-
-class TorchRuntime:
-    """Runs the networks in torch; fulfils ``packer.vision.detect.runtime.Runtime``.
-
-    Parameters
-    ----------
-    networks : mapping of str to sequence of Layer
-        From ``build_networks``.
-    device : str
-        What ``torch.device`` takes.
-    threads : int
-        Set by ``torch.set_num_threads``, so for the whole process.
-    precision : {"float32"}
-    sample_on_device : bool, optional
-        Whether levels and crops are made on the device too; by default on any but the CPU, where OpenCV and numpy are faster.
-    """
-
-    def __init__(
-        self,
-        networks: Mapping[str, tuple[Layer, ...]],
-        *,
-        device: str = "cpu",
-        threads: int = 1,
-        precision: str = "float32",
-        sample_on_device: bool | None = None,
-    ) -> None:
-        if precision != "float32":
-            raise ValueError(
-                f"runtime 'torch' runs in precision 'float32', found {precision!r}; use runtime='openvino'"
-            )
-        torch.set_num_threads(threads)
-        self._device = torch.device(device)
-        self._sample_on_device = self._device.type != "cpu" if sample_on_device is None else sample_on_device
-        self._nets = {name: _module(_pad_channels(layers)).to(self._device) for name, layers in networks.items()}
-
-    def open(self, image: npt.NDArray[np.uint8]) -> Frame:
-        """See ``packer.vision.detect.runtime.Runtime``."""
-        if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
-            in_pieces = partial(CpuFrame, image, self._run_arrays)
-            return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
-        return CpuFrame(image, self._run_arrays)
-
-    def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
-        """See ``packer.vision.detect.runtime.Runtime``. For a GPU it is pinned, so that an upload takes no second copy and no wait."""
-        pinned = self._device.type == "cuda"
-        frame: npt.NDArray[np.uint8] = torch.empty((height, width, 3), dtype=torch.uint8, pin_memory=pinned).numpy()
-        return frame
-
-    def describe(self) -> dict[str, str]:
-        """See ``packer.vision.detect.runtime.Runtime``."""
-        name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
-        return {"runtime": f"torch {torch.__version__}", "device": name, "precision": "float32"}
-
-    def _run(self, net: str, pixels: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode(), _exact():
-            outputs: torch.Tensor = self._nets[net](pixels.contiguous(memory_format=torch.channels_last))
-        return outputs
-
-    def _run_arrays(self, net: str, pixels: FloatArray) -> FloatArray:
-        outputs: FloatArray = self._run(net, torch.from_numpy(pixels).to(self._device)).contiguous().cpu().numpy()
-        return outputs
-
-
 class _RetriedFrame:
-    """A picture on the device, and from the first call on for which the device's memory is too small, in pieces.
+    """A picture on the device; from the first call for which the device has too little memory, in pieces.
 
-    Each call's result is a function of the picture, so that a call can be made again. Fulfils ``packer.vision.detect.runtime.Frame``.
+    The result of a call is a function of the picture, so a call can be repeated. Fulfils
+    ``packer.vision.detect.runtime.Frame``.
     """
 
     def __init__(self, whole: Callable[[], Frame], in_pieces: Callable[[], Frame]) -> None:
@@ -201,7 +193,7 @@ class _RetriedFrame:
         except torch.OutOfMemoryError:
             if self._in_pieces is None:
                 raise
-        # Behind the handler, whose exception keeps alive what the call had made on the device.
+        # After the handler, because its exception keeps alive what the call made on the device.
         self._frame, self._make, self._in_pieces = None, self._in_pieces, None
         torch.cuda.empty_cache()
         return call(self._opened())
@@ -213,14 +205,24 @@ class _RetriedFrame:
         return self._frame
 
 
+def _floor(numerator: torch.Tensor, denominator: int) -> torch.Tensor:
+    return torch.div(numerator, denominator, rounding_mode="floor")
+
+
+@lru_cache(maxsize=256)
+def _device_edges(n: int, m: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    start, end = cell_edges(n, m)
+    return torch.from_numpy(start).to(device), torch.from_numpy(end).to(device)
+
+
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Have cuDNN and cuBLAS calculate in float32: recent GPUs may round to TF32, which moves boxes."""
+    """Make cuDNN and cuBLAS calculate in float32: recent GPUs may round to TF32, which moves boxes."""
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         torch.set_float32_matmul_precision("highest")
     try:
-        # enabled: left out, it is False, and convolutions run without cuDNN.
+        # enabled: if it is left out, it is False, and convolutions run without cuDNN.
         with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
             yield
     finally:
@@ -229,12 +231,13 @@ def _exact() -> Iterator[None]:
 
 
 def _pad_channels(layers: tuple[Layer, ...]) -> list[Layer]:
-    """Give convolutions that end in 10 or 28 channels 16 or 32, the new ones zero.
+    """Pad convolutions that end in 10 or 28 channels to 16 or 32; the new channels are zero.
 
-    Torch's channels-last pooling and PReLU work on whole vectors of channels and are several times slower on rests of them.
+    Torch's channels-last pooling and PReLU work on whole vectors of channels and are several times slower on partial
+    ones.
     """
     padded: list[Layer] = []
-    extra = 0  # channels that the layer before has got
+    extra = 0  # channels that were added to the previous layer
     for layer in layers:
         if isinstance(layer, Dense) and layer.weight.ndim == 4:
             more = -len(layer.weight) % _VECTOR if layer.slope is not None else 0

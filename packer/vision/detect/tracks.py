@@ -1,40 +1,39 @@
 """Joins the detections of consecutive sampled frames of one video into tracks, by overlap alone."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
 
-__all__ = ["Tracker"]
-
 
 class Tracker:
-    """Numbers the faces of one video: the same number, the same face as far as overlapping boxes can tell.
+    """Numbers the faces of one video: the same number means the same face, as far as overlapping boxes can show.
 
-    Causal and greedy. Boxes are first grown about their centres, since a face moves between two sampled frames (buffered IoU,
-    Yang et al., WACV 2023). Of all pairs of a box in this frame and a track's last box that then overlap by `min_iou` or more,
-    the pair with the largest overlap is joined first, then the next of those still free (equal overlaps: the older track, then
-    the earlier box). A box that is left starts a new track. So a frame's numbers depend on this frame and those before it
-    only, and on no chance.
+    Causal and greedy. Boxes are first grown about their centres, since a face moves between two sampled frames
+    (buffered IoU, Yang et al., WACV 2023). Candidates are all pairs of a box in this frame and a track's last box that
+    then overlap by `min_iou` or more. The pair with the largest overlap is joined first, then the next among those
+    still free (equal overlaps: the older track, then the earlier box). A box that is left over starts a new track. So a
+    frame's numbers depend only on this frame and those before it, and not on chance.
 
-    A track that found no box for more than `max_gap` sampled frames in a row has ended: what appears there later is a new
-    track. Its box stays where it was in between; motion is not extrapolated.
+    A track that found no box for more than `max_gap` sampled frames in a row has ended: a face that appears there later
+    starts a new track. The track's box stays where it was in between; motion is not extrapolated.
 
     Parameters
     ----------
     min_iou : float, in (0, 1]
         Least intersection over union of two grown boxes of one track.
     grow : float, >= 0
-        What is added to each side of a box, as a share of its width and height, before overlaps are taken. At the defaults a
-        face of steady size may move by its own width. On a 1080p video of people in a street with every tenth frame
-        sampled, the largest track of each person holds 92 % of their boxes at 0.5, and 47 % without; no track mixes persons.
+        Share of its width and height that is added to each side of a box before overlaps are computed. At the defaults
+        a face of steady size may move by its own width. On a 1080p video of people in a street with every tenth frame
+        sampled, the largest track of each person holds 92 % of their boxes at 0.5, and 47 % without; no track mixes
+        persons.
     max_gap : int, sampled frames, >= 0
-        How many sampled frames in a row may miss the face. Counted in sampled frames, so with every tenth frame sampled a gap
-        of 2 lasts 20 frames of the video.
+        How many sampled frames in a row may miss the face. Sampled frames are counted, so with every tenth frame
+        sampled a gap of 2 lasts 20 frames of the video.
 
     Notes
     -----
-    One object per video. Keeps one box per living track, no frames.
+    Use one object per video. It keeps one box per living track and no frames.
     """
 
     def __init__(self, min_iou: float = 0.3, grow: float = 0.5, max_gap: int = 2) -> None:
@@ -52,7 +51,7 @@ class Tracker:
         self._missed = np.empty(0, np.int64)
         self._next = 0
 
-    def update(self, boxes: ArrayLike) -> NDArray[np.int64]:
+    def update(self, boxes: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Number the boxes of the next sampled frame. A frame without faces counts too: pass an empty array.
 
         Parameters
@@ -68,7 +67,7 @@ class Tracker:
         Raises
         ------
         UsageError
-            The shape is another one, or a value is not finite.
+            If the boxes have another shape, or a value is not finite.
         """
         found = np.asarray(boxes, np.float64).reshape(-1, 4) if np.size(boxes) == 0 else np.asarray(boxes, np.float64)
         if found.ndim != 2 or found.shape[1] != 4 or not np.isfinite(found).all():
@@ -87,7 +86,7 @@ class Tracker:
         self._missed = np.concatenate([self._missed[living], np.zeros(int(fresh.sum()), np.int64)])
         return ids
 
-    def _match(self, boxes: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _match(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """The row of the track that each box continues, -1 for none."""
         overlaps = iou(grown(self._boxes, self._grow), grown(boxes, self._grow))
         track, box = np.nonzero(overlaps >= self._min_iou)
@@ -100,18 +99,18 @@ class Tracker:
         return out
 
 
-def grown(boxes: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+def grown(boxes: npt.NDArray[np.float64], share: float) -> npt.NDArray[np.float64]:
     """Boxes (N, 4) with a share of their width and height added on each side."""
     reach = (boxes[:, 2:] - boxes[:, :2]) * share
     return np.concatenate([boxes[:, :2] - reach, boxes[:, 2:] + reach], axis=1)
 
 
-def iou(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+def iou(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Intersection over union of every pair of boxes, (len(first), len(second)); 0 where a box has no area."""
     a, b = first[:, None], second[None]
     sides = np.maximum(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0)
     shared = sides[..., 0] * sides[..., 1]
     areas = [np.prod(np.maximum(box[..., 2:] - box[..., :2], 0), axis=-1) for box in (a, b)]
     whole = areas[0] + areas[1] - shared
-    overlaps: NDArray[np.float64] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    overlaps: npt.NDArray[np.float64] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return overlaps

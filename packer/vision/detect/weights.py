@@ -1,12 +1,12 @@
 """The weights of the three networks, read from the installed facenet-pytorch distribution.
 
-facenet-pytorch 2.5.x ships ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` as package data in the format that ``torch.save`` wrote before
-torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and then for each
-storage an element count and the raw little-endian numbers. That is little enough to read without torch, whose import
-costs every worker process seconds and half a gigabyte that the OpenVINO runtime has no use for. The unpickler below
-knows three names (an ordered dict, the tensor constructor, the float storage), all resolved to functions of this file or
-the standard library, and refuses every other one: it is stricter than ``torch.load(..., weights_only=True)``, and a test
-holds that both give the same numbers.
+facenet-pytorch 2.5.x ships ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` as package data in the format that ``torch.save``
+wrote before torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and
+then for each storage an element count and the raw little-endian numbers. That is little enough to read without torch,
+whose import costs every worker process seconds and half a gigabyte for which the OpenVINO runtime has no use. The
+unpickler below knows three names (an ordered dict, the tensor constructor, the float storage), all resolved to
+functions of this file or the standard library, and refuses every other one: it is stricter than ``torch.load(...,
+weights_only=True)``, and a test checks that both give the same numbers.
 """
 
 import hashlib
@@ -23,8 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.errors import MissingDependencyError
-
-__all__ = ["Weights", "load_weights", "read_legacy_state_dict"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -43,7 +41,7 @@ class Weights:
     nets : dict of str to dict of str to ndarray, float32
         ``nets["pnet"]["conv1.weight"]`` and so on, with the names of the published state dicts.
     digest : str
-        SHA-256 over the three files, for the fingerprint of a plan.
+        SHA-256 of the three files, for the fingerprint of a plan.
     source : str
         Distribution and version, e.g. ``"facenet-pytorch 2.5.3"``.
     """
@@ -61,7 +59,7 @@ def load_weights() -> Weights:
     MissingDependencyError
         If facenet-pytorch is not installed, or holds no weight files.
     ValueError
-        If a weight file is not what facenet-pytorch ships.
+        If a weight file differs from those that facenet-pytorch ships.
     """
     spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
     if spec is None or not spec.submodule_search_locations:
@@ -102,7 +100,7 @@ def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
     try:
         with path.open("rb") as file:
             return _read(file)
-    except Exception as error:  # a damaged pickle raises anything
+    except Exception as error:  # a damaged pickle can raise anything
         raise ValueError(
             f"{path}: expected a state dict of float32 tensors in torch's legacy format, found {error}; {_INSTALL}"
         ) from error
@@ -118,7 +116,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Where a tensor lies in its storage; counted in elements."""
+    """A tensor's position in its storage, counted in elements."""
 
     storage: _Storage
     offset: int

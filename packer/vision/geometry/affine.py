@@ -1,10 +1,10 @@
 """2x3 matrices: applying, inverting, checking."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 
-def apply(matrix: ArrayLike, points: ArrayLike) -> NDArray[np.float64]:
+def apply(matrix: npt.ArrayLike, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Map points by a 2x3 matrix.
 
     Parameters
@@ -20,7 +20,7 @@ def apply(matrix: ArrayLike, points: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(points, np.float64) @ affine[:, :2].T + affine[:, 2]
 
 
-def invert(matrix: ArrayLike) -> NDArray[np.float64]:
+def invert(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The matrix that maps back.
 
     Returns
@@ -41,7 +41,7 @@ def invert(matrix: ArrayLike) -> NDArray[np.float64]:
     return np.array([[a, b, -(a * tx + b * ty)], [c, d, -(c * tx + d * ty)]])
 
 
-def check_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
+def check_matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The matrix as float64.
 
     Raises
@@ -55,8 +55,8 @@ def check_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
     return affine
 
 
-def check_frame(frame: NDArray[np.uint8]) -> None:
-    """Refuse what is no picture.
+def check_frame(frame: npt.NDArray[np.uint8]) -> None:
+    """Refuse what is not a picture.
 
     Raises
     ------

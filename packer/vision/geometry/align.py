@@ -2,34 +2,34 @@
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import check_frame, check_matrix
 from packer.vision.geometry.warp import MAX_SIDE, bilinear
 
 _TEMPLATE_SIZE = 112
-# The five points of InsightFace's ArcFace template for 112 x 112 (insightface/utils/face_align.py, `arcface_dst`), given there
-# for pixels whose centre is a whole number; half a pixel is added where it is used.
+# The five points of InsightFace's ArcFace template for 112 x 112 (insightface/utils/face_align.py, `arcface_dst`).
+# There the centre of a pixel is a whole number; half a pixel is added where the template is used.
 _TEMPLATE = np.array(
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]],
 )
 
 
-def align_matrix(points: ArrayLike, size: int, margin: float = 0.0) -> NDArray[np.float64]:
+def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.NDArray[np.float64]:
     """Map the frame so that five points come as near to the ArcFace template as a similarity can bring them.
 
-    Least squares over rotation, one scale and translation, without reflection (Umeyama, IEEE TPAMI 13 (4), 1991; in the plane
-    it is one division of complex numbers).
+    Least squares over rotation, one scale and translation, without reflection (Umeyama, IEEE TPAMI 13 (4), 1991; in the
+    plane it is one division of complex numbers).
 
     Parameters
     ----------
     points : array_like, (5, 2)
-        Eye, eye, nose, mouth corner, mouth corner in frame pixels, those on the image's left (the person's right, in an upright
-        face) first, as MTCNN gives them.
+        Eye, eye, nose, mouth corner, mouth corner in frame pixels, those on the image's left (the person's right, in an
+        upright face) first, as MTCNN gives them.
     size : int, pixels
         Side of the crop.
     margin : float, > -0.5
-        What is added to the template on each side, as a share of its side.
+        Share of the template's side that is added to the template on each side.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def align_matrix(points: ArrayLike, size: int, margin: float = 0.0) -> NDArray[n
     Raises
     ------
     ValueError
-        For points that are not finite or all the same.
+        If the points are not finite or are all the same, or if the size or the margin is out of range.
     """
     source = np.asarray(points, np.float64)
     if source.shape != (5, 2) or not np.isfinite(source).all():
@@ -58,11 +58,12 @@ def align_matrix(points: ArrayLike, size: int, margin: float = 0.0) -> NDArray[n
     return matrix.astype(np.float64)
 
 
-def warp(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+def warp(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
     """Cut what a matrix maps onto (0, 0, size, size), rotation and all.
 
-    Shrinking by up to n times, n x n bilinear values per crop pixel are averaged; enlarging, a crop pixel is the bilinear value
-    at its centre. What lies outside the frame counts as black. `cut` is exact and faster where nothing is rotated.
+    Shrinking by up to n times, n x n bilinear values per crop pixel are averaged; enlarging, a crop pixel is the
+    bilinear value at its centre. Anything outside the frame counts as black. `cut` is exact and faster where nothing is
+    rotated.
 
     Parameters
     ----------

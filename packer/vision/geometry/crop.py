@@ -1,29 +1,30 @@
 """The face crop: a square around the detector's box, and the 2x3 matrix that maps the frame onto it.
 
-A square whose side is the longer side of the box times (1 + 2 * margin), centred on the box, black outside the frame, resized
-to ``size``. A square that is to shrink is moved to whole pixels of the frame first, by at most half a pixel in corner and side
-(an exact mean of areas is then ten times cheaper, and a crop that is not scaled keeps its pixels); one that is enlarged stays
-where it is, since there half a pixel of the frame shows. The matrix is always that of the square really cut.
+The side of the square is the longer side of the box times (1 + 2 * margin). The square is centred on the box, black
+outside the frame, and resized to ``size``. A square that is to shrink is first moved to whole pixels of the frame, by
+at most half a pixel in corner and side: an exact mean of areas is then ten times cheaper, and a crop that is not scaled
+keeps its pixels. A square that is enlarged stays where it is, since half a pixel of the frame would show. The matrix is
+always that of the square that was cut.
 """
 
 import math
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import check_frame, check_matrix
 from packer.vision.geometry.warp import MAX_SIDE, bilinear
 
 _MAX_INT32_PIXELS = (2**31 - 1) // 255  # a patch of more pixels could overflow an int32 integral image
-# How far from a whole pixel a corner may lie to count as one. Corners come back from a matrix in float32: with crops up to
-# 1024 pixels and frames up to 32768 they move by less than 1/256 pixel.
+# How far from a whole pixel a corner may lie to count as one. Corners come back from a matrix in float32: with crops up
+# to 1024 pixels and frames up to 32768 they move by less than 1/256 pixel.
 _WHOLE = 1 / 256
-_MOST_BLACK = 4  # pixels of a square for each that the frame has of it, beyond which they are not all made
-_FARTHEST = 2.0**31  # pixels; beyond it no frame reaches, and float32 leaves nothing of a position
+_MOST_BLACK = 4  # pixels of a square for each that is inside the frame; above this ratio not all of them are made
+_FARTHEST = 2.0**31  # pixels; no frame reaches beyond it, and float32 keeps nothing of such a position
 
 
-def crop_matrix(box: ArrayLike, margin: float, size: int) -> NDArray[np.float64]:
+def crop_matrix(box: npt.ArrayLike, margin: float, size: int) -> npt.NDArray[np.float64]:
     """Map the frame onto the square crop around a box.
 
     Parameters
@@ -31,20 +32,20 @@ def crop_matrix(box: ArrayLike, margin: float, size: int) -> NDArray[np.float64]
     box : array_like, (4,)
         Left, top, right, bottom in frame pixels; it may reach beyond the frame.
     margin : float, > -0.5
-        What is added on each side, as a share of the box's longer side (0.3: the crop is 1.6 times as wide).
+        Share of the box's longer side that is added on each side (0.3: the crop is 1.6 times as wide).
     size : int, pixels
         Side of the crop.
 
     Returns
     -------
     ndarray, (2, 3), float64
-        Frame to crop: ``[[k, 0, -k * left], [0, k, -k * top]]``. Every value is exact in float32, so that the matrix stored
-        as float32 is the one by which the crop was cut.
+        Frame to crop: ``[[k, 0, -k * left], [0, k, -k * top]]``. Every value is exact in float32, so that the matrix
+        stored as float32 is the one by which the crop was cut.
 
     Raises
     ------
     ValueError
-        For a box that is not finite or has no area, a margin that leaves nothing, or a size below 1.
+        If the box is not finite or has no area, if the margin leaves nothing, or if the size is below 1.
     """
     left, top, right, bottom = (float(edge) for edge in np.asarray(box, np.float64).reshape(4))
     if not max(abs(left), abs(top), abs(right), abs(bottom)) <= _FARTHEST or right <= left or bottom <= top:
@@ -67,18 +68,19 @@ def crop_matrix(box: ArrayLike, margin: float, size: int) -> NDArray[np.float64]
     return matrix.astype(np.float64)
 
 
-def cut(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
+def cut(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
     """Cut the square that an upright matrix maps onto (0, 0, size, size).
 
-    Shrinking, a crop pixel is the mean of the area that it covers, fractions of pixels included; enlarging, the bilinear value
-    at its centre. Either is within one level of the exact value. What lies outside the frame counts as black.
+    Shrinking, a crop pixel is the mean of the area that it covers, fractions of pixels included; enlarging, it is the
+    bilinear value at its centre. Either is within one level of the exact value. Anything outside the frame counts as
+    black.
 
     Parameters
     ----------
     frame : ndarray, (H, W, 3), uint8
     matrix : array_like, (2, 3)
-        Frame to crop, without rotation and with one positive scale, as from `crop_matrix`. Any other square than those of
-        `crop_matrix` is cut as exactly, only more slowly when it shrinks.
+        Frame to crop, without rotation and with one positive scale, as from `crop_matrix`. Squares other than those of
+        `crop_matrix` are cut just as exactly, only more slowly when they shrink.
     size : int, pixels
 
     Returns
@@ -88,7 +90,7 @@ def cut(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.ui
     Raises
     ------
     ValueError
-        For another kind of frame or matrix.
+        If the frame or the matrix is of another kind.
     """
     check_frame(frame)
     affine = check_matrix(matrix)
@@ -114,8 +116,8 @@ def _visible(start: int, side: int, end: int) -> int:
     return max(0, min(start + side, end) - max(start, 0))
 
 
-def _cut_whole(frame: NDArray[np.uint8], left: int, top: int, side: int, size: int) -> NDArray[np.uint8]:
-    """Areas of a square of whole pixels, by OpenCV."""
+def _cut_whole(frame: npt.NDArray[np.uint8], left: int, top: int, side: int, size: int) -> npt.NDArray[np.uint8]:
+    """Average areas of a square of whole pixels with OpenCV."""
     height, width = frame.shape[:2]
     x0, y0 = min(max(left, 0), width), min(max(top, 0), height)
     x1, y1 = min(max(left + side, x0), width), min(max(top + side, y0), height)
@@ -129,8 +131,10 @@ def _cut_whole(frame: NDArray[np.uint8], left: int, top: int, side: int, size: i
     return np.asarray(cv2.resize(square, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def _cut_fractional(frame: NDArray[np.uint8], left: float, top: float, side: float, size: int) -> NDArray[np.uint8]:
-    """Areas of any square: differences of the integral image, which is bilinear within a pixel."""
+def _cut_fractional(
+    frame: npt.NDArray[np.uint8], left: float, top: float, side: float, size: int
+) -> npt.NDArray[np.uint8]:
+    """Average areas of any square: differences of the integral image, which is bilinear within a pixel."""
     height, width = frame.shape[:2]
     grid = np.arange(size + 1) * (side / size)
     xs, ys = np.clip(left + grid, 0, width), np.clip(top + grid, 0, height)
@@ -146,8 +150,8 @@ def _cut_fractional(frame: NDArray[np.uint8], left: float, top: float, side: flo
     return np.rint(cells).astype(np.uint8)
 
 
-def _between(values: NDArray[np.generic], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Values at fractional positions along an axis, linearly between neighbours."""
+def _between(values: npt.NDArray[np.generic], at: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    """Values at fractional positions along an axis, interpolated linearly between neighbours."""
     low = np.minimum(at.astype(np.intp), values.shape[axis] - 2)
     weight = (at - low).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
     first = values.take(low, axis).astype(np.float64)

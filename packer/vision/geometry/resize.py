@@ -1,16 +1,19 @@
-"""Pictures resized whole: shrinking averages areas, enlarging is bilinear, along each axis by itself; label maps by the nearest pixel."""
+"""Whole pictures resized, each axis by itself: shrinking averages areas, enlarging is bilinear.
+
+Label maps are resized by the nearest pixel.
+"""
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from shardspec.fields import PIXEL_AXES
 
 
-def resize_shorter(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def resize_shorter(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     """Bring the shorter side to `size` pixels and keep the proportions.
 
     Parameters
@@ -30,8 +33,8 @@ def resize_shorter(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return resize_exact(image, (size, longer) if height <= width else (longer, size))
 
 
-def resize_exact(image: NDArray[np.uint8], size: int | tuple[int, int]) -> NDArray[np.uint8]:
-    """Bring a picture to a size, whatever becomes of its proportions.
+def resize_exact(image: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Bring a picture to a size without keeping its proportions.
 
     Parameters
     ----------
@@ -50,7 +53,7 @@ def resize_exact(image: NDArray[np.uint8], size: int | tuple[int, int]) -> NDArr
     have_height, have_width = image.shape[:2]
     if (height, width) == (have_height, have_width):
         return image
-    # OpenCV's area average works only if no axis grows, so what shrinks goes first.
+    # OpenCV's area average works only if no axis grows, so axes that shrink are resized first.
     fewer = (min(width, have_width), min(height, have_height))
     if fewer != (have_width, have_height):
         image = np.asarray(cv2.resize(image, fewer, interpolation=cv2.INTER_AREA), np.uint8)
@@ -59,8 +62,8 @@ def resize_exact(image: NDArray[np.uint8], size: int | tuple[int, int]) -> NDArr
     return image
 
 
-def resize_nearest(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Bring a label map to a size: each pixel is the one in which its centre lies, none is mixed.
+def resize_nearest(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Bring a label map to a size: each pixel is the one in which its centre lies; none are mixed.
 
     Parameters
     ----------
@@ -86,20 +89,21 @@ def _check(size: int) -> None:
 def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[int, int]) -> dict[str, Any]:
     """The fields that a resize of ``image`` changes, in the new picture's pixels.
 
-    These are ``landmarks``, ``hull`` and ``regions``, and ``matrix``, which maps frame pixels to the picture's. ``box`` is in
-    frame pixels and stays. Since pixel (0, 0) covers [0, 1) x [0, 1), points are multiplied by the ratio of the sizes.
+    These are ``landmarks``, ``hull`` and ``regions``, and ``matrix``, which maps frame pixels to the picture's. ``box``
+    is in frame pixels and stays. Since pixel (0, 0) covers [0, 1) x [0, 1), points are multiplied by the ratio of the
+    sizes.
 
     Parameters
     ----------
     sample : mapping
-        Fields that are not floating-point arrays of the expected shape are a user's own, and left alone.
+        Fields that are not floating-point arrays of the expected shape belong to the user and are left alone.
     old, new : (int, int)
         Height and width before and after.
 
     Returns
     -------
     dict
-        The fields that the sample has of these; empty if the size is the same.
+        Those of these fields that the sample has; empty if the size stays the same.
     """
     if old == new:
         return {}
@@ -115,5 +119,5 @@ def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[i
     return changed
 
 
-def _is_floating(value: Any, axes: int) -> TypeGuard[NDArray[np.floating[Any]]]:
+def _is_floating(value: Any, axes: int) -> TypeGuard[npt.NDArray[np.floating[Any]]]:
     return isinstance(value, np.ndarray) and value.ndim == axes and np.issubdtype(value.dtype, np.floating)

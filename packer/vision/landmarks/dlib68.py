@@ -1,7 +1,7 @@
 """The 68 points of dlib's shape predictor.
 
-The trained file comes with the package ``face-recognition-models``; it was trained on iBUG 300-W, whose licence excludes
-commercial use.
+The trained file comes with the package ``face-recognition-models``; it was trained on iBUG 300-W, whose licence
+excludes commercial use.
 """
 
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dlib
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.warp import bilinear
@@ -18,12 +18,14 @@ from packer.vision.landmarks.similarity import upright_matrix
 from shardspec.errors import MissingDependencyError
 
 _MODEL = "models/shape_predictor_68_face_landmarks.dat"
-# The predictor is started on a box like those of dlib's own detector. In the mean frame: its side, and where its middle lies.
-# Measured on 141 faces against the face mesh: sides 2.0 to 2.6 and middles -0.15 to 0.15 differ by less than one in ten.
+# Side and centre, in the mean frame, of the box on which the predictor is started, which is like those of dlib's own
+# detector. Measured on 141 faces against the face mesh: sides 2.0 to 2.6 and centres -0.15 to 0.15 differ by less than
+# one in
+# ten.
 _BOX_SIDE = 2.4
 _BOX_CENTRE = (0.0, -0.05)
 _BOX_PIXELS = 120
-_CANVAS = 200  # the box and 40 pixels around it, of which the predictor's tests may look at
+_CANVAS = 200  # the box and 40 pixels around it, which the predictor's tests may read
 
 
 def model_path() -> Path:
@@ -32,7 +34,7 @@ def model_path() -> Path:
     Raises
     ------
     MissingDependencyError
-        The package, or the file in it, is not there.
+        If the package, or the file in it, is missing.
     """
     spec = find_spec("face_recognition_models")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -40,7 +42,7 @@ def model_path() -> Path:
         if path.is_file():
             return path
     raise MissingDependencyError(
-        f"landmarks '68' need {_MODEL} of the package face-recognition-models, which was not found: "
+        f"landmarks '68' need {_MODEL} from the package face-recognition-models, which was not found: "
         'pip install "facepack[dlib]"'
     )
 
@@ -48,8 +50,8 @@ def model_path() -> Path:
 class Dlib68:
     """Runs dlib's predictor on the face turned upright by the five points; fulfils `LandmarkProvider`.
 
-    Turned and started from the points, it agrees with them on 136 of 139 faces of photographs and a video; started from the
-    detector's box it agreed on 79 %, failing on tilted and turned heads.
+    Turned and started by the points, it agrees with them on 136 of 139 faces of photographs and a video; started from
+    the detector's box it agreed on 79 % and failed on tilted and turned heads.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ class Dlib68:
         low = (_CANVAS - _BOX_PIXELS) // 2
         self._box = dlib.rectangle(low, low, low + _BOX_PIXELS - 1, low + _BOX_PIXELS - 1)
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """See `LandmarkProvider`."""
         matrix = upright_matrix(points5, _BOX_CENTRE, _BOX_SIDE * _CANVAS / _BOX_PIXELS, _CANVAS)
         shape = self._predictor(bilinear(image, matrix, _CANVAS), self._box)

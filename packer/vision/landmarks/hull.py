@@ -1,23 +1,23 @@
 """The outline of the face: a polygon of a fixed number of points."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.landmarks.outline5 import FEATURE_LIMITS, MEAN_HALF, SYMMETRIC_HALF, TILTED_HALF
 from packer.vision.landmarks.similarity import MEAN_FIVE, FloatArray, check_points, place_mean_face, unit
 from shardspec.points import get_layout, hull_flip_permutation
 
 _MIRROR = hull_flip_permutation("5")
-_SMALLEST = 1e-9  # pixels to a frontal eye distance; below it points coincide, and their differences say nothing
+_SMALLEST = 1e-9  # pixels in a frontal eye distance; below it points coincide, and their differences mean nothing
 # the points whose coefficients are stored: one of each mirrored pair, and the chin
 _HALF = np.arange(len(_MIRROR)) <= _MIRROR
 
 
-def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
+def hull(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
     """The polygon that the ``hull`` field stores.
 
-    68 points: jaw and eyebrows. 468 and 478 points: MediaPipe's face oval, forehead included. 5 points: an estimate of the
-    outline of 68 points (`estimate_outline`).
+    68 points: jaw and eyebrows. 468 and 478 points: MediaPipe's face oval, forehead included. 5 points: an estimate of
+    the outline of 68 points (`estimate_outline`).
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
     -------
     ndarray, (P, 2), float32
         Crop pixels, in order around the face, P = `shardspec.points.hull_size`. Not clipped to the crop, and not always
-        convex: what is drawn of it is drawn of its convex hull.
+        convex: whatever draws it draws its convex hull.
     """
     known = check_points(points, layout)
     outline = get_layout(layout).outline
@@ -37,13 +37,13 @@ def hull(points: ArrayLike, layout: str) -> NDArray[np.float32]:
     return found.astype(np.float32)
 
 
-def estimate_outline(points5: ArrayLike) -> FloatArray:
+def estimate_outline(points5: npt.ArrayLike) -> FloatArray:
     """The outline of 68 points, estimated from five.
 
-    A mean face is placed on the points by a similarity. How the points then still differ from the mean face, six numbers,
-    says how the head is turned, nods, and how long the face is; a linear function of the six moves each point of the mean
-    outline (`packer.vision.landmarks.outline5`, where the numbers come from and how well they do). A mirrored face gives the
-    mirrored outline.
+    A mean face is placed on the points by a similarity. The remaining differences between the points and the mean face,
+    six numbers, show how the head is turned, how it nods, and how long the face is. A linear function of the six moves
+    each point of the mean outline (`packer.vision.landmarks.outline5` says where the numbers come from and how good
+    they are). A mirrored face gives the mirrored outline.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ def estimate_outline(points5: ArrayLike) -> FloatArray:
     return _outline(known, placed) @ placed[:, :2].T + placed[:, 2]
 
 
-def upright_outline(points5: ArrayLike) -> FloatArray:
-    """The outline of `estimate_outline` in the mean frame, so upright and of one size whatever the face's.
+def upright_outline(points5: npt.ArrayLike) -> FloatArray:
+    """The outline of `estimate_outline` in the mean frame: upright, and of one size whatever the face's.
 
     Parameters
     ----------
     points5 : array_like, (5, 2)
-        In crop pixels.
+        Points in crop pixels.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def upright_outline(points5: ArrayLike) -> FloatArray:
 
 
 def _outline(known: FloatArray, placed: FloatArray) -> FloatArray:
-    """The outline in the mean frame, of points and the mean face that is placed on them."""
+    """The outline in the mean frame, from points and the mean face that is placed on them."""
     symmetric, tilted = (
         np.clip(found, -limit, limit) for found, limit in zip(features(known, placed), FEATURE_LIMITS, strict=True)
     )
@@ -90,7 +90,7 @@ def _outline(known: FloatArray, placed: FloatArray) -> FloatArray:
 
 
 def features(points5: FloatArray, placed: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What a similarity leaves of the difference between five points and the mean face, in units of the mean frame.
+    """The differences between five points and the mean face that a similarity leaves, in units of the mean frame.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.warp import bilinear
@@ -14,8 +14,9 @@ from packer.vision.landmarks.similarity import BOX_SIDE, upright_matrix
 from packer.vision.openvino import core, openvino
 from shardspec.errors import UsageError
 
-# Side of the model's picture over MTCNN's box. MediaPipe cuts 1.5 times the longer side of the mesh that it found before; on
-# 105 faces of five photographs and a video this is the side that comes back as itself by that rule.
+# Ratio of the side of the model's picture to that of MTCNN's box. MediaPipe cuts 1.5 times the longer side of the mesh
+# that it found before; on 105 faces of five photographs and a video, this is the ratio that reproduces itself by that
+# rule.
 _MARGIN = 1.35
 _LEAST_SCORE = 0.5
 _LAYOUTS = {468 * 3: "468", 478 * 3: "478"}
@@ -27,8 +28,8 @@ class FaceMesh:
     Parameters
     ----------
     model : str or Path
-        A TensorFlow Lite file with a picture (1, S, S, 3) in [0, 1] as input and, among its outputs, 468 or 478 points times
-        x, y, z in pixels of that picture and one face score (a logit): ``face_landmark.tflite`` of MediaPipe.
+        A TensorFlow Lite file with a picture (1, S, S, 3) in [0, 1] as input and, among its outputs, 468 or 478 points
+        times x, y, z in pixels of that picture and one face score (a logit): ``face_landmark.tflite`` of MediaPipe.
     threads : int
 
     Attributes
@@ -39,7 +40,7 @@ class FaceMesh:
     Raises
     ------
     UsageError
-        The file is not there, cannot be read by OpenVINO, or has other inputs and outputs.
+        If the file does not exist, cannot be read by OpenVINO, or has other inputs and outputs.
     """
 
     layout: str
@@ -58,13 +59,13 @@ class FaceMesh:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
             "INFERENCE_NUM_THREADS": threads,
-            "ENABLE_CPU_PINNING": False,  # pinned, two worker processes sit on one core
+            "ENABLE_CPU_PINNING": False,  # pinned, two worker processes share one core
         }
         self._points, self._score, self.layout = _outputs(network, path)
         self._request = core().compile_model(network, "CPU", config).create_infer_request()
         self._input = np.empty((1, self._size, self._size, 3), np.float32)
 
-    def __call__(self, image: NDArray[np.uint8], points5: ArrayLike) -> tuple[NDArray[np.float32], bool]:
+    def __call__(self, image: npt.NDArray[np.uint8], points5: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         """See `LandmarkProvider`."""
         matrix = upright_matrix(points5, _centre(points5), _MARGIN * BOX_SIDE, self._size)
         np.multiply(bilinear(image, matrix, self._size), np.float32(1 / 255), out=self._input[0], dtype=np.float32)
@@ -76,11 +77,11 @@ class FaceMesh:
         return points, sure and agrees(points, self.layout, points5)
 
 
-def _centre(points5: ArrayLike) -> tuple[float, float]:
-    """The middle of the model's picture in the mean frame: sideways that of the face's estimated outline.
+def _centre(points5: npt.ArrayLike) -> tuple[float, float]:
+    """The centre of the model's picture in the mean frame; sideways it is that of the face's estimated outline.
 
-    The points themselves lie at the front edge of a turned head. A picture about their middle holds half a head and half a
-    background, and the mesh spreads over both.
+    The points themselves lie at the front edge of a turned head. A picture around their middle holds half a head and
+    half a background, and the mesh spreads over both.
     """
     outline = upright_outline(points5)[:, 0]
     return (float(outline.min() + outline.max()) / 2, 0.0)
@@ -95,7 +96,7 @@ def _input_size(network: openvino.Model, path: Path) -> int:
 
 
 def _outputs(network: openvino.Model, path: Path) -> tuple[int, int, str]:
-    """Which outputs are the points and the score, and the points' layout."""
+    """Find the outputs that are the points and the score, and the points' layout."""
     sizes = [math.prod(port.shape) if port.partial_shape.is_static else 0 for port in network.outputs]
     points = [at for at, size in enumerate(sizes) if size in _LAYOUTS]
     scores = [at for at, size in enumerate(sizes) if size == 1]

@@ -1,12 +1,13 @@
 """The numbers of `packer.vision.landmarks.hull.estimate_outline`: how five points move the outline of 68.
 
-Fitted by `benchmarks/hull_template.py` (which prints such a table): ridge regression from MTCNN's five points to the jaw and the
-eyebrows of MediaPipe's face mesh (Apache-2.0), on 121 faces of six photographs and a video with ten copies of each mesh
-turned by up to 0.6 rad to the side and 0.35 rad up or down, every source with the same weight, and mirrored, so that the
-result is symmetric. The meshes were found in a picture 1.6 boxes wide about the five points, not as `packer.vision.landmarks.mesh` finds
-them, whose picture depends on these numbers. dlib's predictor, whose training data excludes commercial use, has no part in them.
+They were fitted by `benchmarks/hull_template.py`, which prints such a table. The fit is a ridge regression from MTCNN's
+five points to the jaw and the eyebrows of MediaPipe's face mesh (Apache-2.0), on 121 faces of six photographs and a
+video, with ten copies of each mesh turned by up to 0.6 rad to the side and 0.35 rad up or down. Every source has the
+same weight, and the meshes are mirrored too, so that the result is symmetric. The meshes were found in a picture 1.6
+boxes wide around the five points, not in the picture of `packer.vision.landmarks.mesh`, which depends on these numbers.
+dlib's predictor, whose training data excludes commercial use, has no part in them.
 
-Judged with the face's own source left out of the fit, intersection over union of the convex hulls:
+The table shows intersection over union of the convex hulls, with the face's own source left out of the fit:
 
 ===============================  =====================  =====================
 estimate                         dlib's 68, 136 faces   the mesh, 121 faces
@@ -16,15 +17,17 @@ the mean shape, only placed      0.745 (p5 0.484)       0.795 (p5 0.649)
 the mesh's jaw and eyebrows      0.861 (p5 0.704)       1
 ===============================  =====================  =====================
 
-Integers are thousandths of the mean frame's unit (`packer.vision.landmarks.similarity`). Of each mirrored pair of points one is
-stored: positions 0 to 8 (jaw from the right ear to the chin) and 17 to 21 (left eyebrow, from outside) of the hull.
+Integers are thousandths of the mean frame's unit (`packer.vision.landmarks.similarity`). One of each mirrored pair of
+points is stored: positions 0 to 8 (jaw from the right ear to the chin) and 17 to 21 (left eyebrow, from outside) of the
+hull.
 """
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 # fmt: off
-_SYMMETRIC = (  # the mean outline, then what one unit of each symmetric feature adds: nose down, mouth wider, mouth down
+# The mean outline, then what one unit of each symmetric feature adds: nose down, mouth wider, mouth down.
+_SYMMETRIC = (
     (
         (-1134, -557), (-1123, -303), (-1111, -45), (-1008, 516), (-908, 749), (-787, 921), (-495, 1177),
         (-200, 1335), (0, 1358), (921, -832), (815, -914), (652, -955), (451, -936), (228, -904),
@@ -42,7 +45,8 @@ _SYMMETRIC = (  # the mean outline, then what one unit of each symmetric feature
         (51, 250), (0, 241), (-395, -91), (-362, -107), (-307, -133), (-226, -153), (-124, -171),
     ),
 )
-_TILTED = (  # what one unit of each tilted feature adds: nose to the picture's right, mouth to the right, its left corner down
+# What one unit of each tilted feature adds: nose to the picture's right, mouth to the right, its left corner down.
+_TILTED = (
     (
         (-1700, -55), (-1825, -38), (-1846, -20), (-1666, 21), (-1411, 39), (-1117, 52), (-637, 52),
         (-271, 25), (-213, 0), (-388, 52), (-141, 52), (69, 47), (252, 35), (355, 22),
@@ -60,15 +64,15 @@ _TILTED = (  # what one unit of each tilted feature adds: nose to the picture's 
 _LIMITS = (
     (440, 170, 210),
     (543, 252, 147),
-)  # the 99th percentile of each feature's size; beyond it the fit is not known
+)  # the 99th percentile of each feature's absolute value; beyond it the fit was not tested
 
 _EVEN = np.array(_SYMMETRIC) / 1000
 
-MEAN_HALF: NDArray[np.float64] = _EVEN[0]
+MEAN_HALF: npt.NDArray[np.float64] = _EVEN[0]
 """(14, 2)."""
-SYMMETRIC_HALF: NDArray[np.float64] = _EVEN[1:]
+SYMMETRIC_HALF: npt.NDArray[np.float64] = _EVEN[1:]
 """(3, 14, 2)."""
-TILTED_HALF: NDArray[np.float64] = np.array(_TILTED) / 1000
+TILTED_HALF: npt.NDArray[np.float64] = np.array(_TILTED) / 1000
 """(3, 14, 2)."""
-FEATURE_LIMITS: NDArray[np.float64] = np.array(_LIMITS) / 1000
+FEATURE_LIMITS: npt.NDArray[np.float64] = np.array(_LIMITS) / 1000
 """(2, 3): of the symmetric and of the tilted features."""

@@ -1,20 +1,21 @@
-"""The boxes of the eyes, the nose and the mouth, from whatever points there are."""
+"""The boxes of the eyes, the nose and the mouth, from the points of any layout."""
 
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from packer.vision.landmarks.similarity import FloatArray, check_points, five_points, place_mean_face, unit
 from shardspec.points import REGIONS, get_layout
 
 MARGIN = 0.1
-"""What is added on each side of the points of a region, in frontal eye distances (`packer.vision.landmarks.similarity.unit`)."""
+"""Space on each side of a region's points, in frontal eye distances (`packer.vision.landmarks.similarity.unit`)."""
 
-# Layout "5" has one or two points per region. There the box of a region encloses smaller boxes around them, laid in the mean
-# frame with the margin of 0.1 included: left, top, right, bottom of the point, in frontal eye distances. Close to the medians
-# of the mesh's regions on 121 faces (`benchmarks/hull_template.py`), made symmetric; the mouth reaches lower, since smiling
-# lifts its corners, and the nose from between the eyes to below its tip, wherever a turned head shows that.
+# Layout "5" has one or two points per region. There the box of a region encloses smaller boxes around these points,
+# drawn in the mean frame with the margin of 0.1 included: left, top, right, bottom relative to the point, in frontal
+# eye distances. The values are close to the medians of the mesh's regions on 121 faces (`benchmarks/hull_template.py`),
+# made symmetric. The mouth's box reaches lower, since smiling lifts the corners; the nose's reaches from between the
+# eyes to below the tip, wherever a turned head shows them.
 _RIGHT_EYE, _LEFT_EYE, _NOSE, _MOUTH_RIGHT, _MOUTH_LEFT, _BETWEEN_EYES = range(6)
 _EYE = (-0.33, -0.16, 0.33, 0.16)
 _CORNER = (-0.12, -0.22, 0.12, 0.36)
@@ -26,12 +27,12 @@ _AROUND: Mapping[str, tuple[tuple[int, tuple[float, float, float, float]], ...]]
 }
 
 
-def regions(points: ArrayLike, layout: str) -> NDArray[np.float32]:
+def regions(points: npt.ArrayLike, layout: str) -> npt.NDArray[np.float32]:
     """The boxes of the four regions.
 
-    Where a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each side. For
-    five points, typical boxes in the upright face are laid around the region's points, and the result is the upright rectangle
-    that encloses them, also when the face is tilted.
+    If a layout outlines its regions (68, 468, 478), a box encloses the region's points and `MARGIN` more on each side.
+    For five points, typical boxes in the upright face are drawn around the region's points, and the result is the
+    upright rectangle that encloses them, even if the face is tilted.
 
     Parameters
     ----------
@@ -42,8 +43,8 @@ def regions(points: ArrayLike, layout: str) -> NDArray[np.float32]:
     Returns
     -------
     ndarray, (4, 4), float32
-        Left, top, right, bottom in crop pixels of the person's left eye, right eye, nose, mouth (`shardspec.points.REGIONS`).
-        Not clipped: a box may reach outside the crop.
+        Left, top, right, bottom in crop pixels of the person's left eye, right eye, nose, mouth
+        (`shardspec.points.REGIONS`). Not clipped: a box may reach outside the crop.
     """
     known = check_points(points, layout)
     five = five_points(known, layout)

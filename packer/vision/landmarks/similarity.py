@@ -1,20 +1,20 @@
 """The five points of any layout, and the similarity that places a mean face on them.
 
-The *mean frame* is the frame of that mean face: its origin is the centre of the five points, x to the right and y down as in
-the picture, one unit the distance between the eyes of a face seen from the front. It stays a good measure in profile, where
-the real distance of the eyes goes to nothing.
+The *mean frame* is the frame of that mean face: its origin is the centre of the five points, x points right and y down
+as in the picture, and its unit is the distance between the eyes of a face seen from the front. The unit stays a good
+measure in profile, where the actual distance between the eyes goes to zero.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
 from shardspec.errors import UsageError
 from shardspec.points import get_layout
 
-FloatArray = NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 
 MEAN_FIVE: FloatArray = np.array([[-0.5, -0.587], [0.5, -0.587], [0.0, 0.0515], [-0.417, 0.562], [0.417, 0.562]])
 """Right eye, left eye, nose tip, right and left corner of the mouth in the mean frame.
@@ -43,13 +43,13 @@ _FIVE_OF: Mapping[str, tuple[tuple[int, ...], ...]] = MappingProxyType(
 )
 
 
-def check_points(points: ArrayLike, layout: str) -> FloatArray:
+def check_points(points: npt.ArrayLike, layout: str) -> FloatArray:
     """The points as (K, 2) float64.
 
     Raises
     ------
     UsageError
-        The shape is not that of the layout, or a value is not finite.
+        If the shape is not that of the layout, or if a value is not finite.
     """
     out = np.asarray(points, np.float64)
     expected = (get_layout(layout).count, 2)
@@ -60,7 +60,7 @@ def check_points(points: ArrayLike, layout: str) -> FloatArray:
     return out
 
 
-def five_points(points: ArrayLike, layout: str) -> FloatArray:
+def five_points(points: npt.ArrayLike, layout: str) -> FloatArray:
     """The five points that MTCNN would give, from those of any layout.
 
     An eye is the mean of its contour; the tip of the nose and the corners of the mouth are points of the layout.
@@ -78,7 +78,7 @@ def five_points(points: ArrayLike, layout: str) -> FloatArray:
     return np.stack([known[list(indices)].mean(axis=0) for indices in _FIVE_OF[get_layout(layout).name]])
 
 
-def place_mean_face(points5: ArrayLike) -> FloatArray:
+def place_mean_face(points5: npt.ArrayLike) -> FloatArray:
     """Map the mean frame so that `MEAN_FIVE` comes as near to five points as a similarity can bring it.
 
     Least squares over rotation, one scale and translation, without reflection. The scale, `unit` of the result, is the
@@ -106,7 +106,7 @@ def unit(matrix: FloatArray) -> float:
     return float(np.hypot(matrix[0, 0], matrix[1, 0]))
 
 
-def upright_matrix(points5: ArrayLike, centre: tuple[float, float], side: float, size: int) -> FloatArray:
+def upright_matrix(points5: npt.ArrayLike, centre: tuple[float, float], side: float, size: int) -> FloatArray:
     """Map a crop onto an upright square around the face, for predictors that want it so.
 
     Parameters
@@ -116,9 +116,9 @@ def upright_matrix(points5: ArrayLike, centre: tuple[float, float], side: float,
     centre : tuple of float
         The middle of the square in the mean frame.
     side : float
-        Of the square, in units of the mean frame.
+        Side of the square, in units of the mean frame.
     size : int, pixels
-        Of the square when it is cut.
+        Side of the square when it is cut, in pixels.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def upright_matrix(points5: ArrayLike, centre: tuple[float, float], side: float,
     Raises
     ------
     UsageError
-        The five points lie within a hundredth of a pixel, so that nothing says where up is.
+        If the five points lie within a hundredth of a pixel, so that they do not show which way is up.
     """
     placed = place_mean_face(points5)
     scale = unit(placed)

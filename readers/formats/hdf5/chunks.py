@@ -10,7 +10,7 @@ import numpy.typing as npt
 from readers.formats.hdf5.file import DatasetHeader, HDF5Error, HDF5File
 from readers.formats.mapping import ByteArray
 from shardspec.columns import IntArray
-from shardspec.formats.hdf5 import HDF5Dataset
+from shardspec.formats.hdf5 import HDF5Array
 
 _CHECKSUM_BYTES = 4
 _FLETCHER = 65535
@@ -109,7 +109,7 @@ def fletcher32(data: ByteArray) -> tuple[int, int]:
     return total * 256 % _FLETCHER, (len(words) * total - moment) * 256 % _FLETCHER
 
 
-def read_chunks(file: HDF5File, expected: HDF5Dataset) -> Chunks:
+def read_chunks(file: HDF5File, expected: HDF5Array) -> Chunks:
     """Find the chunks of a dataset.
 
     Raises
@@ -138,7 +138,7 @@ def read_chunks(file: HDF5File, expected: HDF5Dataset) -> Chunks:
     return Chunks(expected.name, rows, row_bytes, places.astype(np.int64), np.zeros(count, np.bool_))
 
 
-def _check_type(header: DatasetHeader, expected: HDF5Dataset) -> None:
+def _check_type(header: DatasetHeader, expected: HDF5Array) -> None:
     """Compare shape and dtype, as HDF5 stores them, with what they must be."""
     if max(expected.shape) >= 1 << 63:
         raise HDF5Error(f"dataset {expected.name!r}: expected axes below 2 ** 63")
@@ -151,7 +151,7 @@ def _check_type(header: DatasetHeader, expected: HDF5Dataset) -> None:
         raise HDF5Error(f"dataset {expected.name!r}: expected dtype {expected.dtype}, found another")
 
 
-def _parse_layout(layout: bytes, expected: HDF5Dataset) -> tuple[int, bytes]:
+def _parse_layout(layout: bytes, expected: HDF5Array) -> tuple[int, bytes]:
     """Rows of a chunk, and the description of the chunk index."""
     axes = [*expected.shape[1:], int(expected.dtype[2:])]
     width = layout[4] if len(layout) > 4 else 0

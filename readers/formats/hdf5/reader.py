@@ -14,7 +14,7 @@ from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError
-from shardspec.formats.hdf5 import hdf5_datasets
+from shardspec.formats.hdf5 import hdf5_arrays
 from shardspec.schema import Field, Schema
 
 
@@ -41,7 +41,7 @@ class HDF5ShardReader:
         self._lock = threading.Lock()
         self._values: dict[str, Chunks] = {}
         self._offsets: dict[str, IntArray] = {}
-        datasets = [dataset.name for field in schema for dataset in hdf5_datasets(field, self._rows, 0)]
+        datasets = [dataset.name for field in schema for dataset in hdf5_arrays(field, self._rows, 0)]
         try:
             self._file: HDF5File | None = HDF5File(self._data, datasets)
         except HDF5Error as error:
@@ -148,15 +148,15 @@ class HDF5ShardReader:
 
     def _learn_field(self, file: HDF5File, field: Field) -> None:
         if field.is_fixed:
-            (dataset,) = hdf5_datasets(field, self._rows, 0)
+            (dataset,) = hdf5_arrays(field, self._rows, 0)
             self._values[field.name] = read_chunks(file, dataset)
             return
         name = f"{field.name}_offsets"
-        _, expected = hdf5_datasets(field, self._rows, 0)
+        _, expected = hdf5_arrays(field, self._rows, 0)
         where = read_chunks(file, expected)
         offsets = np.frombuffer(self._span(where, 0, self._rows + 1), "<i8").astype(np.int64)
         check_offsets(Path(f"{self._path}:{name}"), offsets, self._rows, int(offsets[-1]))
-        values, _ = hdf5_datasets(field, self._rows, int(offsets[-1]))
+        values, _ = hdf5_arrays(field, self._rows, int(offsets[-1]))
         self._offsets[field.name] = offsets
         self._values[field.name] = read_chunks(file, values)
 

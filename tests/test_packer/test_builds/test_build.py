@@ -352,7 +352,7 @@ class TestPython:
         assert (found.plan.items, found.samples, found.tried_rejects) == (6, 12, 0)
         assert "tried 4 items: 8 samples, 0 rejects" in found.describe()
         wrong: dict[str, Any]
-        for wrong in ({"steps": ["decoed"]}, {"progress": False}, {"recipe": packer.Recipe(), "size": 3}):
+        for wrong in ({"steps": ["decoed"]}, {"quiet": True}, {"recipe": packer.Recipe(), "size": 3}):
             with pytest.raises(UsageError):
                 packer.dry_run(rows, tmp_path / "out", **wrong)
         assert not list(tmp_path.iterdir())

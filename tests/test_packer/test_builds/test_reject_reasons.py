@@ -28,7 +28,7 @@ def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path:
     steps = "decode,support.steps:give_nothing,support.steps:add_measures,resize"
     options = ("--steps", steps, "--size", 16, "--max-rejects", "100%", "--quiet")
     run_packer("build", tmp_path / "source", tmp_path / "out", *options, env=environment(python_path=TESTS))
-    told = ("support.steps:give_nothing", "gave no sample (1 sample came to it)")
+    told = ("support.steps:give_nothing", "gave no sample (received 1 sample)")
     assert reasons(tmp_path / "out") == {"b-bad.png": told}
 
 
@@ -61,8 +61,8 @@ def ask_for_none(samples: Iterator[Sample]) -> Iterator[Sample]:
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        ([drop_all, ask_for_none], r"test_reject_reasons\.ask_for_none: gave no sample \(0 samples came to it\)"),
-        ([skip_first, drop_all], r"test_reject_reasons\.drop_all: gave no sample \(3 samples came to it\), the first \(1 frame\)"),
+        ([drop_all, ask_for_none], r"test_reject_reasons\.ask_for_none: gave no sample \(received 0 samples\)"),
+        ([skip_first, drop_all], r"test_reject_reasons\.drop_all: gave no sample \(received 3 samples\), the first \(1 frame\)"),
         ([skip_all, drop_all], r"test_reject_reasons\.skip_all: not wanted \(4 frames\) \(all reasons"),
     ],
 )  # fmt: skip

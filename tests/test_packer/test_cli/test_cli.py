@@ -193,7 +193,7 @@ OPENVINO_ON_GPU = (
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
         (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
-        (["--path-column", "file"], "path_column: read only of a table, found a folder"),
+        (["--path-column", "file"], "path_column: applies only to tables, found a folder"),
         (["--resize", "exact"], "resize: read only with size, found no size"),
         (["--steps", "decode,nosuch"], "unknown step 'nosuch': expected module:function or one of decode"),
         (["--steps", "decode,nosuch:f"], "there is no module 'nosuch'"),
@@ -291,7 +291,7 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
 
 
 @pytest.mark.parametrize("sign", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("module", ["argparse", "shlex", "numpy", "packer.builds.build"])
+@pytest.mark.parametrize("module", ["argparse", "packer.cli.arguments", "numpy", "packer.builds.build"])
 def test_an_interrupt_while_modules_are_imported_is_quiet(source: Path, tmp_path: Path, module: str, sign: str) -> None:
     condition, deed = f"arguments[0] == {module!r}", f"os.kill(os.getpid(), signal.{sign})"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "import", condition, deed))

@@ -81,7 +81,7 @@ def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
     table = pa.table({"path": ["0.png"], "photo": [{"bytes": png_of(0), "path": "x"}]})
     pq.write_table(table, tmp_path / "t.parquet")
     done = run_packer("build", tmp_path / "t.parquet", tmp_path / "out", expect=2)
-    assert "column 'photo', row 0 (counted from 0): expected what JSON can say, " in done.stderr
+    assert "column 'photo', row 0 (counted from 0): expected values that can be written as JSON, " in done.stderr
     assert "leave the column out of the source" in done.stderr
     assert len(done.stderr) < 400
 

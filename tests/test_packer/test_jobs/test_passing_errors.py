@@ -169,5 +169,5 @@ def test_a_file_that_cannot_be_looked_at_for_a_moment_is_no_reject_of_the_plan(
 
     (tmp_path / "a.png").write_bytes(b"")
     monkeypatch.setattr(Path, "stat", stale)
-    with pytest.raises(BuildError, match=r"a\.png: cannot be looked at: .*run the same command again"):
+    with pytest.raises(BuildError, match=r"a\.png: cannot be examined: .*run the same command again"):
         describe_path(0, "a.png", tmp_path / "a.png", tmp_path, {})

@@ -298,7 +298,7 @@ def test_who_reads_what_a_build_of_nothing_left_is_told_where_the_reasons_lie(tm
     (source / "b.png").write_bytes(b"")
     run_packer("build", source, out, expect=3)
     told = (
-        f"found a build that packed nothing, since no item gave a sample: the reasons lie in {out}/.build/rejects.jsonl"
+        f"found a build that packed nothing, since no item gave a sample: the reasons are in {out}/.build/rejects.jsonl"
     )
     assert told in run_packer(command, out, expect=2).stderr
     with pytest.raises(NotADatasetError, match=re.escape(told)):
@@ -320,7 +320,7 @@ def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(s
     assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
     told = run_packer("verify", out).stdout
     assert (
-        f".build holds a build that packed nothing, since no item gave a sample: the reasons lie in {out}/.build/"
+        f".build holds a build that packed nothing, since no item gave a sample: the reasons are in {out}/.build/"
         in told
     )
     assert "resume" not in told

@@ -328,7 +328,7 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
     [
         ("fail", "support.steps:fail: RuntimeError: the step does not like this picture"),
         ("fail_late", "support.steps:fail_late: RuntimeError: the second sample is broken"),
-        ("give_nothing", "support.steps:give_nothing: gave no sample (1 sample came to it)"),
+        ("give_nothing", "support.steps:give_nothing: gave no sample (received 1 sample)"),
         ("exit_early", "support.steps:exit_early: SystemExit: 0"),
         ("give_no_dict", "support.steps:give_no_dict: expected samples as dicts, found ndarray"),
         (

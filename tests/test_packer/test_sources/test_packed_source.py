@@ -138,7 +138,7 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", None])
 def test_a_step_that_writes_into_the_picture_is_never_lost(tmp_path: Path, codec: str | None) -> None:
-    """Kept bytes would still show the old picture: such a step is refused there, and has its way where none are kept."""
+    """Kept bytes would still show the old picture: such a step is refused there, and works where no bytes are kept."""
     write_faces(tmp_path / "raw", codec=codec)
     build(tmp_path / "raw", tmp_path / "in", encode=codec or "raw", **QUIET)  # as the recipe would store it
     how = {"steps": ["decode", blacken], "encode": codec or "raw", "max_rejects": 1, **QUIET}
@@ -236,16 +236,16 @@ def test_worker_processes_make_the_same_dataset_and_a_resume_finds_it(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [
         ({"every": 2}, "every: read only of videos, found a packed dataset"),
         ({"keyframes": True}, "keyframes: read only of videos, found a packed dataset"),
-        ({"path_column": "file"}, "path_column: read only of a table, found a packed dataset"),
+        ({"path_column": "file"}, "path_column: applies only to tables, found a packed dataset"),
     ],
 )
-def test_options_for_raw_items_are_refused(tmp_path: Path, option: dict[str, Any], told: str) -> None:
+def test_options_for_raw_items_are_refused(tmp_path: Path, option: dict[str, Any], message: str) -> None:
     write_faces(tmp_path / "in", 3)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         build(tmp_path / "in", tmp_path / "out", **option, **QUIET)
     assert not (tmp_path / "out").exists()
 

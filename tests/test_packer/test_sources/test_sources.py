@@ -1,4 +1,4 @@
-"""Sources: folders, tables and rows become items, and what is no item is told."""
+"""Sources: folders, tables and rows become items, and what is not an item is reported."""
 
 import csv
 import json
@@ -160,11 +160,14 @@ class TestTable:
             {"path": "2.png", "age": 7, "grade": None, "name": None, "label": "real"},
         ]
         found = listing(TableSource(write_table(pictures, suffix, rows)))
+        one = {"age": 31, "age_valid": True, "grade": 0.5, "grade_valid": True, "name": "Ada", "name_valid": True}
+        two = {"age": 0, "age_valid": False, "grade": 1.25, "grade_valid": True, "name": "Bob", "name_valid": True}
+        three = {"age": 7, "age_valid": True, "grade": 0.0, "grade_valid": False, "name": "", "name_valid": False}
         assert [dict(item.columns) for item in found.items] == [
-            {"age": 31, "age_valid": True, "grade": 0.5, "grade_valid": True, "name": "Ada", "name_valid": True, "label": 1},
-            {"age": 0, "age_valid": False, "grade": 1.25, "grade_valid": True, "name": "Bob", "name_valid": True, "label": 0},
-            {"age": 7, "age_valid": True, "grade": 0.0, "grade_valid": False, "name": "", "name_valid": False, "label": 1},
-        ]  # fmt: skip
+            {**one, "label": 1},
+            {**two, "label": 0},
+            {**three, "label": 1},
+        ]
         assert found.classes == {"label": ["fake", "real"]}
         assert set(states(found).values()) == {None}
 
@@ -224,22 +227,23 @@ class TestTable:
         assert set(item.columns) == {"eye_colour_left", "column_2nd", "gr_e", "column"}
 
     @pytest.mark.parametrize("names", [("a b", "a_b"), ("A", "a")])
-    def test_columns_that_would_be_one_field_are_told(self, pictures: Path, names: tuple[str, str]) -> None:
+    def test_columns_that_would_be_one_field_are_reported(self, pictures: Path, names: tuple[str, str]) -> None:
         path = write_table(pictures, ".jsonl", [{"path": "0.png", names[0]: 1, names[1]: 2}])
-        with pytest.raises(UsageError, match="would both be field"):
+        with pytest.raises(UsageError, match="would both become field"):
             TableSource(path).list_items("auto", "path")
 
     @pytest.mark.parametrize("name", ["key", "Source", "landmarks", "frame"])
-    def test_columns_that_the_pack_stage_writes_itself_are_told(self, pictures: Path, name: str) -> None:
+    def test_columns_that_the_pack_stage_writes_itself_are_reported(self, pictures: Path, name: str) -> None:
         path = write_table(pictures, ".csv", [{"path": "0.png", name: 1}])
         with pytest.raises(UsageError, match="which the pack stage writes itself: rename it"):
             TableSource(path).list_items("auto", "path")
 
     @TABLES
-    def test_paths_in_a_column_image_are_told_how_to_be_taken(self, pictures: Path, suffix: str) -> None:
+    def test_paths_in_a_column_image_are_refused_with_a_remedy(self, pictures: Path, suffix: str) -> None:
         path = write_table(pictures, suffix, [{"path": "0.png", "image": None}, {"path": "0.png", "image": "1.png"}])
-        told = rf"column 'image', {re.escape(SECOND_ROW[suffix])}: .*, found '1\.png': .*--path-column image\); else rename it"
-        with pytest.raises(UsageError, match=told):
+        place = rf"column 'image', {re.escape(SECOND_ROW[suffix])}"
+        message = rf"{place}: .*, found '1\.png': .*--path-column image\); else rename it"
+        with pytest.raises(UsageError, match=message):
             TableSource(path).list_items("auto", "path")
 
     @pytest.mark.parametrize(("value", "stand_in"), [([1, 2], [0, 0]), (["a", 2], []), ({"a": 1}, {})])
@@ -249,7 +253,7 @@ class TestTable:
         assert [item.columns["x"] for item in found.items] == [value, stand_in, stand_in]
         assert [item.columns["x_valid"] for item in found.items] == [True, False, False]
 
-    def test_a_label_column_beside_another_label_is_told(self, pictures: Path) -> None:
+    def test_a_label_column_beside_another_label_is_reported(self, pictures: Path) -> None:
         path = write_table(pictures, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
         with pytest.raises(UsageError, match="label"):
             TableSource(path).list_items("kind", "path")
@@ -260,7 +264,7 @@ class TestTable:
         assert "expected a label" in str(found.items[0].reject)
 
     @TABLES
-    def test_values_of_several_types_are_told(self, pictures: Path, suffix: str) -> None:
+    def test_values_of_several_types_are_reported(self, pictures: Path, suffix: str) -> None:
         if suffix == ".jsonl":
             path = write_table(pictures, suffix, [{"path": "0.png", "x": 1}, {"path": "1.png", "x": "one"}])
             with pytest.raises(
@@ -274,29 +278,29 @@ class TestTable:
             assert type(found.items[0].columns["x"]) is float
 
     @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "[1, Infinity]", "[NaN]"])
-    def test_infinite_numbers_are_told(self, pictures: Path, value: str) -> None:
+    def test_infinite_numbers_are_reported(self, pictures: Path, value: str) -> None:
         (pictures / "table.jsonl").write_text('\n{"path": "0.png", "x": ' + value + "}\n")
         with pytest.raises(UsageError, match="column 'x', line 2: expected finite numbers"):
             TableSource(pictures / "table.jsonl").list_items("auto", "path")
 
     @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70])
-    def test_integers_of_more_than_64_bits_are_told(self, pictures: Path, value: int) -> None:
+    def test_integers_of_more_than_64_bits_are_reported(self, pictures: Path, value: int) -> None:
         """One dtype for the whole column: that of the first values would reject the others, task by task."""
         rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
         for suffix in (".csv", ".jsonl"):
             with pytest.raises(
-                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected integers of 64 bits .*, found {value}"
+                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected signed 64-bit integers, found {value}"
             ):
                 TableSource(write_table(pictures, suffix, rows)).list_items("auto", "path")
         floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], pictures)
         assert [item.columns["x"] for item in floats.list_items("auto", "path").items] == [0.5, float(value)]
 
-    def test_an_integer_beyond_any_float_is_told(self, pictures: Path) -> None:
+    def test_an_integer_beyond_any_float_is_reported(self, pictures: Path) -> None:
         rows = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": 10**400}], pictures)
         with pytest.raises(UsageError, match="column 'x': expected finite numbers"):
             rows.list_items("auto", "path")
 
-    def test_what_json_cannot_say_is_told(self, pictures: Path) -> None:
+    def test_what_json_cannot_say_is_reported(self, pictures: Path) -> None:
         table = pa.table({"path": ["0.png"], "when": pa.array([0], pa.timestamp("s"))})
         pq.write_table(table, pictures / "table.parquet")
         with pytest.raises(UsageError, match=r"column 'when', row 0 \(counted from 0\): expected .*, found datetime"):
@@ -355,16 +359,16 @@ class TestFiles:
         ],
     )
     def test_what_are_no_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
-        told = (
+        message = (
             f"source: expected rows (mappings of column to value), found {found}: give the folder, or rows with a path"
         )
         with pytest.raises(UsageError) as caught:
             build(rows, tmp_path / "out", progress=False)
-        assert str(caught.value) == told
+        assert str(caught.value) == message
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
-        ("name", "content", "told"),
+        ("name", "content", "message"),
         [
             ("t.csv", b"path,x\na,1,2\n", "line 2: expected 2 cells as in the header, found 3"),
             ("t.csv", b'path,x\n"a\nb",1\n\na\n', "line 5: expected 2 cells as in the header, found 1"),
@@ -389,13 +393,15 @@ class TestFiles:
             ("t.parquet", b"", "t.parquet: expected"),
         ],
     )
-    def test_a_broken_table_is_named_with_the_place(self, tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    def test_a_broken_table_is_named_with_the_place(
+        self, tmp_path: Path, name: str, content: bytes, message: str
+    ) -> None:
         path = tmp_path / name
         path.write_bytes(content)
         with pytest.raises(UsageError) as caught:
             TableSource(path).list_items("auto", "path")
         assert str(path) in str(caught.value)
-        assert told in str(caught.value)
+        assert message in str(caught.value)
 
     def test_byte_order_marks_are_no_part_of_the_first_column(self, pictures: Path) -> None:
         (pictures / "t.csv").write_bytes("path,x\r\n0.png,1\r\n".encode("utf-8-sig"))
@@ -450,7 +456,7 @@ class TestOpening:
         own = Own()
         assert open_source(own, out) is own
 
-    def test_what_is_none_is_told(self, pictures: Path, tmp_path: Path) -> None:
+    def test_what_is_none_is_reported(self, pictures: Path, tmp_path: Path) -> None:
         out = tmp_path.parent / "out"
         with pytest.raises(UsageError, match="found nothing of that name"):
             open_source(pictures / "missing", out)

@@ -148,7 +148,7 @@ class TestTypes:
     def test_only_tables_have_columns(self, tmp_path: Path, option: str) -> None:
         write_pictures(tmp_path / "in", 1)
         done = run_packer("build", tmp_path / "in", tmp_path / "out", option, tmp_path, expect=2)
-        assert f"{option[2:]}: read only of a table, found a folder" in done.stderr
+        assert f"{option[2:]}: applies only to tables, found a folder" in done.stderr
 
 
 class TestNumberLists:
@@ -337,7 +337,7 @@ class TestElsewhere:
             (("none",), "root: expected a folder, found none at"),
             (("file",), "root: expected a folder, found a file at"),
             (("a", "a/x"), "root: expected folders apart from one another"),
-            (("a/x", "b/x"), "root: expected folders of different names"),
+            (("a/x", "b/x"), "root: expected folders with different names"),
         ):
             with pytest.raises(UsageError, match=message):
                 Roots.of(*(tmp_path / folder for folder in folders))

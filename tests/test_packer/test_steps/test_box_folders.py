@@ -9,7 +9,7 @@ from support.media import scene, write_picture
 from support.packed import read_samples
 
 import packer
-from packer.steps.faces.boxes import digest_file_or_folder, open_sidecar
+from packer.steps.faces.boxes import digest_file_or_folder, open_boxes
 from shardspec.errors import UsageError
 
 NAME_BYTES = 255
@@ -39,7 +39,7 @@ def test_the_digest_follows_links_as_the_look_up_does(tmp_path: Path) -> None:
     before = digest_file_or_folder(str(boxes))
     assert digest_file_or_folder(str(boxes)) == before
     write_json(kept, {"0": [[0, 0, 60, 60]]})
-    assert open_sidecar(str(boxes), 1.0).faces("a/clip.mp4")[0].boxes.tolist() == [[0, 0, 60, 60]]
+    assert open_boxes(str(boxes), 1.0).faces("a/clip.mp4")[0].boxes.tolist() == [[0, 0, 60, 60]]
     assert digest_file_or_folder(str(boxes)) != before
 
 

@@ -125,12 +125,12 @@ class TestBoxesFrom:
             for a, b in zip(of(there, name), of(back, name), strict=True):
                 assert all(np.array_equal(a[field], b[field]) for field in (*GEOMETRY, "image"))
 
-    def test_frames_that_the_original_lacks_are_told(self, folder: Path, tmp_path: Path) -> None:
+    def test_frames_that_the_original_lacks_are_reported(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "forged.mp4", "original": "short.mp4"}]
         samples = build(folder, tmp_path / "out", rows, boxes_from="original")
         assert [int(sample["frame"]) for sample in samples] == [0, 2, 4, 6]
         (line,) = lines_of(tmp_path / "out", "frames")
-        assert "no whole frame of that index" in line["reason"]
+        assert "no undamaged frame with that index" in line["reason"]
         assert "short.mp4" in line["reason"]
         assert line["frames"] == [8, 10, 12, 14, 16, 18]
 
@@ -140,14 +140,14 @@ class TestBoxesFrom:
         assert [int(sample["frame"]) for sample in samples] == [0, 2, 4, 6]
         assert not lines_of(tmp_path / "out", "frames")
 
-    def test_what_a_damaged_original_lacks_is_told(self, folder: Path, tmp_path: Path) -> None:
+    def test_what_a_damaged_original_lacks_is_reported(self, folder: Path, tmp_path: Path) -> None:
         write_frames(folder / "cut.mp4", views(60), container=FAST_START)
         cut_file(folder / "cut.mp4", 0.6)
         write_frames(folder / "long.mp4", views(60))
         samples = build(folder, tmp_path / "out", [{"path": "long.mp4", "original": "cut.mp4"}], boxes_from="original")
         assert 0 < len(samples) < 30
         (frames,) = lines_of(tmp_path / "out", "frames")
-        assert "no whole frame of that index in 'cut.mp4', whose boxes are taken" in frames["reason"]
+        assert "no undamaged frame with that index in 'cut.mp4', whose boxes are used" in frames["reason"]
         assert len(frames["frames"]) + len(samples) == 30
 
     def test_an_original_is_searched_once_for_forgeries_of_any_length(
@@ -174,13 +174,13 @@ class TestBoxesFrom:
         cut_file(folder / "hurt.mp4", 0.6)
         write_frames(folder / "fake.mp4", views(60))
         rows = [{"path": "hurt.mp4", "original": ""}, {"path": "fake.mp4", "original": "hurt.mp4"}]
-        told = {}
+        found = {}
         for name, chosen in (("knew", rows), ("alone", rows[1:])):
             samples = build(folder, tmp_path / name, chosen, boxes_from="original", every=4)
             lines = [line for line in read_jsonl(Layout(tmp_path / name).rejects) if line["item"].endswith("fake.mp4")]
-            told[name] = lines, [sample["image"].tobytes() for sample in of(samples, "fake.mp4")]
-        assert told["knew"][1]
-        assert told["knew"] == told["alone"]
+            found[name] = lines, [sample["image"].tobytes() for sample in of(samples, "fake.mp4")]
+        assert found["knew"][1]
+        assert found["knew"] == found["alone"]
 
     @pytest.mark.parametrize(
         ("other", "reason"),

@@ -16,7 +16,7 @@ from support.packed import check_whole, read_samples
 
 import packer
 from packer.steps.faces.box_table import POINTS
-from packer.steps.faces.boxes import digest_file_or_folder, open_sidecar
+from packer.steps.faces.boxes import digest_file_or_folder, open_boxes
 from packer.vision.geometry.affine import apply, invert
 from shardspec.errors import ItemError, UsageError
 from shardspec.layout import Layout
@@ -139,7 +139,7 @@ class TestTable:
         assert all(np.isfinite(sample[name]).all() for sample in plain for name in ("landmarks", "hull", "regions"))
 
     @pytest.mark.parametrize("options", [{}, {"align": True}])
-    def test_a_box_that_misses_the_frame_is_told(
+    def test_a_box_that_misses_the_frame_is_reported(
         self, source: Path, detected: Samples, tmp_path: Path, options: dict[str, Any]
     ) -> None:
         # As when boxes of half-size frames are scaled twice.
@@ -276,7 +276,7 @@ class TestJson:
     )
     def test_what_is_no_boxes_costs_its_item_alone(self, tmp_path: Path, document: Any) -> None:
         path = write_json(tmp_path / "boxes.json", {"bad.mp4": document, "good.mp4": {"0": [[1, 2, 3, 4]], "3": []}})
-        sidecar = open_sidecar(str(path), 1.0)
+        sidecar = open_boxes(str(path), 1.0)
         with pytest.raises(ItemError, match=r"boxes: boxes\.json, 'bad\.mp4'"):
             sidecar.faces("bad.mp4")
         good = sidecar.faces("good.mp4")
@@ -288,7 +288,7 @@ class TestJson:
         write_json(tmp_path / "clip.json", {"0": [[0, 0, 1, 1]]})
         write_json(tmp_path / "a" / "clip.json", {"0": [[0, 0, 2, 2]]})
         write_json(tmp_path / "b" / "clip.mp4.json", {"0": [[0, 0, 3, 3]]})
-        sidecar = open_sidecar(str(tmp_path), 1.0)
+        sidecar = open_boxes(str(tmp_path), 1.0)
         sidecar.check(["a/clip.mp4", "b/clip.mp4", "c/clip.mp4", "d/other.mp4"])
         right = [sidecar.faces(f"{folder}/clip.mp4")[0].boxes[0, 2] for folder in "abc"]
         assert right == [2, 3, 1]

@@ -70,7 +70,7 @@ def every_eighth(samples: Any) -> Any:
 
 
 @pytest.mark.parametrize("choose", ["track", "main"])
-def test_frames_without_the_kept_track_are_told(tmp_path: Path, choose: str) -> None:
+def test_frames_without_the_kept_track_are_reported(tmp_path: Path, choose: str) -> None:
     write_video(tmp_path / "in" / "v.mp4", frames=10)
     rows = [{"frame": frame, **RIGHT, "track": 7} for frame in (0, 1, 2, 6)]
     rows += [{"frame": frame, **LEFT, "track": 3} for frame in (3, 4, 5, 6, 7)]
@@ -90,7 +90,7 @@ def test_without_any_track_all_faces_stay(tmp_path: Path) -> None:
 
 @pytest.fixture
 def walkers(tmp_path: Path) -> Path:
-    """A video whose face moves by a sixth of its width in each frame, one whose face stays, and a third without any; their boxes."""
+    """The boxes of three videos: a face that moves by a sixth of its width in each frame, one that stays, and none."""
     lines = []
     for name, step in (("moves.mp4", 5), ("stays.mp4", 0), ("empty.mp4", None)):
         write_video(tmp_path / "in" / name, size=(352, 64), frames=64)
@@ -139,7 +139,8 @@ def test_frames_too_far_apart_for_tracks_are_reported(
     assert kept.count("stays.mp4") > 5
     assert text.splitlines()[1:] == [
         "in 1 of 2 videos faces could not be followed from one sampled frame to the next, so --choose "
-        f"{choose} kept 1 sample of {kept.count('stays.mp4')} frames with faces: {closer}choose without tracks (--choose largest)"
+        f"{choose} kept 1 sample of {kept.count('stays.mp4')} frames with faces: {closer}choose without tracks "
+        "(--choose largest)"
     ]
 
 

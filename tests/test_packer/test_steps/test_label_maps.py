@@ -95,7 +95,7 @@ def test_label_maps_of_own_steps_are_not_averaged_because_nobody_said_so(tmp_pat
     call = (tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map,resize", "--size", 9, "--workers", 1)
     env = environment(python_path=tmp_path)
     done = run_packer("build", *call, env=env, expect=3)
-    assert "expected also_resample, by which 'parts_image' would be resized too" in done.stderr
+    assert "also_resample: expected area or nearest to resize 'parts_image' as well" in done.stderr
     run_packer("build", *call, "--also-resample", "nearest", "--overwrite", env=env)
     (sample,) = samples_of(tmp_path / "out")
     assert set(np.unique(sample["parts_image"])) <= set(range(5))

@@ -60,7 +60,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_kept_ones_are_counted_and_told(source: Path, tmp_path: Path) -> None:
+def test_kept_ones_are_counted_and_reported(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
     assert "2 of 4 pictures came as progressive JPEGs, and stored as they are" in done.stdout
     assert "--progressive baseline" in done.stdout
@@ -133,8 +133,8 @@ class TestBaseline:
         assert old.keys() == new.keys()
         assert all(np.array_equal(old[name], new[name]) for name in old)
         with Image.open(BytesIO(before)) as one, Image.open(BytesIO(after)) as other:
-            told = {key: value for key, value in one.info.items() if not key.startswith("progress")}
-            assert other.info == told
+            kept = {key: value for key, value in one.info.items() if not key.startswith("progress")}
+            assert other.info == kept
         assert after.count(b"JFIF\0") == 1
 
     def test_the_command_line_in_worker_processes(self, source: Path, tmp_path: Path) -> None:

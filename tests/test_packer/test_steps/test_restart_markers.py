@@ -99,7 +99,7 @@ def test_a_picture_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
     run_packer("build", source, out, *options, "--restart-markers")
     (reject,) = read_jsonl(out / "rejects.jsonl")
     assert (reject["item"], reject["step"]) == ("b.png", "encode")
-    assert "the picture cannot be JPEG" in reject["reason"]
+    assert "cannot encode the picture as JPEG" in reject["reason"]
 
 
 def test_raw_pictures_have_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a decoder did not write never becomes a pixel: damaged videos decode the same whatever the process did before."""
+"""What a decoder did not write never becomes a pixel: damaged videos decode the same whatever the process did."""
 
 import gc
 import random
@@ -135,7 +135,7 @@ def read(path: Path) -> tuple[dict[int, "np.ndarray"], str | None]:
 
 @pytest.fixture(scope="module")
 def decoded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Decoded, Decoded, Decoded, list[str]]:
-    """Whole and damaged videos of every codec: decoded in a row, after noise, and in reverse in memory full of other bytes."""
+    """Whole and damaged videos of every codec: in a row, after noise, and in reverse in memory full of other bytes."""
     folder = tmp_path_factory.mktemp("histories")
     files, before, whole = [], {}, []
     for codec, suffix, pixels in CODECS:

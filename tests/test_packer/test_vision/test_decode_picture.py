@@ -396,7 +396,7 @@ def test_a_half_grey_jpeg_is_refused_though_pillow_shows_it():
         decode_picture(damaged)
 
 
-def test_stray_bytes_in_a_jpeg_are_told_and_keep_it_from_passing_through():
+def test_stray_bytes_in_a_jpeg_are_reported_and_keep_it_from_passing_through():
     content = saved(PORTRAIT, "JPEG")
     stray = content[:-2] + b"\xff\x00" * 40 + content[-2:]
     picture = decode_picture(stray)

@@ -224,7 +224,7 @@ def test_a_file_cut_midway_gives_what_lies_before_the_cut(tmp_path, suffix, shar
 
 @pytest.mark.parametrize(("suffix", "codec"), [(".mkv", "libx264"), (".mkv", "ffv1"), (".webm", "libvpx-vp9")])
 @pytest.mark.parametrize("kept", [18, 24])
-def test_a_few_frames_that_are_missing_at_the_end_of_matroska_are_told(tmp_path, suffix, codec, kept):
+def test_a_few_frames_that_are_missing_at_the_end_of_matroska_are_reported(tmp_path, suffix, codec, kept):
     """Its duration is exact; a cut between two packets shows nowhere else."""
     path = write_video(tmp_path / f"v{suffix}", codec=codec, frames=30, options={})
     with av.open(str(path)) as container:

@@ -312,7 +312,7 @@ signal.raise_signal(signal.SIGUSR1)
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
-def test_a_gpu_is_told_by_its_name_and_not_taken(monkeypatch):
+def test_a_gpu_is_named_without_being_taken(monkeypatch):
     asked = []
 
     class Driver:

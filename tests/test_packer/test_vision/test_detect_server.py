@@ -1,4 +1,4 @@
-"""The detecting process's server and the worker's end of it, over real sockets, with a detector that does as it is told."""
+"""The detecting process's server and the worker's end of it, over real sockets, with a detector that frames control."""
 
 import socket
 import threading
@@ -26,7 +26,7 @@ class Stop(BaseException):
 
 
 class FakeDetector:
-    """Finds as many faces as the first byte of a frame says, their boxes its sum; waits in a frame that begins with 255."""
+    """Finds as many faces as a frame's first byte says, with its sum as their boxes; waits if that byte is 255."""
 
     def __init__(self) -> None:
         self.requests: list[list[int]] = []
@@ -61,8 +61,8 @@ class Served:
 
     def __init__(self) -> None:
         self.detector = FakeDetector()
-        self.told: list[tuple[str, int, int]] = []
-        self.server = DetectorServer(lambda *told: self.told.append(told), LIMIT_S)
+        self.reports: list[tuple[str, int, int]] = []
+        self.server = DetectorServer(lambda *report: self.reports.append(report), LIMIT_S)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
         self.clients: list[RemoteDetector] = []
@@ -127,7 +127,7 @@ def test_what_is_found_comes_back_as_it_is(served: Served) -> None:
         for name in ("boxes", "scores", "points", "offsets"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
             assert getattr(found, name).dtype == getattr(expected, name).dtype
-    assert served.told[:4] == [("waits", 0, 3), ("busy", 0, 3), ("over", 0, 3), ("waits", 0, 1)]
+    assert served.reports[:4] == [("waits", 0, 3), ("busy", 0, 3), ("over", 0, 3), ("waits", 0, 1)]
 
 
 def test_a_request_is_detected_by_itself(served: Served) -> None:
@@ -214,7 +214,7 @@ def test_frames_for_which_there_is_no_memory_at_all_are_refused(served: Served) 
     answer = channel.receive("room")
     assert answer is not None
     assert answer["error"].startswith("no memory for 1 frame: MemoryError: ")
-    assert served.told == [("waits", 0, 1), ("over", 0, 1)]
+    assert served.reports == [("waits", 0, 1), ("over", 0, 1)]
     channel.close()
     assert len(served.client().detect([frame(6)]).boxes) == 6
 
@@ -231,9 +231,9 @@ def test_a_worker_that_dies_within_a_request_is_no_trouble(served: Served, capsy
     wait_for("the end", lambda: not served.server._room._used)
     assert len(served.client().detect([frame(6)]).boxes) == 6
     assert served.detector.requests == [[6]]
-    told = capsys.readouterr().err
-    assert "has ended while this process waited for frames" in told
-    assert "expected a header of at most" in told
+    printed = capsys.readouterr().err
+    assert "has ended while this process waited for frames" in printed
+    assert "expected a header of at most" in printed
 
 
 def test_a_wait_ends_and_says_what_it_was_for() -> None:

@@ -89,7 +89,7 @@ def test_a_strip_of_faces_is_searched(detector: Detector) -> None:
 def test_a_level_in_strips_has_the_cells_of_the_whole(
     detector: Detector, shape: Shape, level: Shape, cells: int, content: str
 ) -> None:
-    """However few rows are left for the last strip: P-net's ceil mode gives them a row of cells from eleven pixels on."""
+    """However few rows the last strip has: P-net's ceil mode gives them a row of cells from eleven pixels on."""
     frame = detector._runtime.open(picture(shape, content))
     whole = frame.propose(*level, -np.inf)
     with pytest.MonkeyPatch.context() as patch:

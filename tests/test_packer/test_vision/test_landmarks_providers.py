@@ -52,7 +52,7 @@ def in_picture(provider, portrait):
 
 
 def assert_mirrored(found, mirrored, layout, distance, share):
-    """Points of a picture are those of its mirror image, mirrored and renumbered, within a share of the eye distance."""
+    """Points of a picture are those of its mirror image, mirrored and renumbered, to a share of the eye distance."""
     back = (mirrored * (-1, 1) + (512, 0))[flip_permutation(layout)]
     assert np.linalg.norm(back - found, axis=1).max() < share * distance
     unswapped = mirrored * (-1, 1) + (512, 0)

@@ -11,7 +11,7 @@ import torch
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.base import reader_class
 from readers.loader.diagnosis import Diagnosis, _verdict
-from readers.loader.loader import available_processors
+from readers.machine import available_processors
 from shardspec.errors import UsageError
 
 

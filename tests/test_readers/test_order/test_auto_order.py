@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, Subset, diagnose, open_dataset
 from readers.order import auto as stores
-from readers.order.auto import Store, find_residence, usable_memory
+from readers.order.auto import Store, find_residence
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -21,49 +21,11 @@ TINY = 10_000
 PLENTY = 10**12
 
 
-@pytest.fixture
-def system(tmp_path, monkeypatch):
-    """A made-up /proc and /sys/fs/cgroup."""
-    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
-    monkeypatch.setattr(stores, "_PROC", proc)
-    monkeypatch.setattr(stores, "_CGROUP", cgroup)
-
-    def make(groups: str = "", mounts: str = "", **limits: str) -> None:
-        (proc / "self").mkdir(parents=True, exist_ok=True)
-        (proc / "self/cgroup").write_text(groups)
-        (proc / "self/mounts").write_text(mounts)
-        for place, content in limits.items():
-            path = cgroup / place.replace("__", "/").replace("_DOT_", ".")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-
-    return make
-
-
 def memory_is(monkeypatch, size: int) -> None:
     monkeypatch.setattr(stores, "usable_memory", lambda: size)
 
 
 # What decides.
-
-
-def test_the_memory_of_groups_of_both_versions(system):
-    system()
-    physical = usable_memory()
-    assert physical is not None
-    assert physical > 2**28
-    system("0::/user/job\n", user__memory_DOT_max="max\n", user__job__memory_DOT_max="70000000\n")
-    assert usable_memory() == 70_000_000
-    system("0::/user/job\n", user__memory_DOT_max="60000000\n")
-    assert usable_memory() == 60_000_000, "a group above has less"
-    system("4:cpu,memory:/a\n0::/\n", memory__a__memory_DOT_limit_in_bytes="50000000\n")
-    assert usable_memory() == 50_000_000
-    system("4:memory:/docker/of-the-host\n", memory__memory_DOT_limit_in_bytes="40000000\n")
-    assert usable_memory() == 40_000_000, "what is mounted begins at the container's own group"
-    system(
-        "4:memory:/b\n", memory__b__memory_DOT_limit_in_bytes=str(2**63 - 4096), memory__memory_DOT_limit_in_bytes=""
-    )
-    assert usable_memory() == physical
 
 
 @pytest.mark.parametrize(
