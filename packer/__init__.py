@@ -1,4 +1,4 @@
-"""The pack stage: raw images and videos, preprocessed once and in parallel, into a packed dataset, and all that follows from one.
+"""The pack stage: raw images and videos, preprocessed once and in parallel, into a packed dataset; and what follows.
 
 What the command line can do, these functions can, with options of the same names::
 
@@ -8,8 +8,8 @@ What the command line can do, these functions can, with options of the same name
     packer.verify("faces/", deep=True).problems
     packer.split("faces/", "parts/", by="source", ratios="train=0.8,val=0.2")
 
-Paths may be texts. Each result says itself in a line (its ``repr``), to people (``describe()``) and to programs (``to_json()``).
-What takes time takes ``progress``: True shows it on standard error, False nothing, and a `ProgressListener` hears of it.
+Paths may be texts. Each result has a ``repr`` of one line, ``describe()`` for people and ``to_json()`` for programs. What
+takes time takes ``progress``: True shows it on standard error, False nothing, and a `ProgressListener` hears of it.
 
 Names resolve on first use, so that ``import packer`` loads neither torch nor a format library.
 """

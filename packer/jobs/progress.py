@@ -22,9 +22,9 @@ class Progress:
     Attributes
     ----------
     stage : str
-        ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split; ``"hashing"`` and
-        ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview), ``"comparing"`` (find_leaks), ``"measuring"`` (bench),
-        ``"trying"`` (dry_run).
+        ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
+        ``"hashing"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview), ``"comparing"``
+        (find_leaks), ``"measuring"`` (bench), ``"trying"`` (dry_run).
     unit : str
         What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``.
     total, done : int
@@ -61,12 +61,13 @@ class Progress:
 class ProgressListener(Protocol):
     """Hears of a job's progress, as the argument ``progress`` of a call.
 
-    Both methods are called in the thread that made the call. An exception of theirs ends the job, as Ctrl-C does, and comes out of
-    the call; the same call again resumes the job. Before the call ends, the listener hears that the stage has ended and failed.
+    Both methods are called in the thread that made the call. An exception of theirs ends the job, as Ctrl-C does, and
+    comes out of the call; the same call again resumes the job. Before the call ends, the listener hears that the stage
+    has ended and failed.
     """
 
     def on_progress(self, progress: Progress) -> None:
-        """Hear how far a stage is: at its begin, when something is done, about every second while workers work, and at its end."""
+        """Hear how far a stage is: at its begin, when something is done, each second while workers run, and at its end."""
         ...
 
     def on_message(self, line: str) -> None:

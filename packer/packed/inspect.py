@@ -37,9 +37,9 @@ class InspectReport(Result):
         Returns
         -------
         dict
-            ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts summed over the
-            generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``, and ``recipe``, ``runtime`` and
-            ``wall_clock`` of the last generation.
+            ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
+            summed over the generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``, and
+            ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
         """
         manifest = self.manifest
         return {

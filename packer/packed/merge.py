@@ -72,8 +72,8 @@ def merge(
     Where their lists of classes differ, the joined one has the names of all, sorted, and the class numbers are those of that
     list. Pictures of different fixed shapes become pictures of varying shape.
 
-    The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them into one.
-    Where two datasets have a key in common, the items of the later ones are numbered on, in their keys alone.
+    The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
+    into one. Where two datasets have a key in common, the items of the later ones are numbered on, in their keys alone.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def merge(
     Raises
     ------
     UsageError
-        If there are fewer than two datasets, or one of them twice, or if their schemas differ in anything else; then the message
-        names every difference, and the remedy.
+        If there are fewer than two datasets, or one of them twice, or if their schemas differ in anything else; then
+        the message names every difference, and the remedy.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """

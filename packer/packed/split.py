@@ -145,8 +145,9 @@ def split(
     """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
 
     By shares, all samples with one value of `by` go into one split (`shardspec.splits.assign_groups` says which). With `into`,
-    each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so `packer.merge` gives
-    the samples back. Items are counted where they have samples; the dataset's rejects belong to no split.
+    each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so
+    `packer.merge` gives the samples back. Items are counted where they have samples; the dataset's rejects belong to no
+    split.
 
     Parameters
     ----------
@@ -157,8 +158,8 @@ def split(
     by : str
         A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together.
     ratios : dict of str to float, or str
-        Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By default
-        ``"train=0.8,val=0.1,test=0.1"``.
+        Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By
+        default ``"train=0.8,val=0.1,test=0.1"``.
     seed : int
         With `by`, another seed gives other splits.
     into : str
@@ -177,8 +178,9 @@ def split(
     Raises
     ------
     UsageError
-        If there is no such field, or samples have no value in it; if it has fewer values than there are splits, or its values are
-        splits already; if `into` has too many values, or two that would name one folder; unless one of `by` and `into` is given.
+        If there is no such field, or samples have no value in it; if it has fewer values than there are splits, or its
+        values are splits already; if `into` has too many values, or two that would name one folder; unless one of `by`
+        and `into` is given.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """

@@ -66,7 +66,8 @@ def bench(
     runs : int
         Of each side, at least 1.
     seconds : float
-        Length of a run, above 0: packed runs take as long at least, raw runs pass over as many items as took so long at first.
+        Length of a run, above 0: packed runs take as long at least, raw runs pass over as many items as took so long at
+        first.
     batches : int
         Batches of a packed run at least, 1 or more.
     root : path, or sequence of path

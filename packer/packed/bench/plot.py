@@ -14,7 +14,7 @@ _LEAST_EPOCHS = 5
 
 
 class Plot:
-    """Draws a comparison: samples per second, and the time that training spends on data, packing included, over the epochs.
+    """Draws a comparison: samples per second, and the time spent on data, packing included, over the epochs.
 
     Parameters
     ----------

@@ -114,8 +114,8 @@ def verify(
     Raises
     ------
     DatasetError
-        If there is no manifest that can be read, or another dataset took the place of this one meanwhile. Everything else is in the
-        report.
+        If there is no manifest that can be read, or another dataset took the place of this one meanwhile. Everything
+        else is in the report.
     """
     path, listener = Path(dataset), listener_of(progress)
     layout = Layout(path)
@@ -162,7 +162,7 @@ def verify(
 def _parallel(
     check: Callable[[Any], Any], subjects: Iterable[Any], stage: Stage
 ) -> Generator[tuple[Any, Any], None, None]:
-    """``(subject, check(subject))`` as they end. Hashing and decoding release the GIL. What has not begun at its close never does."""
+    """``(subject, check(subject))`` as they end: hashing and decoding release the GIL. Its close cancels the rest."""
     pool = ThreadPoolExecutor(usable_cores())
     try:
         futures = {pool.submit(check, subject): subject for subject in subjects}
