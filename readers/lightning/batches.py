@@ -107,7 +107,7 @@ class TrainBatches:
         return {**self._source.state_dict(consumed), "samples_per_step": self.samples_per_step}
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the data module saves the state. Lightning takes the method itself to mean that a resume is exact."""
+        """Nothing: the data module saves the state. To Lightning the method itself means that a resume is exact."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
