@@ -1,6 +1,6 @@
-"""The pack stage: raw images and videos, preprocessed once and in parallel, into a packed dataset; and what follows.
+"""The pack stage: preprocess raw images and videos once, in parallel, and work with the packed datasets.
 
-What the command line can do, these functions can, with options of the same names::
+These functions do everything that the command line does, with options of the same names::
 
     import packer
 
@@ -8,8 +8,9 @@ What the command line can do, these functions can, with options of the same name
     packer.verify("faces/", deep=True).problems
     packer.split("faces/", "parts/", by="source", ratios="train=0.8,val=0.2")
 
-Paths may be texts. Each result has a ``repr`` of one line, ``describe()`` for people and ``to_json()`` for programs. What
-takes time takes ``progress``: True shows it on standard error, False nothing, and a `ProgressListener` hears of it.
+Paths may be text. Each result has a one-line ``repr``, a text for people (``describe()``) and JSON for programs
+(``to_json()``). Functions that take time have the argument ``progress``: True shows progress on standard error, False
+shows nothing, and a `ProgressListener` receives it.
 
 Names resolve on first use, so that ``import packer`` loads neither torch nor a format library.
 """

@@ -1,1 +1,1 @@
-"""Encoded rows to shards: row sources, the cut, one durable shard, one writer for each format."""
+"""From encoded rows to shards: row sources, the cut, one durable shard, one writer for each format."""

@@ -24,7 +24,7 @@ class Groups:
     names : tuple of str
         Each group's value, as text, in the order of its first sample.
     of_row : (rows,) int64
-        Each row's group; `NO_GROUP` for one without a value: ``<field>_valid`` is false, or the text is empty.
+        Each row's group; `NO_GROUP` if the row has no value: ``<field>_valid`` is false, or the text is empty.
     """
 
     names: tuple[str, ...]
@@ -41,17 +41,17 @@ class Groups:
 
 
 def read_groups(path: Path, by: str) -> Groups:
-    """Group the samples of a packed dataset by a field of text, or of one number or truth value per sample.
+    """Group the samples of a packed dataset by a field that has one text, number or truth value per sample.
 
     Raises
     ------
     UsageError
-        There is no such field.
+        If there is no such field.
     """
     rows = PackedRows.of(path, check="size")
     field = _grouping_field(rows.schema, by, path)
     validity = f"{by}_valid"
-    # Or a column of the user's own is called so.
+    # Or a column of the user has that name.
     has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
     numbers: dict[bytes | float | int | bool, int] = {}
     of_row = np.empty(len(rows), np.int64)
@@ -71,7 +71,8 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(
-            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}{did_you_mean(by, [field.name for field in fit])}"
+            f"{path}: expected a field {by!r} of text or of single values, found {found}: choose one of {_list(fit)}"
+            f"{did_you_mean(by, [field.name for field in fit])}"
         )
     return schema[by]
 

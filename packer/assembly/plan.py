@@ -1,4 +1,4 @@
-"""How rows become shards: the cut of the stored order by encoded bytes, the shards that follow from it, and the index."""
+"""How rows become shards: the cut of the stored order by encoded bytes, the resulting shards, and the index."""
 
 import itertools
 import json
@@ -21,10 +21,10 @@ from shardspec.schema import Schema
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
-"""A batch of rows on its way from the parts to a writer holds at most so much."""
+"""The most bytes in a batch of rows between the parts and a writer."""
 
 _INDEX_ROWS = 1 << 16
-"""Rows that are read at a time for the index."""
+"""Rows read at a time for the index."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ShardPlan:
     cuts : tuple of int
         Shard k holds places ``cuts[k]`` to ``cuts[k + 1]`` of the stored order.
     sizes : tuple of ShardSize
-        What each shard will hold; kept here, since the parts of finished shards are gone when a build is resumed.
+        What each shard will hold; kept here, since a resumed build no longer has the parts of finished shards.
     workspace : Workspace
     """
 
@@ -51,7 +51,7 @@ class ShardPlan:
 
     @cached_property
     def source(self) -> RowSource:
-        """The rows."""
+        """The row source."""
         return open_rows(self.rows, self.workspace.root)
 
     @cached_property
@@ -64,7 +64,7 @@ class ShardPlan:
         return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
 
     def save(self) -> None:
-        """Write the plan, and flush what it goes with: order, reports, index. From here on a resume goes straight to the shards."""
+        """Write the plan, and flush order, reports and index with it. From here on, a resume starts with the shards."""
         fsync_tree(self.workspace.final)
         if self.workspace.order.exists():
             fsync_file(self.workspace.order)
@@ -87,7 +87,7 @@ class Piece(NamedTuple):
     ----------
     rows : int
     shard_bytes : int
-        Encoded bytes of a shard at most, but for a single larger row.
+        The most encoded bytes in a shard; only a single larger row may exceed it.
     """
 
     rows: int
@@ -104,7 +104,7 @@ def plan_assembly(
     pieces : sequence of Piece
         All rows, in their stored order.
     order : (rows,) int64 or None
-        The source's rows in stored order, which may be some of them only; None is the source's own.
+        The source's rows in stored order, maybe only some of them; None for the source's own order.
     """
     source = open_rows(rows, workspace.root)
     bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
@@ -125,14 +125,14 @@ def plan_assembly(
 
 
 class PlannedShards:
-    """Writes shards of a workspace's assembly plan, which is read when the first one is written."""
+    """Writes shards of a workspace's assembly plan, which is read when the first shard is written."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._plan: ShardPlan | None = None
 
     def write(self, number: int) -> dict[str, Any]:
-        """Write one shard, or accept the one that an earlier run finished; its manifest entry as JSON."""
+        """Write one shard, or accept it if an earlier run finished it, and return its manifest entry as JSON."""
         name = f"shard-{number:05d}"
         staging = self._workspace.staging(name)
         finished = finished_shard(self._workspace.shard_folder, staging)
@@ -157,9 +157,9 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
     Parameters
     ----------
     order : (rows,) int64 or None
-        The source's rows in stored order, maybe some of them only; None is the source's own.
+        The source's rows in stored order, maybe only some of them; None for the source's own order.
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     """
     fields = [field for field in source.schema if field.is_fixed and not field.shape]
     if not fields:
@@ -177,12 +177,12 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
 
 
 def shuffled(rows: int, seed: int) -> IntArray:
-    """The rows in a random order drawn from a seed."""
+    """The row numbers in a random order drawn from a seed."""
     return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
 
 
 def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ...]:
-    """Boundaries 0, …, N of runs of rows that hold at most `shard_bytes` together; a larger row stands alone."""
+    """Boundaries 0, …, N of runs of rows that together hold at most `shard_bytes`; a larger row is a run alone."""
     ends = np.cumsum(bytes_of)
     cuts = [0]
     while cuts[-1] < len(ends):
@@ -193,14 +193,14 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ..
 
 
 def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
-    """What a shard of `rows` rows will hold, whose varying values have these encoded `lengths`."""
+    """What a shard of `rows` rows will hold if its varying values have these encoded `lengths`."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
     return ShardSize(rows, totals, largest)
 
 
 def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
-    """The rows in batches that a writer takes one at a time."""
+    """Read the rows in the batches that a writer takes."""
     step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
     for first in range(0, len(rows), step):
         yield source.read(rows[first : first + step], fields)

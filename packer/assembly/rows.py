@@ -1,4 +1,4 @@
-"""Where assembly takes its rows from: the parts of a build, or packed datasets."""
+"""The sources of rows for assembly: the parts of a build, or packed datasets."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ ROW_SOURCES: Mapping[str, Entry] = {
 }
 
 BATCH_BYTES = 16 * 10**6
-"""A batch of rows read for their lengths or their values holds about so much."""
+"""About how many bytes a batch of rows holds, read for their lengths or their values."""
 
 _OPEN_SHARDS = 32
 
@@ -34,7 +34,7 @@ Check = Literal["digest", "size"]
 
 
 class RowSource(Protocol):
-    """Encoded rows in a fixed order, with a schema that is settled.
+    """Encoded rows in a fixed order, with a final schema.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class RowSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
 
@@ -66,7 +66,7 @@ def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
     Parameters
     ----------
     config : mapping
-        ``kind`` is a key of `ROW_SOURCES`; the rest is that source's own.
+        ``kind`` is a key of `ROW_SOURCES`; the other keys belong to that source.
     root : Path
         The build's working folder.
     """
@@ -75,20 +75,20 @@ def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
 
 
 class PackedRows:
-    """The rows of one or several packed datasets, one after another, under one schema (`packer.assembly.schemas`). Nothing is decoded.
+    """The rows of one or several packed datasets, one after another, under one schema (`packer.assembly.schemas`).
 
-    A shard's digest is compared with the manifest before its first row is read, so that damage is never copied under a fresh
-    digest; where a scan of it stands in the workspace, that was done by whoever scanned it.
+    Nothing is decoded. A shard's digest is compared with the manifest before its first row is read, so that damage is
+    never copied under a fresh digest. If the workspace has a scan of the shard, the scan has made that comparison.
 
     Parameters
     ----------
     config : mapping
-        ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number in every
-        key. ``check``: ``"digest"`` (default), or ``"size"`` where the caller has compared the digests.
+        ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
+        in every key. ``check``: ``"digest"`` (default), or ``"size"`` if the caller has compared the digests.
     root : Path or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
-        Those of the inputs, where they are loaded already.
+        The manifests of the inputs, if they are loaded already.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class PackedRows:
         check : {"digest", "size"}
             What is compared with the manifest before a shard's first row is read.
         manifest : Manifest, optional
-            The dataset's, where it is loaded already.
+            The manifest of the dataset, if it is loaded already.
         """
         config = {"inputs": [{"path": str(path)}], "check": check}
         return cls(config, manifests=None if manifest is None else [manifest])
@@ -167,7 +167,7 @@ class PackedRows:
         return out
 
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Put rows of a shard into their places, as the united schema has them."""
+        """Put rows of a shard into their places, adapted to the united schema."""
         place, reader = self._places[number], self._reader(number)
         same = [name for name in fields if name not in place.adapters]
         changed = [name for name in fields if name in place.adapters]
@@ -244,7 +244,7 @@ class PackedRows:
             else:
                 layout.check_sizes(shard)
             return open_shard(layout, manifest, shard)
-        except ShardspecError:  # some of them are OSErrors too
+        except ShardspecError:  # some are OSErrors, too
             raise
         except OSError as error:
             path = error.filename or layout.shard(shard, manifest.format)
@@ -262,12 +262,12 @@ class _Place(NamedTuple):
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:
-    """All values of one field of a packed dataset whose digests were compared, or need not be.
+    """All values of one field of a packed dataset. Digests must have been compared before, where that matters.
 
     Returns
     -------
     ndarray, (rows, *shape), or list of bytes
-        An array of a fixed field, the encoded values of any other.
+        An array for a fixed field, the encoded values for any other.
     """
     with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
         found = [batch[name] for batch in rows.batches([name])]
@@ -283,6 +283,6 @@ def batch_rows(shard: Shard) -> int:
 
 
 def shift_key(key: Buffer, items: int) -> bytes:
-    """A sample's key ``<item>-<ordinal>`` with its item's number moved up."""
+    """A sample's key ``<item>-<ordinal>`` with the item's number increased."""
     item, dash, ordinal = bytes(key).partition(b"-")
     return b"%08d" % (int(item) + items) + dash + ordinal

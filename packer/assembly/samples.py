@@ -14,14 +14,14 @@ from shardspec.schema import Field, Schema
 
 
 class PackedSamples:
-    """Reads and decodes rows of one packed dataset. For people and for packing anew; training has `readers`.
+    """Reads and decodes rows of one packed dataset, for display and for packing anew; training uses `readers`.
 
     Parameters
     ----------
     path : Path
         The dataset's folder.
     fields : sequence of str, optional
-        Only these; all by default.
+        The fields to read; all by default.
     check : {"digest", "size"}
         What is compared with the manifest before a shard is opened.
     """

@@ -1,4 +1,4 @@
-"""One schema for the rows of several packed datasets, and how encoded values become what it says, without decoding pictures."""
+"""One schema for the rows of several packed datasets, and the adaptation of encoded values to it, undecoded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from shardspec.schema import Field, Schema
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
-"""From a column of one dataset, as `shardspec.columns` has them, to the united field's."""
+"""Turns a column of one dataset, as `shardspec.columns` defines it, into one of the united field."""
 
 _UNKNOWN_CLASS = -1
 
@@ -20,13 +20,13 @@ _UNKNOWN_CLASS = -1
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """The schema that the rows of all have in common.
 
-    Class lists that differ become one list of all names, sorted, as a build of everything together would number them. A
-    picture's axes that differ become varying ones.
+    Class lists that differ become one sorted list of all names, numbered as if everything had been built together. Axes
+    of pictures that differ become varying axes.
 
     Raises
     ------
     SchemaError
-        They differ in anything else; every difference is listed.
+        If they differ in anything else; every difference is listed.
     """
     first = schemas[0]
     differences = list(dict.fromkeys(text for other in schemas[1:] for text in _differences(first, other)))
@@ -37,9 +37,9 @@ def unite_schemas(schemas: Sequence[Schema]) -> Schema:
 
 
 def adapter(found: Field, united: Field) -> Adapt | None:
-    """What turns a field's encoded values into the united field's; None where they are the same bytes.
+    """A function that turns a field's encoded values into the united field's; None if they are the same bytes.
 
-    It raises a `SchemaError` over a number that is no class of the field's.
+    The function raises a `SchemaError` for a number that is no class of the field.
     """
     if found.classes != united.classes:
         return _renumber(found, united)
@@ -50,7 +50,7 @@ def adapter(found: Field, united: Field) -> Adapt | None:
 
 
 def _renumber(found: Field, united: Field) -> Adapt:
-    """Class numbers by the united list, and -1, an unknown class, as it is; any other might become the number of a class."""
+    """Renumber classes by the united list and keep -1, the unknown class; refuse others, which could become a class."""
     table = np.array([(united.classes or ()).index(name) for name in found.classes or ()], united.numpy_dtype)
 
     def renumber(column: Any) -> Any:
@@ -58,8 +58,9 @@ def _renumber(found: Field, united: Field) -> Adapt:
         strange = column[~known & (column != _UNKNOWN_CLASS)]
         if strange.size:
             raise SchemaError(
-                f"field {found.name!r}: expected a class of 0 to {len(table) - 1}, or {_UNKNOWN_CLASS}, found {strange[0]}, "
-                "which would be another class in the united list: pack that dataset again with right labels"
+                f"field {found.name!r}: expected a class of 0 to {len(table) - 1}, or {_UNKNOWN_CLASS}, "
+                f"found {strange[0]}, which would be another class in the united list: "
+                "pack that dataset again with right labels"
             )
         column[known] = table[column[known]]
         return column
@@ -86,7 +87,7 @@ def _unite(fields: Sequence[Field]) -> Field:
 
 
 def _differences(expected: Schema, found: Schema) -> Iterator[str]:
-    """What of two schemas cannot be united."""
+    """The differences between two schemas that cannot be united."""
     names = [f"field {name!r} is missing" for name in expected.names if name not in found]
     names += [f"field {name!r} is not in the first" for name in found.names if name not in expected]
     yield from names

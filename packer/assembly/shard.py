@@ -1,4 +1,4 @@
-"""One shard, from row batches to a durable file: staged, flushed, digested, recorded, and only then moved into place."""
+"""One shard, from row batches to a durable file: staged, flushed, digested, recorded, then moved into place."""
 
 import json
 import os
@@ -24,15 +24,16 @@ def write_shard(
 ) -> Shard:
     """Write one shard below `root` and return its manifest entry. Once it returns, the shard is durable.
 
-    A crash at any moment leaves either nothing that `finished_shard` accepts, or the whole shard: the files lie whole in
-    `staging` before the record is written beside it, and the record stands before the first file is moved.
+    A crash at any moment leaves either nothing that `finished_shard` accepts, or the whole shard: the files in
+    `staging` are complete before the record is written beside it, and the record exists before the first file is moved.
 
     Parameters
     ----------
     root : Path
-        Where finished shards are put. An older one of that name is replaced.
+        Where finished shards are put. An older shard of the same name is replaced.
     staging : Path
-        A folder on the same file system that this call may empty, fill and remove; its record is ``staging`` + ``.json``.
+        A folder on the same file system, which this call may empty, fill and remove; the record is ``staging`` +
+        ``.json``.
     batches : iterable of Columns
         All rows, in order.
     """
@@ -52,9 +53,9 @@ def write_shard(
 
 
 def finished_shard(root: Path, staging: Path) -> Shard | None:
-    """The entry of a shard that an earlier call of `write_shard` finished, moved into place if that was left to do.
+    """The entry of a shard that an earlier call of `write_shard` finished. Moves the shard into place if need be.
 
-    None if there is no record, or if a file that it names has gone or has another size.
+    None if there is no record, or if a file that it names is missing or has another size.
     """
     try:
         document = json.loads(_record(staging).read_bytes())
@@ -73,7 +74,7 @@ def _record(staging: Path) -> Path:
 
 
 def _publish(root: Path, staging: Path) -> None:
-    """Move what was staged into place; what an interrupted call has moved already is not there any more."""
+    """Move the staged files into place; those that an interrupted call has moved are no longer staged."""
     for path in sorted(staging.iterdir()):
         target = root / path.name
         if target.is_dir():

@@ -24,12 +24,12 @@ OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in da
 """Options of the build, as keyword arguments, on the command line and in a recipe file."""
 
 _INSTEAD: Mapping[str, str] = {
-    "config": "give the keys of the file as arguments, **tomllib.load(file)",
+    "config": "pass the keys of the file as arguments, **tomllib.load(file)",
     "dry_run": "call packer.dry_run with the other arguments",
     "quiet": "give progress=False",
-    "json": "take what the build returns",
+    "json": "use the value that the build returns",
 }
-"""Options of the command line alone, and what there is in their place."""
+"""Options that only the command line has, and what to use instead."""
 
 
 def build(
@@ -45,16 +45,16 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the current folder), or an
-        object with ``list_items``.
+        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
+        current folder), or an object with ``list_items``.
     out : path
-        Folder of the dataset, new or empty, or of the build to go on with.
+        Folder of the dataset: new, empty, or with the build to resume.
     recipe : Recipe, optional
-        In place of the recipe's options as keyword arguments.
+        Replaces the recipe's options as keyword arguments.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
     **options
-        Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may stand for a name.
+        Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may take the place of a name.
 
     Returns
     -------
@@ -69,15 +69,15 @@ def build(
     BuildLockedError
         If another process is at work in the folder.
     BuildError
-        If the build cannot go on. The same call resumes.
+        If the build cannot continue. The same call resumes.
     TooManyRejectsError
-        If it is finished, with more rejects than allowed, or if no item gave a sample.
+        If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
     listing = list_items(opened, chosen)
     plan = BuildJob(chosen, describe_runtime(chosen), listing, how, functions)
-    del listing  # the plan's file has the items, and may have millions
+    del listing  # the plan's file has the items, maybe millions
     done = Job(plan, target, how, listener_of(progress)).run()
     result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks)
     check_rejects(result, how)
@@ -92,7 +92,9 @@ def dry_run(
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> Estimate:
-    """What a build would do and need, by its plan and by a few items that are packed into a temporary folder. It writes nothing else.
+    """Estimate what a build would do and need, from its plan and a few items packed into a temporary folder.
+
+    Nothing else is written.
 
     Parameters
     ----------
@@ -117,7 +119,7 @@ def _resolve(
     recipe: Recipe | None,
     options: dict[str, Any],
 ) -> tuple[Source, Path, Recipe, BuildOptions, Mapping[str, Step]]:
-    """Source, folder, recipe, options and functions of a call."""
+    """Resolve source, folder, recipe, options and functions of a call."""
     _refuse_unknown(options)
     how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
     functions: dict[str, Step] = {}
@@ -130,13 +132,13 @@ def _resolve(
     target = Path(out).absolute()
     if functions and "engine" not in how:
         how["engine"] = FOR_FUNCTIONS
-    # Absolute before the plan, which must not change with the current folder.
+    # Absolute before planning: the plan must not depend on the current folder.
     recipe = dataclasses.replace(recipe, root=tuple(str(Path(root).absolute()) for root in recipe.root))
     return open_source(source, target, recipe), target, recipe, BuildOptions(**how), functions
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
-    """See that every keyword argument is an option of the build; one of the command line is answered with what to do instead."""
+    """Check that every keyword is an option of the build; for one of the command line, say what to use instead."""
     for name in names:
         if name in _INSTEAD:
             raise UsageError(f"{name}: an option of the command line alone; in Python, {_INSTEAD[name]}")

@@ -1,4 +1,4 @@
-"""``--dry-run``: the plan, and what a few items tell of time and size."""
+"""``--dry-run``: the plan, and an estimate of time and size from a few items."""
 
 import shutil
 import tempfile
@@ -41,18 +41,18 @@ class Estimate(Result):
         Items that were packed into a temporary folder to measure.
     tried_samples, tried_rejects : int
     tried_reason : str or None
-        Why the first of the rejects was one.
+        Why the first reject was rejected.
     samples : int
         Estimated.
     bytes : int
-        Encoded bytes of all samples, estimated. The parts need as much again until the shards are written.
+        Encoded bytes of all samples, estimated. The parts need the same space again until the shards are written.
     seconds : float
-        With `workers`, estimated; without the loading of models.
+        Estimated time with `workers`, without the loading of models.
     workers : int
     free_bytes : int
-        On the output's file system.
+        Free space on the output's file system.
     repeats : str or None
-        Which files several items name, in words; None where there is none.
+        In words, the files that several items name; None if there are none.
     """
 
     plan: BuildPlan
@@ -87,7 +87,8 @@ class Estimate(Result):
         repeats = f"{self.repeats}\n" if self.repeats else ""
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
-            f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, {counted(plan.ignored, 'file')} ignored\n"
+            f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
+            f"{counted(plan.ignored, 'file')} ignored\n"
             f"{repeats}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
             f"{counted(self.tried_rejects, 'reject')}{reason}\n"
@@ -125,7 +126,7 @@ def estimate(
     equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
     tried = _Tried(0, 0, 0, 0, 0.0, None)
     total = _Tried(0, 0, 0, 0, 0.0, None)
-    # A video's cost goes with its length, which its bytes tell; pictures count alike.
+    # A video's cost grows with its length, and so with its bytes; all pictures count the same.
     groups = [(group, weigh, _spread(group)) for group, weigh in ((pictures, _count), (videos, _bytes)) if group]
     with Stage(listener, "trying", sum(len(chosen) for _, _, chosen in groups), "items") as stage:
         for group, weigh, chosen in groups:
@@ -159,7 +160,7 @@ def _bytes(items: Sequence[Item]) -> int:
 
 @dataclass(frozen=True)
 class _Tried:
-    """What packing some items gave."""
+    """What packing some items yielded."""
 
     items: int
     samples: int
@@ -179,7 +180,7 @@ class _Tried:
         )
 
     def scaled(self, factor: float) -> "_Tried":
-        """The same for `factor` times as much."""
+        """The same for `factor` times as many items."""
         return replace(
             self,
             samples=round(self.samples * factor),

@@ -1,4 +1,4 @@
-"""What is a build's own of a job: tasks over items, the schema that their samples settle, reports, and the result."""
+"""What a build adds to a job: tasks over items, the schema settled by their samples, reports, and the result."""
 
 import json
 import os
@@ -45,16 +45,17 @@ class BuildResult(JobResult):
     Attributes
     ----------
     marked : int or None
-        Samples whose picture has restart markers; None where the recipe asks for none, or all was finished already.
+        Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
     broken_tracks : BrokenTracks or None
-        Videos that lost frames since their tracks broke; None where no track is chosen, or all was finished already.
+        Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
+        already.
     """
 
     marked: int | None = None
     broken_tracks: BrokenTracks | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; and what broken tracks, progressive JPEGs, and JPEGs without the restart markers that were asked for mean."""
+        """See `JobResult`; adds remarks on broken tracks, progressive JPEGs, and JPEGs without restart markers."""
         more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
         return f"{super().describe()}{more}"
 
@@ -64,7 +65,7 @@ class BuildResult(JobResult):
         return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken}
 
     def _contents(self) -> str:
-        """With what became of the items."""
+        """The contents, and what became of the items."""
         counts = self.counts
         lost = [f"{counts.rejected_items} rejected"]
         if counts.damaged_items:
@@ -79,9 +80,11 @@ class BuildResult(JobResult):
             return ""
         closer = _describe_closer(recipe)
         return (
-            f"\nin {found.videos} of {counted(found.of, 'video')} faces could not be followed from one sampled frame to the next, so "
-            f"--choose {recipe['choose']} kept {counted(found.samples, 'sample')} of {counted(found.frames, 'frame')} with faces: "
-            f"{f'sample frames closer together ({closer}), or ' if closer else ''}choose without tracks (--choose largest)"
+            f"\nin {found.videos} of {counted(found.of, 'video')} faces could not be followed from one sampled frame "
+            f"to the next, so --choose {recipe['choose']} kept {counted(found.samples, 'sample')} "
+            f"of {counted(found.frames, 'frame')} with faces: "
+            f"{f'sample frames closer together ({closer}), or ' if closer else ''}"
+            "choose without tracks (--choose largest)"
         )
 
     def _describe_progressive(self) -> str:
@@ -92,16 +95,17 @@ class BuildResult(JobResult):
         if stored == "baseline":
             return f"\n{count} of {pictures} came as progressive JPEGs: stored as baseline, without loss"
         return (
-            f"\n{count} of {pictures} came as progressive JPEGs, and stored as they are they decode about three "
-            "times slower in every epoch than baseline ones, which --progressive baseline makes of them without loss"
+            f"\n{count} of {pictures} came as progressive JPEGs and were stored as they are: they decode about three "
+            "times slower in every epoch than baseline JPEGs; --progressive baseline converts them without loss"
         )
 
     def _describe_marked(self) -> str:
         if self.marked is None or self.marked == self.counts.samples:
             return ""
         return (
-            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'picture')}, since a JPEG whose bytes are kept stays as "
-            f"it came (a --size would have it encoded), and pictures of less than {LEAST_AREA:,} pixels get none"
+            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'picture')}: JPEGs whose bytes are "
+            "kept stay as they came (with --size they are encoded), "
+            f"and pictures of less than {LEAST_AREA:,} pixels get none"
         )
 
     @property
@@ -111,7 +115,7 @@ class BuildResult(JobResult):
 
 
 def _describe_closer(recipe: Mapping[str, Any]) -> str:
-    """What of a recipe's sampling brings the frames closer together, in words; empty where it takes every frame."""
+    """In words, the change to the sampling that brings frames closer together; empty if every frame is taken."""
     for name, change in (("frames", "a larger --frames"), ("fps", "a higher --fps"), ("every", "a smaller --every")):
         value = recipe.get(name)
         if value is not None and (name, value) != ("every", 1):
@@ -120,7 +124,7 @@ def _describe_closer(recipe: Mapping[str, Any]) -> str:
 
 
 class BuildJob:
-    """A build, as a job runs it (`packer.jobs.plan.JobPlan`).
+    """A build in the form that a job runs (`packer.jobs.plan.JobPlan`).
 
     Parameters
     ----------
@@ -161,7 +165,7 @@ class BuildJob:
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
         self.plan, self._lines = make_plan(recipe, runtime, listing)
-        # Items that only this process has.
+        # Items that exist in this process only.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
@@ -214,7 +218,7 @@ class BuildJob:
         return f"packing: {counted(self.plan.items, 'item')}{before} into {self._recipe.format} shards"
 
     def take_up(self, space: Workspace) -> None:
-        """See `JobPlan`: parts stay good."""
+        """See `JobPlan`: parts stay valid."""
 
     def is_done(self, space: Workspace, task: int) -> bool:
         """See `JobPlan`."""
@@ -231,7 +235,7 @@ class BuildJob:
         Raises
         ------
         TooManyRejectsError
-            If no item gave a sample.
+            If no item yielded a sample.
         """
         parts = [space.part(number) for number in range(len(self.tasks))]
         columns = choose_columns(map(Part, parts))
@@ -276,7 +280,7 @@ class BuildJob:
 
 
 def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
-    """Whether one process detects for all workers: asked for, or by default where the detector needs a device of its own."""
+    """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
     detects = recipe.boxes is None and any(step.use == "faces" for step in recipe.chain)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
@@ -288,22 +292,23 @@ def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
 
 
 def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> None:
-    """See that worker processes can have all that the build needs."""
+    """Check that worker processes can get everything that the build needs."""
     for item in live:
         columns = [f"{name!r} ({type(item.columns[name]).__name__})" for name in live_columns(item)]
         raise UsageError(
-            f"expected columns of numbers, texts, lists or objects, which worker processes can read from the plan, found "
-            f"{list_some(columns)}: build with --engine {FOR_FUNCTIONS} (engine={FOR_FUNCTIONS!r} in Python), or leave the column "
-            "out of the source"
+            "expected columns of numbers, texts, lists or objects, which worker processes can read from the plan, "
+            f"found {list_some(columns)}: build with --engine {FOR_FUNCTIONS} (engine={FOR_FUNCTIONS!r} in Python), "
+            "or leave the column out of the source"
         )
     if functions:
         raise UsageError(
-            f"steps passed as functions need engine={FOR_FUNCTIONS!r}, or a 'module:function' name that worker processes can import"
+            f"steps passed as functions need engine={FOR_FUNCTIONS!r}, "
+            "or a 'module:function' name that worker processes can import"
         )
 
 
 def _give_up(space: Workspace, counts: Counts) -> TooManyRejectsError:
-    """End a build that has no sample. A resume would gain nothing: the call that mends this has another plan."""
+    """End a build without any sample. A resume would gain nothing: a call that solves the problem has another plan."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
     shown = "; ".join(
         f"{shorten(line['item'], _SHOWN_CHARACTERS)}, {line['step']}: {cut(line['reason'], _SHOWN_CHARACTERS)}"
@@ -316,17 +321,18 @@ def _give_up(space: Workspace, counts: Counts) -> TooManyRejectsError:
 
 
 def check_rejects(result: BuildResult, options: BuildOptions) -> None:
-    """See that no more items were rejected than allowed.
+    """Check that no more items were rejected than allowed.
 
     Raises
     ------
     TooManyRejectsError
+        If more were.
     """
     counts = result.counts
     share = counts.rejected_items / counts.items
     if share > options.max_rejects:
         raise TooManyRejectsError(
-            f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were rejected, "
-            f"more than {options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
+            f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were "
+            f"rejected, more than {options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
             result,
         )

@@ -1,4 +1,4 @@
-"""A source's items with the further files that a recipe asks for."""
+"""The items of a source, with the further files that a recipe asks for."""
 
 import os
 from collections import Counter
@@ -16,23 +16,24 @@ from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
 
 _NEED_IMAGE = ("faces", "resize")
-"""Built-in steps that work on a picture which is there."""
+"""Built-in steps that need a picture that was read already."""
 
 _PATH_CHARACTERS = 300
-"""Of a path in a reason."""
+"""Characters of a path that a reason shows."""
 
 
 def list_items(source: Source, recipe: Recipe) -> Listing:
-    """List a source under a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
+    """List the items of a source for a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
 
-    A row that names none has none; one that names a file which is not there, lies outside the source, or is a video where the
-    item is a picture, or the other way round, is a reject.
+    A row that names no file gets none. A row is rejected if the file that it names is missing or lies outside the
+    source, or if one of item and file is a video and the other a picture.
 
     Raises
     ------
     UsageError
-        There are no items; they are files, and the first step reads none; frames are chosen of samples that are packed already, or
-        nothing says how their further pictures are resized; there is no such column, or it holds no paths; none of the items has boxes in the file of ``boxes``.
+        If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
+        samples that are packed already, or nothing says how their further pictures are resized; if a column is missing
+        or holds no paths; or if no item has boxes in the file of ``boxes``.
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
@@ -58,7 +59,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
 
 
 def describe_repeats(items: Sequence[Item]) -> str | None:
-    """In words, the files that several rows name; None if there are none. It may be meant so, and every row is packed."""
+    """In words, the files that several rows name; None if there are none. This may be intended: every row is packed."""
     named = Counter(
         item.path for item in items if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
     )
@@ -71,7 +72,7 @@ def describe_repeats(items: Sequence[Item]) -> str | None:
 
 
 def boxes_name(item: Item) -> str:
-    """The name under which an item's boxes are looked up: that of the item whose boxes it takes, or its own."""
+    """The name under which an item's boxes are looked up: its own, or that of the item whose boxes it uses."""
     return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
 
 
@@ -106,30 +107,31 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
 
 
 def _kind_of(item: Item) -> str:
-    """What a file is by its suffix."""
+    """The kind of a file, in words, by its suffix."""
     if item.is_video:
         return "a video"
     return "a picture" if item.is_picture else f"a file {PurePath(item.name).suffix or 'without suffix'}"
 
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:
-    """A table says where its files lie, or they lie below its folder: of any that does not, all is said before anything is packed."""
+    """Refuse a table whose files lie outside its roots. All of them are counted before anything is packed."""
     items = listing.items[: recipe.limit]
     outside = [listing.outside[item.index] for item in items if item.index in listing.outside]
     if outside and listing.roots is not None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
-            f"expected files inside {folders}, found {len(outside)} of {counted(len(items), 'path')} that lead out of it, such as "
-            f"{outside[0]}: give the folder that the files lie in with --root DIR (several times for several folders)"
+            f"expected files inside {folders}, found {len(outside)} of {counted(len(items), 'path')} "
+            f"that lead outside, such as {outside[0]}: name the folder of the files with --root DIR (repeat it for several folders)"
         )
 
 
 def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:
-    """Items that are files have no image until a step has read it: ``decode``, or one of a user's own."""
+    """Check that the first step reads files: only ``decode`` or a step of the user gives a file's item its image."""
     first = recipe.chain[0].use
     if first in _NEED_IMAGE and all(_is_unread(item) for item in items):
         raise UsageError(
-            f"steps: expected decode first, or a step of your own, to read the files, found {first!r}: --steps decode,{first}"
+            f"steps: expected decode first, or a step of your own, to read the files, found {first!r}: "
+            f"--steps decode,{first}"
         )
 
 
@@ -139,7 +141,7 @@ def _is_unread(item: Item) -> bool:
 
 
 def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
-    """The samples of a packed dataset are frames already, of which the steps see every one."""
+    """Refuse to choose frames of a packed dataset: its samples are frames already, and the steps see all of them."""
     if all(PACKED_ROW in item.columns for item in items):
         for name in SAMPLING:
             if getattr(recipe, name) != getattr(Recipe, name):
@@ -149,17 +151,18 @@ def _check_sampling(items: Sequence[Item], recipe: Recipe) -> None:
 
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:
-    """Masks may be label maps, which must not be averaged because nobody thought of them."""
+    """Packed masks may be label maps: refuse to average them unless the user has chosen how to resize them."""
     resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
     if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
-            f"also_resample: expected area or nearest, by which {', '.join(map(repr, listing.further))} of the source would be "
-            "resized too, found neither: of label maps, whose values must not be mixed, take nearest"
+            "also_resample: expected area or nearest, "
+            f"for resizing {', '.join(map(repr, listing.further))} of the source, "
+            "found neither: choose nearest for label maps, whose values must not be mixed"
         )
 
 
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
-    """Whether the fields of the second picture are free."""
+    """Check that the fields of the second picture have free names."""
     field = recipe.also_field
     columns: Mapping[str, Any] = items[0].columns if items else {}
     for name in () if field is None else (field, f"{field}_valid"):

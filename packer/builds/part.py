@@ -1,10 +1,10 @@
 """A part: the encoded samples of one task, in order. Internal, removed when the shards that need it are durable.
 
-The file is the rows' bytes one after another, each row its fields in the order of its columns; then the index; then the
-JSON footer; then 16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same columns
-are a group. The index is, group by group, an int64 array (rows,) of where each row begins and an int64 array (rows,
-columns) of byte lengths; and behind those of all groups, group by group, an int32 array (rows, axes of all columns) of
-shapes. A part is written once, front to back, under a temporary name, so a long video needs no memory.
+The file has the bytes of the rows one after another, each row's fields in the order of its columns; then the index;
+then the JSON footer; then 16 bytes: the footer's offset as a little-endian uint64 and a mark. Rows that have the same
+columns are a group. The index has, group by group, an int64 array (rows,) of where each row begins and an int64 array
+(rows, columns) of byte lengths; and after those of all groups, group by group, an int32 array (rows, axes of all
+columns) of shapes. A part is written once, front to back, under a temporary name, so a long video needs no memory.
 """
 
 import json
@@ -27,7 +27,7 @@ from shardspec.errors import BuildError, SchemaError
 _MARK = b"PARTv2\r\n"
 
 Columns = Mapping[str, ColumnSpec]
-"""What the rows of a group have in common, in the order of a row's bytes, which is that of the names."""
+"""The columns that the rows of a group share, in the order of a row's bytes, which is the order of the names."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ class _Rows:
 
 
 class PartWriter:
-    """Writes one part. Use as a context manager; without `finish` nothing is left.
+    """Writes one part. Use as a context manager; without `finish`, nothing is left.
 
-    Each item is begun with `begin`, and ended with `end`.
+    Each item starts with `begin` and ends with `end`.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class PartWriter:
     Attributes
     ----------
     reports : list of ItemReport
-        Of the items that have ended.
+        Reports of the items that have ended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class PartWriter:
         Raises
         ------
         SchemaError
-            Its fields, dtypes or numbers of axes differ from those of the item's rows before it.
+            If its fields, dtypes or numbers of axes differ from those of the item's earlier rows.
         """
         names = sorted(row)
         specs = {name: row[name].spec for name in names}
@@ -107,7 +107,7 @@ class PartWriter:
         """Forget every row of the item."""
         if self._group is not None:
             self._groups[self._group].cut(self._rows)
-            if not self._rows:  # the item's first row made it, so no other item has it and none stands behind it
+            if not self._rows:  # this item created the group, so it is the last one, and no other item has rows in it
                 self._groups.pop()
         self._file.seek(self._offset)
         self._file.truncate()
@@ -133,7 +133,7 @@ class PartWriter:
         self._group_of.extend(None if number is None else places[number] for number in part.group_of)
 
     def finish(self) -> None:
-        """Write the index and footer and move the part into place; if another worker was first, its part stays."""
+        """Write index and footer and move the part into place; if another worker was first, its part stays."""
         self._file.write(bytes(-self._file.tell() % 8))
         index_offset = self._file.tell()
         for group in self._groups:
@@ -158,7 +158,7 @@ class PartWriter:
         fsync_folder(self.path.parent)
 
     def _find_group(self, columns: Columns) -> int:
-        """The number of the group that has these columns, made if there is none."""
+        """The number of the group with these columns, created if there is none."""
         for number, group in enumerate(self._groups):
             if group.columns == columns:
                 return number
@@ -172,9 +172,9 @@ class Part:
     Attributes
     ----------
     groups : list of RowGroup
-        One for the rows of most parts, one more for each kind of odd items; none where no item gave a sample.
+        One group in most parts, one more for each kind of odd item; none if no item yielded a sample.
     group_of : list of int or None
-        For each item, which group its rows are in; None where it has none.
+        The group of each item's rows; None if it has no rows.
     """
 
     def __init__(self, path: Path) -> None:
@@ -182,7 +182,8 @@ class Part:
             found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if found[-8:] != _MARK:
             raise BuildError(
-                f"{path}: expected a finished part of this build, found something else: remove the .build folder and build again"
+                f"{path}: expected a finished part of this build, found something else: "
+                "remove the .build folder and build again"
             )
         footer_offset = int.from_bytes(found[-16:-8], "little")
         footer = json.loads(found[footer_offset:-16])
@@ -196,7 +197,7 @@ class Part:
         return [ItemReport(**document) for document in self._reports]
 
     def group(self, columns: Columns) -> "RowGroup | None":
-        """The rows that have these columns; None where no row has."""
+        """The rows that have these columns; None if no row has them."""
         return next((group for group in self.groups if group.columns == columns), None)
 
     def row_data(self) -> memoryview:
@@ -227,11 +228,11 @@ class RowGroup:
     columns : mapping of str to ColumnSpec
         In the order of the row's bytes.
     starts : (rows,) int64
-        Where in the part each row begins.
+        The offset in the part at which each row begins.
     lengths : (rows, columns) int64
         Encoded bytes of each value.
     shapes : (rows, axes) int32
-        Shapes of the decoded values, the columns' axes side by side.
+        Shapes of the decoded values, with the axes of all columns side by side.
     """
 
     def __init__(
@@ -294,6 +295,7 @@ def describe_difference(expected: Columns, found: Columns) -> str:
         elif expected[name] != found[name]:
             e, f = expected[name], found[name]
             lines.append(
-                f"field {name!r}: expected {e.kind} {e.dtype} with {e.ndim} axes, found {f.kind} {f.dtype} with {f.ndim} axes"
+                f"field {name!r}: expected {e.kind} {e.dtype} with {e.ndim} axes, "
+                f"found {f.kind} {f.dtype} with {f.ndim} axes"
             )
     return "; ".join(lines)

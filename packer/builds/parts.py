@@ -1,4 +1,4 @@
-"""The rows of a build's parts, in task order, with the schema settled over those that have the columns of most."""
+"""The rows of a build's parts, in task order, with the schema settled over the rows with the most common columns."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,21 +99,21 @@ class PartRows:
 
 
 def choose_columns(parts: Iterable[Part]) -> PartColumns:
-    """The columns of most items' samples, or of several such those that come first; none if no item gave a sample.
+    """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
 
-    It takes all parts to know, so that no place among the items, and no number of workers, decides.
+    All parts are counted, so neither the place of an item nor the number of workers decides.
     """
     items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
     for part in parts:
         kinds = [tuple(group.columns.items()) for group in part.groups]
         items.update(kinds[number] for number in part.group_of if number is not None)
-    for columns, _ in items.most_common(1):  # of equal counts the first that was met
+    for columns, _ in items.most_common(1):  # in a tie, the first one met
         return dict(columns)
     return {}
 
 
 def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
-    """What became of a part's items, of which those whose samples have other columns are rejects."""
+    """What became of a part's items; those whose samples have other columns become rejects."""
     for report, number in zip(part.reports(), part.group_of, strict=True):
         if number is None or part.groups[number].columns == columns:
             yield report
@@ -133,20 +133,20 @@ def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) ->
     columns : mapping of str to ColumnSpec
         From `choose_columns`.
     tasks : sequence of int
-        Rows with these columns in each task's part.
+        Number of rows with these columns in each task's part.
     schema : Schema
-        Settled over those rows.
+        The schema settled over those rows.
     """
     return {"kind": "parts", "columns": to_json(columns), "tasks": list(tasks), "schema": schema.to_json()}
 
 
 class SchemaSettler:
-    """Settles the schema over the parts, one after another: which axes vary is known only at the end.
+    """Settles the schema over the parts, one after another; only at the end is it known which axes vary.
 
     Parameters
     ----------
     columns : mapping of str to ColumnSpec
-        Those of the rows that count.
+        The columns of the rows that count.
     image_codec : NamedConfig
     classes : dict of str to list of str
         Class names by field.
@@ -180,7 +180,7 @@ class SchemaSettler:
         return len(rows)
 
     def settle(self) -> Schema:
-        """The schema of all that was added."""
+        """The schema over everything that was added."""
         columns = self._columns
         first = [name for name in FIELD_ORDER if name in columns]
         return Schema(tuple(self._field(name, columns[name]) for name in first + sorted(set(columns) - set(first))))
@@ -208,7 +208,7 @@ class SchemaSettler:
 
 
 def _prefix_bytes(field: Field) -> int:
-    """Bytes of the shape that stands before a raw array of varying shape."""
+    """Bytes of the shape that precedes a raw array of varying shape."""
     if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
         return len(field.shape) * _SHAPE_DTYPE.itemsize
     return 0

@@ -16,10 +16,10 @@ from shardspec.manifest import Manifest, sha256_json
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
-"""A task holds at most so much, or one item, so its cut depends on the source alone."""
+"""The most bytes in a task, unless it is one item; so the cut into tasks depends on the source alone."""
 
 VIDEO_WEIGHT = 8
-"""A video's bytes count so many times: each of them stands for far more pixels than a picture's."""
+"""Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BuildPlan:
     classes : dict of str to list of str
     tasks : tuple of Task
     arrays : dict of str to list
-        Of the columns whose lists of numbers become arrays: the dtype, and the sizes behind the first axis.
+        For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
     """
 
     recipe: Mapping[str, Any]
@@ -55,14 +55,14 @@ class BuildPlan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides the bytes."""
+        """SHA-256 of everything that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
         return sha256_json({**decides, "classes": dict(self.classes), **arrays})
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
-        """The recipe as the manifest has it: files by their names alone. Their digests stand in `runtime`."""
+        """The recipe as the manifest records it: files by their names only; their digests are in `runtime`."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
         return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}}
 
@@ -72,7 +72,7 @@ class BuildPlan:
         return {"kind": self.kind, **vars(self), "tasks": tasks, "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
-        """Whether a dataset is what this plan makes. A converted one keeps the fingerprint, but not the recipe."""
+        """Whether a dataset is what this plan makes. A converted dataset keeps the fingerprint, but not the recipe."""
         last = manifest.generations[-1]
         return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.manifest_recipe)
 
@@ -88,7 +88,7 @@ def _names_alone(paths: Any) -> Any:
 
 
 def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[BuildPlan, list[str]]:
-    """Cut the items into tasks and take their fingerprint.
+    """Cut the items into tasks and take the fingerprint.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
     lines, digest = [], hashlib.sha256()
     for item in items:
         facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
-        # In ASCII: a name may be no UTF-8.
+        # In ASCII: a name may be invalid UTF-8.
         digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
         lines.append(_storable(item).to_line())
     plan = BuildPlan(
@@ -156,7 +156,7 @@ def _storable(item: Item) -> Item:
 
 
 def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
-    """What differs between two plans, in words: options, versions, items."""
+    """In words, what differs between two plans: options, versions, items."""
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
     found += describe_changes("array type of", old.arrays, new.arrays)
@@ -176,7 +176,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
 
 
 def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:
-    """What differs between a finished dataset and a plan, in words, as far as the dataset says.
+    """In words, what differs between a finished dataset and a plan, as far as the dataset shows it.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
         after = [Item.from_line(line).name for line in new_lines]
         found += _describe_items(sorted(set(before) - set(after)), "gone")
         found += _describe_items(sorted(set(after) - set(before)), "new")
-    # Of sizes and times the manifest knows the digest alone.
+    # The manifest knows only the digest of sizes and times.
     return "; ".join(found) or "items of the source have changed in size, time or columns, or their order has"
 
 

@@ -1,4 +1,4 @@
-"""What decides the bytes beside the recipe: library versions, and the detector's runtime once ``auto`` is resolved."""
+"""What decides the bytes besides the recipe: library versions, and the detector's runtime that ``auto`` resolves to."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -22,16 +22,15 @@ _OF_STEP: Mapping[str, tuple[str, ...]] = {
 
 
 def describe_runtime(recipe: Recipe) -> dict[str, str]:
-    """Versions of this project and of the libraries that a recipe uses, by name, the ``detector`` where it looks for faces, and digests of the files it names.
+    """By name: versions of this project and of the libraries of a recipe, its ``detector``, digests of its files.
 
-    Of the detector also the name of its GPU.
-
-    Of a step ``module:function`` it is the file of that module, and not what the module imports.
+    The ``detector``, with the name of its GPU, is given if the recipe looks for faces. The file of a step
+    ``module:function`` is that of the module, without what the module imports.
 
     Raises
     ------
     MissingDependencyError, UsageError
-        A library is not installed, or the detector's runtime cannot run on the device; a file cannot be read.
+        If a library is not installed, if the detector's runtime cannot run on the device, or if a file cannot be read.
     """
     names = {*_CORE, *get_format(recipe.format).libraries}
     steps = [step.use for step in recipe.chain]
@@ -60,7 +59,7 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
 
 
 def _file_of(step: str) -> str | None:
-    """The file of a user's step's module; None for a built-in step, and where there is none (a notebook's cell, ``python -c``)."""
+    """The module file of a user's step; None for a built-in step, or if there is no file (a notebook, ``python -c``)."""
     module, colon, _ = step.partition(":")
     try:
         spec = find_spec(module) if colon else None

@@ -12,22 +12,22 @@ from shardspec.entries import Counts
 
 @dataclass(frozen=True)
 class BrokenTracks:
-    """Videos that lost frames since their tracks broke, where one track of each is kept.
+    """Videos that lost frames because their tracks broke, when one track of each video is kept.
 
-    Tracks are broken where more than a third of the faces that could continue one start another: they last three sampled frames in the
-    mean. It matters where no more than half of the frames with faces gave a sample. (Every tenth frame of a street scene at 25 frames
-    per second: one face in eight.)
+    Tracks count as broken if more than a third of the faces that could continue a track start another: then tracks last
+    three sampled frames on average. It matters if no more than half of the frames with faces yielded a sample. (In
+    every tenth frame of a street scene at 25 frames per second, one face in eight starts another track.)
 
     Attributes
     ----------
     videos : int
-        How many.
+        How many videos.
     of : int
-        Of how many videos in which faces could be followed from one frame to another.
+        The number of videos in which faces could be followed from one frame to another.
     frames : int
         Frames with faces in the `videos`.
     samples : int
-        What the `videos` gave.
+        Samples from the `videos`.
     """
 
     videos: int = 0
@@ -37,19 +37,19 @@ class BrokenTracks:
 
 
 class ReportWriter:
-    """Writes both reports item by item and counts. Use as a context manager.
+    """Writes both reports item by item, and counts. Use as a context manager.
 
     ``items.jsonl`` has one line per item: ``item``, ``state`` (packed or rejected), ``samples``, ``frames`` looked at,
-    ``faces`` found where a detector ran, and the samples that came as ``progressive`` JPEGs where there are any.
-    ``rejects.jsonl`` has one line per reject (``kind`` item), per reason for which frames of a packed item gave no sample
-    (``kind`` frames) and per video whose rest could not be read (``kind`` damage).
+    ``faces`` found if a detector ran, and the samples that came as ``progressive`` JPEGs if there are any.
+    ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
+    (``kind`` frames), and per video whose rest could not be read (``kind`` damage).
 
     Attributes
     ----------
     marked : int
         Samples whose picture has restart markers (`packer.sources.item.ItemReport`).
     broken_tracks : BrokenTracks
-        Of the items that are no rejects.
+        Over the items that are not rejected.
     """
 
     def __init__(self, rejects: Path, items: Path) -> None:
@@ -72,7 +72,7 @@ class ReportWriter:
             self._add(report)
 
     def counts(self, ignored: int) -> Counts:
-        """What was added up."""
+        """The counts of what was added."""
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(self, report: ItemReport) -> None:
@@ -111,5 +111,5 @@ class ReportWriter:
 
 
 def _write(file: IO[bytes], document: dict[str, Any]) -> None:
-    """One line of JSON in UTF-8; a name that is no UTF-8 keeps its odd bytes as JSON escapes."""
+    """Write one line of JSON in UTF-8; a name that is invalid UTF-8 keeps its odd bytes as JSON escapes."""
     file.write(json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")

@@ -22,7 +22,7 @@ from packer.workspace.durable import writing
 from shardspec.errors import CodecError, SchemaError
 
 READ_PAUSES_S = (0.5, 2.0)
-"""How long an item waits before each further try, where it could not be read for a reason that may pass."""
+"""Pauses before each further attempt at an item that could not be read for a reason that may pass."""
 
 
 class BuildWork:
@@ -35,7 +35,7 @@ class BuildWork:
     functions : dict of str to callable
         Steps passed as Python functions (inline engine only).
     live : sequence of Item
-        The items themselves where their columns hold arrays (inline engine only).
+        The items themselves, if their columns hold arrays (inline engine only).
     equipment : Equipment
     """
 
@@ -64,20 +64,20 @@ class BuildWork:
         return cls(workspace, BuildPlan.from_json(document), equipment=equipment)
 
     def prepare(self) -> None:
-        """Load the steps and their models ahead of the first task."""
+        """Load the steps and their models before the first task."""
         if self._pipeline is None:
             self._pipeline = Pipeline(self._recipe, self._functions, self._equipment)
             self._encoder = Encoder(self._recipe)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
-        """Do one unit and return what the journal should say of it.
+        """Do one unit and return what the journal should record about it.
 
         Raises
         ------
         BuildError
-            The job cannot go on, whatever the item.
+            If the job cannot continue, whatever the item.
         MemoryError
-            Memory ran out, which is no fault of an item's.
+            If memory ran out, which is not the fault of an item.
         """
         with writing(self.workspace.out):
             if unit.do == "shard":
@@ -99,7 +99,7 @@ class BuildWork:
             return {"rows": sum(report.samples for report in part.reports)}
 
     def close(self) -> None:
-        """Let go of the parts, and of what items were read from."""
+        """Close the parts, and what items were read from."""
         self._shards.close()
         if self._pipeline is not None:
             self._pipeline.close()
@@ -111,7 +111,7 @@ class BuildWork:
             yield replace(found, columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
-        """Run the steps over one item and append its samples; an item that fails leaves a reject and no sample."""
+        """Run the steps over one item and append its samples; an item that fails becomes a reject without samples."""
         self.prepare()
         report = ItemReport(item.name)
         for pause_s in (*READ_PAUSES_S, None):
@@ -130,7 +130,7 @@ class BuildWork:
         return report
 
     def _pack(self, item: Item, report: ItemReport, part: PartWriter, verdicts: Verdicts) -> None:
-        """Run the steps over one item, if it is worth it, and append its samples."""
+        """Run the steps over one item, unless it is rejected already, and append its samples."""
         if item.reject is not None:
             raise StepError("source", item.reject)
         if item.index in verdicts:
@@ -149,7 +149,7 @@ class BuildWork:
         except OSError as error:
             raise StepError("source", f"expected a readable file, found: {system_reason(error)}") from error
         if changes:
-            # Whatever was read well is not what was planned, and another build would find other bytes.
+            # Even what was read without an error is not what was planned, and another build would find other bytes.
             raise StepError("source", changes[0])
 
     def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
@@ -167,7 +167,7 @@ class BuildWork:
                 report.marked += sum(value.marked for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
-        """Concatenate the parts of a task's items, which then go. May be done again after a crash at any moment."""
+        """Concatenate the parts of a task's items, then delete them. May be repeated after a crash at any moment."""
         task = self.plan.tasks[number]
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
@@ -182,7 +182,7 @@ class BuildWork:
 
 
 def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemReport:
-    """What is kept of an item that failed."""
+    """The report of an item that failed."""
     reasons = [error.reason, *([report.damage] if report.damage else [])]
     with suppress(OSError):
         reasons += item.changes()
@@ -193,6 +193,6 @@ def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemRe
 
 
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
-    """A sample's key: its item and its ordinal there, or what follows from the packed row's own."""
+    """A sample's key: its item and its ordinal in the item, or a key derived from that of the packed row."""
     packed = sample.get(PACKED_KEY)
     return f"{item.index:08d}-{number:06d}" if packed is None else sample_key(item, packed, number)

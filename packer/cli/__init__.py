@@ -1,6 +1,7 @@
-"""The ``packer`` command's first steps: Ctrl-C and ``kill`` are quiet from here on, while the rest is still being imported.
+"""The first steps of the ``packer`` command: from here on, Ctrl-C and ``kill`` print no traceback.
 
-So this file imports next to nothing. What the command does is in `packer.cli.line`.
+That holds while the rest of the command is being imported, too. So this file imports next to nothing. The rest of the
+command is in `packer.cli.line`.
 """
 
 import atexit
@@ -14,28 +15,28 @@ from types import FrameType
 EXIT_INTERRUPTED = 130
 
 _PATIENCE = 2
-"""So many signals a command may take to end in order; one more ends it at once."""
+"""The number of signals during which a command may end in order; one more ends it at once."""
 
 
 class Interrupts:
-    """What Ctrl-C, ``kill`` and Slurm's time limit do: the command ends with 130 and says once how to go on.
+    """What Ctrl-C, ``kill`` and Slurm's time limit do: the command ends with 130 and says once how to continue.
 
     Before the command has begun, the process ends at once: an exception inside an import may be taken for a library's
-    failure. Then the first signal raises `KeyboardInterrupt`, on which workers are ended and files closed. The second
-    does nothing, since it often comes by itself (a terminal sends it to the whole group, and a launcher to its child).
-    When the command is over, so does the first. The third ends the process at once, whatever it waits for.
+    failure. Afterwards the first signal raises `KeyboardInterrupt`, which ends workers and closes files. The second is
+    ignored, since it often comes by itself (a terminal sends it to the whole group, and a launcher to its child).
+    Once the command is over, the first is ignored, too. The third ends the process at once, whatever it waits for.
 
     Attributes
     ----------
     line : str
-        What the end of an interrupted command says.
+        The message at the end of an interrupted command.
     """
 
     def __init__(self) -> None:
         self.line = "packer: interrupted"
         self._count = 0
-        self._begun = self._telling = self._over = False
-        # Not where it is ignored (nohup), nor under another program's own handler.
+        self._begun = self._reporting = self._over = False
+        # Not if the signal is ignored (nohup), nor if another program's own handler is set.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         self._taken = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
         for number in self._taken:
@@ -50,11 +51,11 @@ class Interrupts:
         """The command is over, and its exit status stands."""
         self._over = True
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say that the command was interrupted. The command is over."""
-        self._telling = True
+        self._reporting = True
         os.write(2, self.line.encode("utf-8", "surrogateescape") + b"\n")
-        self._over, self._telling = True, False
+        self._over, self._reporting = True, False
 
     def give_back(self) -> None:
         """Leave the signals as they were found."""
@@ -62,17 +63,17 @@ class Interrupts:
             signal.signal(number, handler)
 
     def ignore(self) -> None:
-        """For the last moments of the process, in which Python itself gives the signals back to the system."""
+        """Ignore the signals in the last moments of the process, when Python itself gives them back to the system."""
         for number in self._taken:
             signal.signal(number, signal.SIG_IGN)
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         self._count += 1
-        if self._telling:
+        if self._reporting:
             return
         if not self._begun or self._count > _PATIENCE:
             if not self._over:
-                self.tell()
+                self.report()
             os._exit(EXIT_INTERRUPTED)
         if self._count == 1 and not self._over:
             raise KeyboardInterrupt
@@ -81,7 +82,7 @@ class Interrupts:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status (see `packer.cli.line`).
 
-    Without `arguments` they are the process's own, and the process is to end with that status.
+    Without `arguments`, those of the process are used, and the caller is to end the process with that status.
     """
     interrupts = Interrupts()
     if arguments is None:

@@ -15,7 +15,7 @@ _ROW_OPTIONS = ("workers", "engine", "overwrite")
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of every command that takes time."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def add_row_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_row_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
     made = parser.add_argument_group("what is made")
     made.add_argument(
-        "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as they were packed)"
+        "--shard-size", metavar="SIZE", help="bytes of encoded samples per shard (default: as the dataset was packed)"
     )
     made.add_argument(
         "--shuffle", metavar="SEED", type=int, help="store the samples in a random order drawn from this seed"
@@ -35,7 +35,7 @@ def add_row_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def row_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_row_arguments` was given, as keyword arguments of `convert`, `merge` and `split`."""
+    """The values of the options from `add_row_arguments`, as keyword arguments of `convert`, `merge` and `split`."""
     how = {name: getattr(options, name) for name in _ROW_OPTIONS if hasattr(options, name)}
     return {"shard_size": options.shard_size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
 
@@ -46,7 +46,7 @@ def print_result(options: argparse.Namespace, result: Result) -> None:
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:
-    """One attribute as an option; left out of the namespace where it is not given, so that the recipe file counts."""
+    """Add one attribute as an option. If it is not given, the namespace lacks it, so that the recipe file counts."""
     meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
     common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
     if bool in getattr(spec.type, "__args__", (spec.type,)):

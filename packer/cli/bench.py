@@ -7,35 +7,39 @@ from packer.packed.bench.bench import DEFAULT_BATCH_SIZE, DEFAULT_RUNS, DEFAULT_
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Both sides, how long, and the form of the answer."""
+    """Add the two sides, the length of the measurement, and the form of the answer."""
     parser.add_argument("source", metavar="SOURCE", help="what was packed: a folder or a table")
-    parser.add_argument("packed", metavar="PACKED", help="the dataset that `packer build` made of it")
+    parser.add_argument("packed", metavar="PACKED", help="the dataset that `packer build` made from it")
     parser.add_argument(
         "--workers",
         metavar="N",
         default="auto",
-        help="processes (raw) and threads (packed): 'auto' or a number (default auto)",
+        help="number of processes (raw) and threads (packed), or 'auto' (default auto)",
     )
     parser.add_argument(
-        "--batch-size", metavar="N", type=int, default=DEFAULT_BATCH_SIZE, help=f"default {DEFAULT_BATCH_SIZE}"
+        "--batch-size",
+        metavar="N",
+        type=int,
+        default=DEFAULT_BATCH_SIZE,
+        help=f"samples per batch (default {DEFAULT_BATCH_SIZE})",
     )
     parser.add_argument(
-        "--runs", metavar="N", type=int, default=DEFAULT_RUNS, help=f"of each side (default {DEFAULT_RUNS})"
+        "--runs", metavar="N", type=int, default=DEFAULT_RUNS, help=f"runs of each side (default {DEFAULT_RUNS})"
     )
     parser.add_argument(
         "--seconds",
         metavar="S",
         type=float,
         default=DEFAULT_SECONDS,
-        help=f"length of a run (default {DEFAULT_SECONDS:g})",
+        help=f"length of a run in seconds (default {DEFAULT_SECONDS:g})",
     )
     parser.add_argument(
-        "--batches", metavar="N", type=int, default=1, help="batches of a packed run at least (default 1)"
+        "--batches", metavar="N", type=int, default=1, help="least number of batches in a packed run (default 1)"
     )
     parser.add_argument(
-        "--root", metavar="DIR", action="append", default=[], help="of a table: as for packer build (repeatable)"
+        "--root", metavar="DIR", action="append", default=[], help="tables: as for packer build (repeatable)"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture of the figures (.png, .svg, .pdf)")
+    parser.add_argument("--plot", metavar="FILE", help="draw a chart of the results into this file (.png, .svg, .pdf)")
     add_output_arguments(parser)
 
 

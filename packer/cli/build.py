@@ -17,14 +17,16 @@ from shardspec.errors import TooManyRejectsError, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every option of `Recipe` and `BuildOptions`, and a few of the command's own."""
+    """Add every option of `Recipe` and `BuildOptions`, and those that only the command line has."""
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder, or a table (.csv, .jsonl, .parquet) with a path column"
     )
-    parser.add_argument("out", metavar="OUT", help="folder of the dataset: new or empty, or of the build to go on with")
-    parser.add_argument("--config", metavar="FILE.toml", help="recipe file; options on the command line go before it")
+    parser.add_argument("out", metavar="OUT", help="folder of the dataset: new, empty, or with the build to resume")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show the plan and an estimate of time and size, write nothing"
+        "--config", metavar="FILE.toml", help="recipe file; options on the command line take precedence"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the plan and an estimate of time and size; write nothing"
     )
     add_output_arguments(parser)
     for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
@@ -56,13 +58,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _let_import(folder: Path) -> None:
-    """Steps that a recipe file names may lie beside it: here, and in the worker processes."""
+    """Make modules beside a recipe file importable, here and in the worker processes: the file may name their steps."""
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def _read_config(path: str) -> dict[str, Any]:
-    """The keys of a recipe file, with ``-`` or ``_``."""
+    """Read the keys of a recipe file, in which ``-`` and ``_`` are the same."""
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -8,9 +8,11 @@ from shardspec.formats import FORMATS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, where it goes, and its new format."""
+    """Add the dataset, the new folder, and the new format."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
-    parser.add_argument("out", metavar="OUT", help="folder: new or empty, or of the conversion to go on with")
+    parser.add_argument(
+        "out", metavar="OUT", help="folder of the new dataset: new, empty, or with the conversion to resume"
+    )
     parser.add_argument("--format", required=True, choices=sorted(FORMATS), help="format of the new shards")
     add_row_arguments(parser)
 

@@ -8,12 +8,12 @@ from packer.packed.export.tables import TABLES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, and where its pictures go."""
+    """Add the dataset, and the folder for its pictures."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
     parser.add_argument(
-        "out", metavar="DIR", help="folder: new or empty; gets pictures in class folders, and the table"
+        "out", metavar="DIR", help="new or empty folder for the pictures, in class folders, and the table"
     )
-    parser.add_argument("--table", choices=sorted(TABLES), default="csv", help="form of the table (default csv)")
+    parser.add_argument("--table", choices=sorted(TABLES), default="csv", help="file type of the table (default csv)")
     add_output_arguments(parser)
 
 

@@ -8,12 +8,12 @@ from packer.packed.inspect import find_leaks, inspect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The datasets, and the form of the answer."""
+    """Add the datasets, and the form of the answer."""
     parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folder of a packed dataset")
     parser.add_argument(
         "--by",
         metavar="FIELD",
-        help="of several datasets, name the values of this field (source, say) that occur in more than one; "
+        help="list the values of this field (source, for example) that occur in more than one of the datasets; "
         "exit status 1 if there are any",
     )
     add_output_arguments(parser)

@@ -1,6 +1,6 @@
 """The ``packer`` command: finds the subcommand, runs it, and turns errors into one message and an exit status.
 
-Exit status: 0 done; 1 a job failed; 2 a wrong call, such as a folder that is not there; 3 finished with more rejects than
+Exit status: 0 done; 1 a job failed; 2 invalid usage, such as a missing folder; 3 finished with more rejects than
 allowed; 130 ended by Ctrl-C, ``kill`` or Slurm's time limit.
 """
 
@@ -22,30 +22,30 @@ from shardspec.errors import ShardspecError
 from shardspec.wording import did_you_mean
 
 COMMANDS: Mapping[str, str] = {
-    "build": "pack pictures, videos or a table of them into a dataset; the same call again resumes",
-    "inspect": "what a packed dataset holds",
+    "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
+    "inspect": "show what a packed dataset holds",
     "verify": "compare a packed dataset with its manifest, byte for byte",
-    "preview": "a contact sheet of samples, geometry drawn in",
-    "convert": "the same samples in another format, without decoding",
+    "preview": "draw a contact sheet of samples with their geometry",
+    "convert": "write the same samples in another format, without decoding them",
     "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",
     "export": "write a packed dataset as plain picture files and a table",
-    "bench": "raw against packed on your own data",
+    "bench": "compare reading raw files and reading the packed dataset, on your own data",
 }
-"""Each command is the module ``packer.cli.<name>``, imported when it is chosen."""
+"""The commands, each with its help. A command's module ``packer.cli.<name>`` is imported when it is chosen."""
 
 AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "convert", "merge", "split"), "to resume"),
-    "export": "to start over, since nothing of it is left",
+    "export": "to start over (nothing was kept)",
 }
-"""What the same command does after an interruption; the others leave nothing."""
+"""What repeating a command after an interruption does; the commands not listed leave nothing behind."""
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
-    """Read the command line, and import what its command needs; calling the result runs it and gives the exit status."""
+    """Read the command line and import what its command needs; the result runs it and returns the exit status."""
     sys.path.append(str(Path.cwd()))  # a step named module:function may lie in the current folder
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name may be no UTF-8
+        sys.stdout.reconfigure(errors="surrogateescape")  # a folder's name may be invalid UTF-8
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser, command = _parser(name)
     options, rest = parser.parse_known_args(arguments)
@@ -67,13 +67,13 @@ def _run(options: Namespace, arguments: Sequence[str], interrupts: Interrupts) -
         status = _run_command(options)
         interrupts.end()
     except KeyboardInterrupt:
-        interrupts.tell()
+        interrupts.report()
         return EXIT_INTERRUPTED
     return status
 
 
 def _run_command(options: Namespace) -> int:
-    """Run the chosen command, and print what ends it."""
+    """Run the chosen command, and print the error that ends it."""
     name = options.command
     try:
         status: int = import_module(f"packer.cli.{name}").run(options)
@@ -93,7 +93,7 @@ def _run_command(options: Namespace) -> int:
 
 
 def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
-    """The parser and the chosen command's, with the arguments of that command only: the others' modules are not imported."""
+    """The parser and the chosen command's parser. Only that command gets its arguments; no other module is imported."""
     parser = CommandParser(prog="packer", description="Pack image and face datasets once; read them fast in training.")
     parser.add_argument("--version", action="version", version=f"packer {version('facepack')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -107,7 +107,7 @@ def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` with short errors, for ``packer`` and each of its commands. Options cannot be abbreviated."""
+    """A parser with short errors, for ``packer`` and each of its commands. Options cannot be abbreviated."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "allow_abbrev": False})
@@ -125,7 +125,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def refuse_rest(self, rest: Sequence[str]) -> NoReturn:
-        """End with an error about arguments that nobody asked for."""
+        """End with an error about arguments that are left over."""
         self._refuse_unknown(rest)
         self.error(f"expected no further arguments, found {' '.join(map(repr, rest))}")
 

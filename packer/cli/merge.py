@@ -8,9 +8,11 @@ from shardspec.formats import FORMATS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The datasets, and where they go."""
-    parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folders of packed datasets of one schema")
-    parser.add_argument("out", metavar="OUT", help="folder: new or empty, or of the merge to go on with")
+    """Add the datasets, and the folder of the merged one."""
+    parser.add_argument(
+        "datasets", metavar="DATASET", nargs="+", help="folders of packed datasets that have the same fields"
+    )
+    parser.add_argument("out", metavar="OUT", help="folder of the new dataset: new, empty, or with the merge to resume")
     parser.add_argument("--format", choices=sorted(FORMATS), help="format of the shards (default: the first dataset's)")
     add_row_arguments(parser)
 

@@ -8,16 +8,18 @@ from shardspec.errors import VerifyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, and how closely to look."""
+    """Add the dataset, and how closely to look."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
     parser.add_argument(
-        "--deep", action="store_true", help="also decode every value: shapes, dtypes, ranges, unique keys, the index"
+        "--deep",
+        action="store_true",
+        help="also decode every value and check shapes, dtypes, ranges, unique keys and the index",
     )
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was compared; exit status 1 with every problem, if there is any."""
+    """Print what was compared, or every problem; the exit status is 1 if there is any."""
     report = verify(options.dataset, deep=options.deep, progress=not options.quiet)
     if report.problems and not options.json:
         raise VerifyError(report.describe())

@@ -16,7 +16,7 @@ from typing import Any, Self
 from packer.jobs.process import inherited_environment, module_command
 
 _READER_JOIN_S = 5.0
-"""A child that left the process's group may hold its pipe open; the reader is a daemon and may wait for it."""
+"""Limit on waiting for the reading thread, a daemon: a grandchild outside the process group may hold the pipe open."""
 _LOG_TAIL_BYTES = 1500
 _SIGKILL = 9  # not every system has the name
 
@@ -24,26 +24,27 @@ Answers = queue.SimpleQueue["tuple[Child, dict[str, Any]]"]
 
 
 class Child:
-    """One process of our own entry points, and the thread that reads its answers: JSON objects, one a line, each with its ``event``.
+    """A process running one of our entry points, and the thread that reads its answers.
 
-    At their end it has died, which is an answer of its own: ``{"event": "died"}``.
+    An answer is a JSON object with an ``event``, on one line. The end of the answers means that the process has died,
+    and is reported as an answer, too: ``{"event": "died"}``.
 
     Parameters
     ----------
     command : sequence of str
         A module of ours and its arguments.
     log : Path
-        What it writes to standard error.
+        Receives what it writes to standard error.
     answers : Answers
     stdin : int
         As for ``subprocess.Popen``.
     keep : sequence of int
-        Descriptors that it inherits.
+        Descriptors that the process inherits.
 
     Attributes
     ----------
     ready : bool
-        Whether it has said so.
+        Whether the process has reported that it is ready.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Child:
         self._reader.start()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Give the process something to do; one that has died says so by the end of its answers."""
+        """Send a request to the process. If it has died, the end of its answers reports that."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -80,7 +81,7 @@ class Child:
     def end(self) -> None:
         """Kill the process, with all that it started, and wait until it is gone and all its answers are read."""
         if os.name == "posix":
-            # Its own session's group (start_new_session); a child that lived on would also hold the pipes open.
+            # It leads its own process group (start_new_session); a surviving child of it would hold the pipes open.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
@@ -91,7 +92,7 @@ class Child:
                 self.process.stdin.close()
 
     def describe_death(self) -> str:
-        """How the process ended, with the end of what it wrote."""
+        """How the process ended, with the last line that it wrote."""
         code = self.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
         if code == -_SIGKILL:
@@ -107,7 +108,7 @@ class Child:
 
     def _read(self, answers: Answers) -> None:
         assert self.process.stdout is not None
-        # Closed by this thread alone: another would wait for as long as this one reads.
+        # Only this thread closes the pipe: another thread would wait for as long as this one reads.
         with self.process.stdout as lines:
             for line in lines:
                 message = _parse(line)
@@ -117,7 +118,7 @@ class Child:
 
 
 class SyncChild(Child):
-    """A process with one caller, who waits for its answers. A context manager, by whose end the process is ended.
+    """A process with one caller, which waits for the answers. Use as a context manager; leaving it ends the process.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class SyncChild(Child):
         self._folder.cleanup()
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next answer, the one about the process's death included; None if there was none in time."""
+        """The next answer, including the report of the process's death; None if there was none in time."""
         try:
             return self._answers.get(timeout=max(0.0, timeout_s))[1]
         except queue.Empty:
@@ -149,7 +150,7 @@ class SyncChild(Child):
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """An answer; None for a line cut by the process's death, or printed before the process had taken its standard output."""
+    """Parse an answer; None for a line that the process's death cut, or that was printed before `take_streams`."""
     try:
         message = json.loads(line)
     except ValueError:

@@ -1,7 +1,8 @@
 """The detecting process: ``python -m packer.jobs.detector WORKSPACE LIMIT``. One detector for all workers of a build.
 
-Standard input is a socket over which the build hands it each worker's connection, as a descriptor with the worker's number. On
-standard output it says in JSON lines when it is ready, whose requests wait, and whose it detects. It ends when its standard input does.
+Standard input is a socket over which the build passes each worker's connection, as a descriptor with the worker's
+number. On standard output the process reports in JSON lines when it is ready, which workers' requests wait, and which
+worker's request it works on. It ends when its standard input does.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One job, whatever it makes: find it finished, or enter its folder or resume; run the tasks; cut; write the shards; commit."""
+"""One job, whatever it makes: find it finished, begin or resume it; run its tasks; cut; write the shards; commit."""
 
 import json
 import time
@@ -43,9 +43,9 @@ class JobResult(Result):
         The dataset's folder.
     manifest : Manifest
     resumed : bool
-        Whether some of the work had been done by an earlier call.
+        Whether an earlier call had done some of the work.
     found_finished : bool
-        Whether all of it had, so that this one did nothing.
+        Whether an earlier call had done all of the work, so that this one did nothing.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class JobResult(Result):
         return {**facts, "shards": len(manifest.shards), "found_finished": self.found_finished}
 
     def _facts(self) -> dict[str, Any]:
-        """What else the kind of job has to say as JSON."""
+        """Further facts of this kind of job, as JSON."""
         return {}
 
     def _headline(self) -> str:
@@ -99,16 +99,16 @@ class Job:
         self._started_s = time.time()
 
     def run(self) -> JobResult:
-        """Do the job, or go on with it, or find that it is done.
+        """Do the job, resume it, or find that it is done.
 
         Raises
         ------
         UsageError, ResumeMismatchError
-            If the folder holds something else than this plan's unfinished or finished job.
+            If the folder holds anything other than this plan's unfinished or finished job.
         BuildLockedError
             If another process is at work in the folder.
         BuildError
-            If the job cannot go on. Running it again resumes.
+            If the job cannot continue. Running it again resumes.
         """
         made = self._find_finished()
         if made is None:
@@ -121,7 +121,7 @@ class Job:
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
 
     def _find_finished(self) -> Manifest | None:
-        """What this plan has made, where nothing else is under way: a look that needs no lock, so the folder may be read-only."""
+        """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
         if self._options.overwrite:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
@@ -130,7 +130,7 @@ class Job:
         return None
 
     def _enter(self) -> Manifest | None:
-        """Take up the folder: what this plan has made already is returned, what it has begun resumed, else it is begun."""
+        """Enter the folder: return the dataset if this plan has made it, resume the plan's build, or begin it."""
         plan, space, overwrite = self.plan, self.workspace, self._options.overwrite
         replaced = finish_replacement(space)
         manifest = committed(self.layout)
@@ -161,7 +161,7 @@ class Job:
     def _resume(self) -> None:
         self.workspace.sweep()
         self._sessions += sum(line.get("did") == "session" for line in read_lines(self.workspace.journal))
-        self._write_plan()  # once more: the same files may lie elsewhere by now
+        self._write_plan()  # again: the same files may have been moved since
         self.plan.take_up(self.workspace)
 
     def _refuse_other_plan(self, old: Mapping[str, Any]) -> None:
@@ -176,13 +176,13 @@ class Job:
         )
 
     def _write_plan(self) -> None:
-        """What workers go by, the plan last; from here on the call is a session of the job."""
+        """Write what workers read, the plan last; from here on this call counts as a session of the job."""
         write_durably(self.workspace.items, "".join(self.plan.take_item_lines()).encode("ascii"))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session"})
 
     def _make(self) -> Manifest:
-        """Do what is not done yet."""
+        """Do what is left of the job."""
         if self.workspace.assembly.exists():
             assembly = ShardPlan.load(self.workspace)
         else:
@@ -192,7 +192,7 @@ class Job:
         return self._commit(assembly, shards)
 
     def _run_tasks(self) -> None:
-        """Run every task that is not done yet."""
+        """Run every unfinished task."""
         plan = self.plan
         missing = [number for number in range(len(plan.tasks)) if not plan.is_done(self.workspace, number)]
         items = sum(task.stop - task.start for task in plan.tasks)
@@ -223,7 +223,7 @@ class Job:
         shares_detector: bool = False,
         announced: str = "",
     ) -> None:
-        """Run units to their end. A lost worker is reported in a line."""
+        """Run units until all are done. A lost worker is reported in one line."""
         if not units:
             return
         engine, done_by = self._open_engine(len(units), shares_detector)
@@ -242,10 +242,10 @@ class Job:
             engine.close()
 
     def _open_engine(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
-        """The engine, and where it does the work, in words."""
+        """Open the engine; also return in words where it does the work."""
         entry = ENGINES[self._options.engine]
         workers = count_workers(self._options.workers, self.plan.preset, units) if entry.many_workers else 1
-        # A worker that waits for another process's faces has nothing else to do meanwhile.
+        # A worker that waits for the detecting process has nothing else to do meanwhile.
         ahead = shares_detector or has_core_to_spare(min(workers, units))
         team = Team(workers, self._options.item_timeout, ahead, shares_detector)
         engine: Engine = resolve("engine", self._options.engine, ENGINES)(
@@ -279,17 +279,17 @@ class Job:
         return manifest
 
     def _done(self, *what: str) -> int:
-        """Units of these kinds that the journal has, over all calls."""
+        """The number of units of these kinds in the journal, over all calls."""
         return sum(line["did"] in what for line in read_lines(self.workspace.journal))
 
 
 def failed_item(item: str, why: str) -> BuildError:
-    """The error of an item that gave no sample, where that is to end the job."""
+    """The error for an item that yielded no sample, if that is to end the job."""
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
 def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
-    """Each generation with its shards: no shard holds rows of two."""
+    """Give each generation its shards; no shard holds rows of two generations."""
     shared, first, stop = [], 0, 0
     for generation, rows in made:
         stop += rows

@@ -1,4 +1,4 @@
-"""The words of a job: its plan, the tasks and units that it is cut into, and what does them."""
+"""The terms of a job: its plan, the tasks and units that it is cut into, and the interface of what does them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be tried (again), with the step and reason of their reject."""
 
 OnItem = Callable[[str, int, int, str], None]
-"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it gave, and why it gave none."""
+"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none."""
 
 
 class Task(NamedTuple):
-    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first one's line begins in the plan's items file.
+    """Items ``start`` to ``stop`` (exclusive); ``offset`` is where the first line begins in the plan's items file.
 
-    The items of a job over packed datasets are the shards that it reads, one for each task.
+    In a job over packed datasets, the items are the shards that it reads, one for each task.
     """
 
     start: int
@@ -40,9 +40,9 @@ class Unit(NamedTuple):
     do : {"task", "item", "join", "shard"}
         A whole task; one item of a task, by itself; the join of a task's items into its part; a shard to write.
     number : int
-        Of the task, or of the shard.
+        The number of the task, or of the shard.
     item : int
-        For ``"item"``; else -1.
+        The item for ``"item"``; otherwise -1.
     """
 
     do: Literal["task", "item", "join", "shard"]
@@ -51,7 +51,7 @@ class Unit(NamedTuple):
 
     @property
     def has_items(self) -> bool:
-        """Whether items may be under way in it."""
+        """Whether the unit works on items."""
         return self.do in ("task", "item")
 
 
@@ -59,27 +59,27 @@ class Work(Protocol):
     """Does units in one workspace. The same code runs in every engine."""
 
     def prepare(self) -> None:
-        """Load what is slow to load, ahead of the first unit."""
+        """Load everything that is slow to load before the first unit."""
         ...
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
-        """Do one unit and return what the journal should say of it.
+        """Do one unit and return what the journal should record about it.
 
         Raises
         ------
         BuildError
-            If the job cannot go on.
+            If the job cannot continue.
         """
         ...
 
     def close(self) -> None:
-        """Let go of open files."""
+        """Close open files."""
         ...
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """How the rows that the tasks left become shards.
+    """How the rows that the tasks produced become shards.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Assembly:
     pieces : sequence of Piece
         All rows, in their stored order.
     order : (rows,) int64 or None
-        The source's rows in their stored order; None is the source's own.
+        The source's rows in their stored order; None for the source's own order.
     """
 
     rows: Mapping[str, Any]
@@ -99,52 +99,52 @@ class Assembly:
 
 
 class Made(NamedTuple):
-    """A generation, without its shards, and the number of its rows, which follow those of the one before."""
+    """A generation without its shards, and the number of its rows, which follow those of the generation before."""
 
     generation: Generation
     rows: int
 
 
 class JobPlan(Protocol):
-    """What a job will do. `packer.jobs.job.Job` runs it; a resume compares it with the one that was begun.
+    """What a job will do. `packer.jobs.job.Job` runs it; a resume compares it with the plan that was begun.
 
     Attributes
     ----------
     kind : str
         A key of `packer.jobs.worker.WORKS`.
     preset : str
-        A key of `packer.recipe.recipe.WORKER_BYTES`: how much memory a worker is allowed.
+        A key of `packer.recipe.recipe.WORKER_BYTES`: how much memory is allowed for a worker.
     stage, items_are : str
-        What the tasks do, and what their items are, for the progress display: ``"packing"``, ``"items"``.
+        What the tasks do, and what their items are, for the progress display, such as ``"packing"`` and ``"items"``.
     shares_detector : bool
-        Whether one process detects for all workers.
+        Whether one process runs the detector for all workers.
     notes : sequence of str
-        Lines for the user, said before the work begins.
+        Lines for the user, reported before the work begins.
     """
 
     @property
     def kind(self) -> str:
-        """What it makes."""
+        """The kind of the job."""
         ...
 
     @property
     def preset(self) -> str:
-        """What its workers do."""
+        """What the workers do."""
         ...
 
     @property
     def stage(self) -> str:
-        """The stage of its tasks."""
+        """The stage of the tasks."""
         ...
 
     @property
     def items_are(self) -> str:
-        """What its tasks are made of."""
+        """What the tasks consist of."""
         ...
 
     @property
     def shares_detector(self) -> bool:
-        """Whether one process detects."""
+        """Whether one process runs the detector."""
         ...
 
     @property
@@ -154,7 +154,7 @@ class JobPlan(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides the bytes."""
+        """SHA-256 of everything that decides the bytes."""
         ...
 
     @property
@@ -167,7 +167,7 @@ class JobPlan(Protocol):
         ...
 
     def take_item_lines(self) -> Iterable[str]:
-        """Lines of the plan's items file; called once, since they need not be kept when they lie there, and may be millions."""
+        """The lines of the plan's items file, maybe millions. Called once: once in the file, they need not be kept."""
         ...
 
     def made(self, manifest: Manifest) -> bool:
@@ -175,27 +175,27 @@ class JobPlan(Protocol):
         ...
 
     def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
-        """What differs from the unfinished plan of the same kind in a workspace, in words."""
+        """In words, what differs from the unfinished plan of the same kind in a workspace."""
         ...
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
-        """What differs from the plan that made a finished dataset, in words."""
+        """In words, what differs from the plan that made a finished dataset."""
         ...
 
     def announce(self, done: int) -> str:
-        """One line about the work to come, of whose items some are `done`; empty for none."""
+        """One line about the work to come, of whose items `done` are done already; empty if no line is needed."""
         ...
 
     def take_up(self, space: Workspace) -> None:
-        """Mend what an earlier call left, before the job goes on."""
+        """Repair what an earlier call left, before the job resumes."""
         ...
 
     def is_done(self, space: Workspace, task: int) -> bool:
-        """Whether a task has left what it is to leave."""
+        """Whether a task has left its complete result."""
         ...
 
     def open_work(self, space: Workspace) -> Work:
-        """What does the units in this process."""
+        """Open the work, which does the units in this process."""
         ...
 
     def assemble(self, space: Workspace) -> Assembly:
@@ -209,7 +209,7 @@ class JobPlan(Protocol):
         ...
 
     def generations(self, space: Workspace) -> Sequence[Made]:
-        """What the manifest will list."""
+        """The generations that the manifest will list."""
         ...
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class JobPlan(Protocol):
 
 
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Every key whose value has changed, in words."""
+    """In words, every key whose value has changed."""
     return [
         f"{what} {key}: was {shorten(old.get(key), _SHOWN_CHARACTERS)}, now {shorten(new.get(key), _SHOWN_CHARACTERS)}"
         for key in sorted({*old, *new})

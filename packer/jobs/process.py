@@ -1,4 +1,4 @@
-"""A process of ours: how it is started, and, from its inside, the frame around its work, its streams, its threads and its end."""
+"""A process of our own: how it is started, and inside it the frame around its work, streams, threads and end."""
 
 import ctypes
 import json
@@ -14,33 +14,33 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 _PR_SET_PDEATHSIG = 1
-"""From Linux's ``prctl.h``."""
+"""A constant of Linux's ``prctl.h``."""
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
-"""What has the libraries that a new process will load use one thread."""
+"""Environment variables that make the libraries of a new process use one thread."""
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of ours, ``python -m`` with nothing added to the path."""
+    """The command line that runs one of our modules: ``python -m``, with nothing added to the path."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def inherited_environment() -> dict[str, str]:
-    """The environment of this process: what can be imported here (steps, too) can there, in the same order; math runs in one thread."""
+    """The environment for a new process: it can import what this one can, steps too, and uses one thread for math."""
     path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     return {**os.environ, **_ONE_THREAD, "PYTHONPATH": path}
 
 
 @contextmanager
 def entry_point() -> Iterator[tuple[int, TextIO]]:
-    """The frame around all that a process of ours does. It takes the streams (`take_streams`) and hands them on.
+    """The frame around everything that our own processes do. It takes the streams (`take_streams`) and yields them.
 
-    Ctrl-C is the parent's to act on, and the process ends soon after its parent. An error ends it at once, with a traceback in the
-    log and exit status 1: threads that are left must not keep a broken process alive.
+    Ctrl-C is left to the parent, and the process ends soon after its parent. An error ends it at once, with a traceback
+    in the log and exit status 1: remaining threads must not keep a broken process alive.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -52,14 +52,14 @@ def entry_point() -> Iterator[tuple[int, TextIO]]:
 
 
 def take_streams() -> tuple[int, TextIO]:
-    """Keep standard input and output for the parent: what steps read is empty, what they print goes to standard error.
+    """Keep standard input and output for the parent: steps read empty input, and print to standard error.
 
     Returns
     -------
     requests : int
-        Descriptor of what standard input was.
+        Descriptor of the former standard input.
     answers : text file
-        What standard output was; line by line.
+        The former standard output, line-buffered.
     """
     requests = os.dup(0)
     answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
@@ -71,7 +71,7 @@ def take_streams() -> tuple[int, TextIO]:
 
 
 def read_requests(descriptor: int) -> Requests:
-    """The requests that come over a descriptor, JSON objects, one a line. At their end this process ends (`listen`)."""
+    """Read requests from a descriptor: JSON objects, one per line. This process ends when they end (`listen`)."""
     requests: Requests = queue.SimpleQueue()
 
     def read() -> None:
@@ -84,7 +84,7 @@ def read_requests(descriptor: int) -> Requests:
 
 
 def listen(take: Callable[[], None]) -> None:
-    """Run a function in a thread. When it returns, or fails, this process ends at once, whatever it is doing, and what it started."""
+    """Run a function in a thread. When it returns or fails, this process and all that it started end at once."""
 
     def run() -> None:
         try:
@@ -103,7 +103,7 @@ def send(answers: TextIO, **message: Any) -> None:
 
 
 def end_group() -> NoReturn:
-    """End this process at once, whatever it is doing, and what it started."""
+    """End this process at once, whatever it is doing, with all that it started."""
     if os.name == "posix" and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
@@ -112,8 +112,9 @@ def end_group() -> NoReturn:
 def end_with_parent() -> None:
     """Have Linux end this process soon after its parent, even while a step holds the interpreter's lock.
 
-    The parent's death is signalled as SIGHUP, whose number is 1 and whose handler is the C library's ``alarm``: so the thread that
-    sees the end of standard input has one second for `end_group`, before SIGALRM ends the process without asking the interpreter.
+    The parent's death is signalled as SIGHUP. Its handler is the C library's ``alarm``, called with the signal's
+    number, 1: so the thread that sees the end of standard input has one second for `end_group`, before SIGALRM ends the
+    process without asking the interpreter.
     """
     if sys.platform != "linux":
         return
@@ -128,7 +129,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run OpenCV and torch, as far as they are loaded, with one thread inside the block."""
+    """Inside the block, run OpenCV and torch, if they are loaded, with one thread."""
     cv2, torch = sys.modules.get("cv2"), sys.modules.get("torch")
     before = (cv2.getNumThreads() if cv2 else 1, torch.get_num_threads() if torch else 1)
     _set_threads(cv2, torch, (1, 1))
@@ -146,6 +147,6 @@ def _set_threads(cv2: object, torch: object, threads: tuple[int, int]) -> None:
 
 
 def _print_error() -> None:
-    """Write the traceback of the error that is being handled to the log."""
+    """Write the traceback of the current error to the log."""
     traceback.print_exc()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Progress of a job: what a listener hears, and the listener that shows it on a terminal."""
+"""Progress of a job: what a listener receives, and the listener that shows it on a terminal."""
 
 import sys
 import time
@@ -29,13 +29,13 @@ class Progress:
         What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``.
     total, done : int
     resumed : int
-        Of those that are done, how many an earlier call did.
+        How many of the done ones an earlier call did.
     samples, rejects : int
-        Of the items of this call; 0 where no items are counted.
+        Samples and rejects from the items of this call; 0 if no items are counted.
     seconds : float
-        Since the stage began.
+        Seconds since the stage began.
     ended : bool
-        Whether this is the stage's last word.
+        Whether this is the last report of the stage.
     failed : bool
         Whether an exception ended the stage.
     """
@@ -53,30 +53,30 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds to the end of the stage at the rate so far; None as long as nothing is known of it."""
+        """Seconds to the end of the stage at the rate so far; None while the rate is unknown."""
         passed = self.done - self.resumed
         return self.seconds / passed * (self.total - self.done) if passed > 0 else None
 
 
 class ProgressListener(Protocol):
-    """Hears of a job's progress, as the argument ``progress`` of a call.
+    """Receives a job's progress, if passed as the argument ``progress`` of a call.
 
-    Both methods are called in the thread that made the call. An exception of theirs ends the job, as Ctrl-C does, and
-    comes out of the call; the same call again resumes the job. Before the call ends, the listener hears that the stage
-    has ended and failed.
+    Both methods are called in the thread that made the call. An exception from them ends the job, as Ctrl-C does, and
+    is raised by the call; the same call again resumes the job. Before the call ends, the listener is notified that the
+    stage has ended and failed.
     """
 
     def on_progress(self, progress: Progress) -> None:
-        """Hear how far a stage is: at its begin, when something is done, each second while workers run, and at its end."""
+        """Receive the state of a stage: at its start and end, when something is done, and about every second."""
         ...
 
     def on_message(self, line: str) -> None:
-        """Hear a line for the user: what begins, a worker process that was lost, a warning."""
+        """Receive a line for the user: what begins, a worker process that was lost, a warning."""
         ...
 
 
 class Silent:
-    """Hears nothing."""
+    """Ignores everything."""
 
     def on_progress(self, progress: Progress) -> None:
         """See `ProgressListener`."""
@@ -140,12 +140,12 @@ def _describe_items(progress: Progress) -> str:
 
 
 def listener_of(progress: bool | ProgressListener) -> ProgressListener:
-    """The listener that the argument ``progress`` of a call stands for: False none, True the terminal, else itself.
+    """The listener for the argument ``progress`` of a call: True for the terminal, False for none, or a listener.
 
     Raises
     ------
     UsageError
-        If it is none of them.
+        If `progress` is none of these.
     """
     if isinstance(progress, bool):
         return Terminal() if progress else Silent()
@@ -182,11 +182,11 @@ class Stage:
         if kind is None:
             self._report(ended=True)
             return
-        with suppress(Exception):  # the listener's own, maybe, and the first one is what ended the job
+        with suppress(Exception):  # it may come from the listener, and the first error is the one that ended the job
             self._report(ended=True, failed=True)
 
     def advance(self, count: int = 1, samples: int = 0, rejects: int = 0) -> None:
-        """Count what was done; call with 0 to let time pass."""
+        """Count what was done; call with 0 to report that time passes."""
         self._done += count
         self._samples += samples
         self._rejects += rejects

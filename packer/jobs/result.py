@@ -1,4 +1,4 @@
-"""What the functions of `packer` give back: one shape, for people and for programs."""
+"""The base class of what the functions of `packer` return, for people and for programs."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -16,7 +16,7 @@ class Result(ABC):
         """The JSON that the command prints with ``--json``."""
 
     def _headline(self) -> str:
-        """What the ``repr`` says."""
+        """The content of the ``repr``."""
         return self.describe().partition("\n")[0].rstrip(":")
 
     def __repr__(self) -> str:

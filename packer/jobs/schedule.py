@@ -1,4 +1,4 @@
-"""The schedule: which unit runs next, what follows when a worker dies or an item takes too long, and what counts as done."""
+"""The schedule: which unit runs next, what follows a worker's death or a slow item, and what counts as done."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,35 +12,35 @@ from packer.workspace import Workspace, append_line, read_lines
 from shardspec.errors import BuildError
 
 TASK_DEATHS = 2
-"""Workers that a whole task may bring down before it is run item by item."""
+"""Workers that a whole task may bring down until it is run item by item."""
 
 ITEM_DEATHS = 3
-"""Fresh workers that one item, alone, must bring down before it is rejected; a kill from outside cannot do that."""
+"""Fresh workers that one item, run alone, must bring down to be rejected; a kill from outside cannot achieve that."""
 
 UNIT_DEATHS = 5
-"""Workers that a unit may bring down while no item is under way before the job is given up."""
+"""Workers that a unit may bring down while no item is under way, until the job is given up."""
 
 _ENDS = {"died": "died", "timeout": "was ended"}
 
 
 class Schedule:
-    """Runs units to their end.
+    """Runs units until all are done.
 
     A worker that dies costs its unit, which runs again. A task that brings down `TASK_DEATHS` workers is run item by
-    item, each in a fresh worker. Items at which a worker has died come last, one after another, alone: when all else is
-    done, so that nothing that runs beside them, and no number of workers, decides what becomes of them. An item that
-    takes too long is rejected, and its task runs again without it.
+    item, each in a fresh worker. Items at which a worker has died come last, one after another and alone, when
+    everything else is done: so neither what runs beside them nor the number of workers decides what becomes of them. An
+    item that takes too long is rejected, and its task runs again without it.
 
     Parameters
     ----------
     engine : Engine
     workspace : Workspace
     tasks : sequence of Task
-        Of the plan, for units that have items.
+        The tasks of the plan, for units that have items.
     on_event : callable
         Called with every event, for the progress display and the journal.
     item_timeout : float or None
-        Seconds that one item may take, without those in which it waits for what another does; None for no limit.
+        Seconds that one item may take, not counting those in which it waits for another worker; None for no limit.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Schedule:
         Raises
         ------
         BuildError
-            The job cannot go on.
+            If the job cannot continue.
         """
         self._waiting.extend((unit, False) for unit in units)
         while self._waiting or self._alone or self._running:
@@ -96,7 +96,7 @@ class Schedule:
                 self._take(Event("timeout", unit, item, message=f"took longer than {self._item_timeout:g} s"))
 
     def _start(self) -> None:
-        """Start what may run now."""
+        """Start the units that may run now."""
         if self._lonely is not None and self._running:
             return
         self._lonely = None
@@ -147,7 +147,7 @@ class Schedule:
         return "its task is run again, item by item"
 
     def _after_item_death(self, unit: Unit, how: str) -> str:
-        """Only deaths of an item that ran alone count: whatever else ran may have been to blame."""
+        """Count only the deaths of an item that ran alone: otherwise another item may have been to blame."""
         if unit == self._lonely:
             self._deaths[unit] += 1
         deaths = self._deaths[unit]
@@ -159,14 +159,14 @@ class Schedule:
         return "the item is rejected"
 
     def _again(self, unit: Unit) -> None:
-        """Have a unit run once more: ahead of the others, or alone when they are done."""
+        """Queue a unit once more: ahead of the others, or alone when they are done."""
         if self._idle_deaths[unit] >= TASK_DEATHS or (unit.do == "item" and unit.item in self._suspects):
             self._alone.appendleft(unit)
         else:
             self._waiting.appendleft((unit, unit.do == "item"))
 
     def _after_idle_death(self, unit: Unit, how: str) -> str:
-        """No item was under way, so none is to blame; what runs beside the unit may be, so it runs alone at last."""
+        """Blame no item, since none was under way. Units beside this one may be to blame, so at last it runs alone."""
         self._idle_deaths[unit] += 1
         if self._idle_deaths[unit] >= UNIT_DEATHS:
             raise BuildError(
@@ -188,7 +188,7 @@ class Schedule:
             self._waiting.appendleft((Unit("join", task), False))
 
     def _reject(self, item: int, reason: str) -> None:
-        """Remember, also over a resume, that an item must not be tried again."""
+        """Record that an item must not be tried again, even after a resume."""
         self._verdicts[item] = ("worker", reason)
         append_line(self._workspace.verdicts, {"item": item, "step": "worker", "reason": reason})
 
@@ -200,7 +200,7 @@ class Schedule:
 
 
 class ItemTimes:
-    """How long the items that are under way have taken, by unit.
+    """How long the current item of each unit has taken.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class ItemTimes:
         self._taken_s: dict[Unit, tuple[int, float]] = {}
 
     def take(self, event: Event) -> None:
-        """An item begins, or a unit or its item ends."""
+        """Note that an item begins, or that a unit or its item ends."""
         if event.unit is None:
             return
         if event.kind == "start" and event.item is not None:
@@ -222,7 +222,7 @@ class ItemTimes:
             self._taken_s.pop(event.unit, None)
 
     def tick(self, held: Collection[Unit]) -> None:
-        """Let the time since the last call pass, but for units that wait for what another does."""
+        """Add the time since the last call, except for `held` units, which wait for another worker."""
         self._clock.tick()
         passed_s, self._looked_s = self._clock.now_s() - self._looked_s, self._clock.now_s()
         for unit, (item, taken_s) in self._taken_s.items():
@@ -230,12 +230,12 @@ class ItemTimes:
                 self._taken_s[unit] = item, taken_s + passed_s
 
     def longer_than(self, limit_s: float) -> list[tuple[Unit, int]]:
-        """The units, with their items, whose item has taken longer."""
+        """The units whose item has taken longer, each with the item."""
         return [(unit, item) for unit, (item, taken_s) in self._taken_s.items() if taken_s > limit_s]
 
 
 def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
-    """One line about an event of which something follows; empty for any other."""
+    """One line about a lost worker and what follows; empty for any other event."""
     if not event.follows or event.unit is None:
         return ""
     unit = event.unit
@@ -245,7 +245,7 @@ def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> 
 
 
 class Gain(NamedTuple):
-    """What an event adds to the items, samples and rejects so far. Less than nothing, where an item gives less than it did before."""
+    """What an event adds to the items, samples and rejects so far; negative if an item yields less than before."""
 
     items: int
     samples: int
@@ -253,9 +253,9 @@ class Gain(NamedTuple):
 
 
 class ItemTally:
-    """Knows what the items gave of tasks that are not done yet, so that nothing of a task that runs again counts twice.
+    """Tracks what the items of unfinished tasks yielded, so that nothing counts twice if a task runs again.
 
-    A task that is done counts with all its items, those included of which no event said anything.
+    A finished task counts with all its items, including those without any event.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -263,7 +263,7 @@ class ItemTally:
         self._tasks: dict[int, dict[int, Gain]] = {}
 
     def take(self, event: Event) -> Gain:
-        """What the end of an item, or of a unit, adds."""
+        """What an event adds; only the end of an item or of a unit adds anything."""
         if event.unit is None or event.item is None or event.kind != "item":
             if event.kind == "done" and event.unit is not None and event.unit.do in ("task", "join"):
                 task = self._of_plan[event.unit.number]

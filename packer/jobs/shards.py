@@ -1,4 +1,4 @@
-"""The shards' stage: every planned shard that is not finished is written, and parts that none needs any more are deleted."""
+"""The stage of the shards: write every unfinished shard of the plan, and delete parts that no shard needs any more."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from shardspec.errors import BuildError
 from shardspec.problems import Problems
 
 RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
-"""Runs units to their end, and hands on every event."""
+"""Runs units until all are done, and passes every event on."""
 
 
 def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
-    """Write the shards of an assembly plan that are not finished yet, and return all, in order."""
+    """Write the unfinished shards of an assembly plan, and return all shards in order."""
     workspace, count = plan.workspace, len(plan.sizes)
     shards: dict[int, Shard] = {}
     for number in range(count):
@@ -50,7 +50,7 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
 
 
 class _Parts:
-    """Counts for each part the shards that still need it."""
+    """Counts, for each part, the shards that still need it."""
 
     def __init__(self, plan: ShardPlan) -> None:
         self._workspace = plan.workspace
@@ -72,7 +72,7 @@ class _Parts:
                 self._delete(task)
 
     def release(self, shard: int) -> None:
-        """A shard is durable."""
+        """Note that a shard is durable, and delete the parts that no other shard needs."""
         for task in self._of_shard[shard] if self._of_shard else ():
             self._needed_by[task] -= 1
             if not self._needed_by[task]:

@@ -1,8 +1,9 @@
-"""A worker process: ``python -m packer.jobs.worker WORKSPACE AHEAD [DETECTOR LIMIT]``. Takes units on standard input, answers on standard output.
+"""A worker process: ``python -m packer.jobs.worker WORKSPACE AHEAD [DETECTOR LIMIT]``.
 
-Both are JSON lines. The worker ends when its standard input does, with all that it started, so it never outlives the build.
-Steps, and programs that they run, see an empty standard input; what they print goes to standard error. AHEAD is 1 if it is to
-decode ahead, else 0. DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
+It takes units on standard input and answers on standard output, both in JSON lines. The worker ends when its standard
+input does, with all that it started, so it never outlives the build. Steps, and programs that they run, see an empty
+standard input; what they print goes to standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0.
+DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
 """
 
 import json
@@ -28,11 +29,13 @@ WORKS: Mapping[str, Entry] = {
     "merge": Entry("packer.packed.work:RepackWork"),
     "split": Entry("packer.packed.work:RepackWork"),
 }
-"""What does the units of a plan, by the plan's kind."""
+"""The class that does the units of a plan, by the plan's kind."""
 
 
 def open_work(space: Workspace, equipment: Equipment) -> Work:
-    """What does the units of the plan in a workspace, with all loaded that is slow to load; an engine without pipes calls it as well.
+    """Open the work of the plan in a workspace, with everything loaded that is slow to load.
+
+    An engine without pipes calls this, too.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def main(workspace: Path, equipment: Equipment) -> None:
         requests = read_requests(descriptor)
         try:
             _work(workspace, equipment, requests, answers)
-        except DetectorLost:  # neither this process nor its item is to blame
+        except DetectorLost:  # neither this process nor its item is at fault
             with suppress(OSError):
                 send(answers, event="lost")
             raise
@@ -86,7 +89,7 @@ def _serve(work: Work, request: dict[str, Any], answers: TextIO) -> None:
 
 
 def _connect(descriptor: str, limit_s: str) -> RemoteDetector:
-    """The detecting process at the other end of an inherited descriptor; what steps start does not inherit it."""
+    """Connect to the detecting process over an inherited descriptor, which steps do not pass on to their processes."""
     os.set_inheritable(int(descriptor), False)
     return RemoteDetector(socket.socket(fileno=int(descriptor)), float(limit_s))
 

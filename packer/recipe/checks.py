@@ -1,4 +1,4 @@
-"""Options: how one is declared, and how its value is taken as Python's own and checked."""
+"""Options: how an option is declared, and how its value is converted to a plain Python type and checked."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from shardspec.wording import did_you_mean
 Options = TypeVar("Options")
 
 SAMPLING = ("every", "fps", "frames", "keyframes")
-"""Options that choose a video's frames; at most one of them is given."""
+"""Options that choose the frames of a video; at most one of them may be given."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": SAMPLING,
@@ -28,7 +28,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),
 }
-"""The built-in steps that read an option, where not every recipe does."""
+"""The built-in steps that read an option, for the options that not every recipe reads."""
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
@@ -49,7 +49,7 @@ def option(default: Any, help: str, **meta: Any) -> Any:
 
 
 def documented(kind: type[Options]) -> type[Options]:
-    """The dataclass, its docstring with a section of attributes: what the command line says of each option."""
+    """Add a section of attributes to the docstring of a dataclass, from the help text of each option."""
     lines = [cleandoc(kind.__doc__ or ""), "", "Attributes", "----------"]
     for spec in fields(kind):  # type: ignore[arg-type]  # a dataclass
         meta = spec.metadata
@@ -65,18 +65,20 @@ def documented(kind: type[Options]) -> type[Options]:
 
 
 def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:
-    """The value as Python's own type, as JSON and the plan's fingerprint hold it: numpy's numbers, and numbers that name a choice.
+    """Convert a value to the plain Python type that JSON and the plan's fingerprint hold.
+
+    Numpy's numbers become Python's, and a number that names a choice becomes text.
 
     Parameters
     ----------
     value : object
-        As it was given.
+        The value as given.
     choices : collection
-        Those of the option; none where any value of its type may be.
+        The choices of the option; empty if any value of its type is valid.
     """
     if isinstance(value, np.bool_ | np.str_):
         return value.item()
-    if isinstance(value, bool):  # which is an integer, too, and is meant for none
+    if isinstance(value, bool):  # a bool is an Integral, too, but is not meant as a number
         return value
     if isinstance(value, Integral):
         number = int(value)
@@ -92,14 +94,14 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     Parameters
     ----------
     name : str
-        The option's.
+        The name of the option.
     value : object
     kinds : collection of type
-        Types that the option may have; none where it is checked elsewhere.
+        Types that the option may have; empty if the type is checked elsewhere.
     meta : mapping
-        Of the option: ``choices``, ``minimum``, ``maximum`` and ``above``, where it has them.
+        The option's ``choices``, ``minimum``, ``maximum`` and ``above``, where it has them.
     problems : Problems
-        Told of what is wrong.
+        Receives every problem found.
     """
     if value is None:
         if type(None) not in kinds:
@@ -114,7 +116,7 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
         problems.add(name, f"expected a finite number, found {value!r}")
         return
     if isinstance(value, str) and not value.isascii() and value != value.encode("utf-8", "replace").decode():
-        problems.add(name, f"expected text that UTF-8 can spell, found {value!r}")
+        problems.add(name, f"expected text that can be encoded as UTF-8, found {value!r}")
     if "choices" in meta and value not in meta["choices"]:
         like = did_you_mean(str(value), meta["choices"])
         problems.add(name, f"expected one of {', '.join(meta['choices'])}, found {value!r}{like}")
@@ -128,7 +130,7 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
 
 
 def parse_bytes(text: str | int, name: str = "size") -> int:
-    """A number of bytes from ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for the message."""
+    """Read a number of bytes such as ``"256MB"``, ``"64 MiB"``, ``1000000``; `name` is the option's, for messages."""
     match = _BYTES.match(str(text))
     if match is None or match[2].lower() not in _UNITS:
         raise UsageError(f"{name}: expected a size such as 256MB, 64MiB or a number of bytes, found {text!r}")
@@ -138,14 +140,14 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
 def unread_options(
     options: Mapping[str, Any], given: Collection[str], steps: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Each given option that nothing would read, and what would have to be otherwise.
+    """Yield each given option that no step of the recipe reads, and what would have to change for it to be read.
 
     Parameters
     ----------
     options : mapping
         Every option of the recipe, by name.
     given : collection of str
-        Those that are not what they are by default.
+        The options whose value is not the default.
     steps : collection of str
         Names of the steps that run.
     """
@@ -167,7 +169,7 @@ def unread_options(
 
 
 class _Condition(NamedTuple):
-    """When an option is read: by another option, in words, and as a function of all options and the steps' names."""
+    """When an option is read: the other option that decides it, in words, and as a function of options and steps."""
 
     other: str
     words: str

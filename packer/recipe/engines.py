@@ -1,4 +1,4 @@
-"""The table of engines: where the units of a job run, and what each engine can."""
+"""The table of engines: where the units of a job run, and what each engine can do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class EngineEntry(Entry):
     Attributes
     ----------
     takes_functions : bool
-        Whether it runs steps passed as functions, and arrays in the source: what only this process has.
+        Whether it can run steps passed as functions and take arrays in the source, which exist in this process only.
     limits_items : bool
         Whether it can end an item that takes too long.
     shares_detector : bool
-        Whether one process may detect for all workers.
+        Whether one process may run the detector for all workers.
     many_workers : bool
         Whether it runs several units at a time.
     """
@@ -42,7 +42,7 @@ ENGINES: Mapping[str, EngineEntry] = {
 }
 
 FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_functions)
-"""The engine of a build with steps passed as functions."""
+"""The engine for a build with steps passed as functions."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Team:
     decodes_ahead : bool
         Whether a worker decodes the next frames while it detects (`packer.steps.chain.Equipment`).
     shares_detector : bool
-        Whether one process more detects for all workers.
+        Whether one extra process runs the detector for all workers.
     """
 
     workers: int

@@ -21,7 +21,7 @@ def parse_share(text: str | float) -> float:
 
 
 def _able(what: str) -> str:
-    """The engines that can do something, for a message."""
+    """The names of the engines with an ability, for a message."""
     return " or ".join(name for name, engine in ENGINES.items() if getattr(engine, what))
 
 
@@ -37,20 +37,26 @@ class BuildOptions:
     """
 
     workers: str | int = option(
-        "auto", "worker processes; 'auto' looks at the cores and memory that may be used", metavar="N"
+        "auto", "number of worker processes; 'auto' chooses it by the usable cores and memory", metavar="N"
     )
-    engine: str = option("processes", "where the work runs", choices=tuple(ENGINES))
+    engine: str = option(
+        "processes", "where the work runs: in this process (inline), or in worker processes", choices=tuple(ENGINES)
+    )
     shared_detector: bool | None = option(
-        None, "faces: one process more detects for all workers (default: on any device but cpu; processes engine)"
+        None,
+        "faces: run the detector in one extra process for all workers "
+        "(default: with the processes engine, for any device but cpu)",
     )
-    item_timeout: float = option(1800.0, "seconds that one item may take", metavar="S")
+    item_timeout: float = option(1800.0, "seconds allowed for one item", metavar="S")
     on_error: str = option(
-        "skip", "an item that gives no sample is listed, or ends the build", choices=("skip", "fail")
+        "skip",
+        "whether an item that yields no sample is skipped and listed, or ends the build",
+        choices=("skip", "fail"),
     )
     max_rejects: float = option(
-        0.05, "share of rejected items above which the exit status is 3", metavar="SHARE", parse=parse_share
+        0.05, "exit with status 3 if more than this share of the items is rejected", metavar="SHARE", parse=parse_share
     )
-    overwrite: bool = option(False, "replace the packed dataset, or unfinished build, that is in the output folder")
+    overwrite: bool = option(False, "replace the packed dataset or unfinished build in the output folder")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
@@ -69,7 +75,8 @@ class BuildOptions:
             raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
         if self.shared_detector and not can.shares_detector:
             raise UsageError(
-                f"shared_detector: expected the {_able('shares_detector')} engine, found {self.engine}, which detects by itself"
+                f"shared_detector: expected the {_able('shares_detector')} engine, found {self.engine}, "
+                "which detects by itself"
             )
         if not can.many_workers and str(self.workers) not in ("auto", "1"):
             raise UsageError(f"workers: expected auto or 1 with engine {self.engine}, found {self.workers}")

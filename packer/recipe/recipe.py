@@ -22,7 +22,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 WORKER_BYTES: Mapping[str, int] = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
 """Memory allowed for one worker, generously, by preset, and for ``"rows"``, work over packed datasets.
 
-1080p frames and the detector's, or pictures of tens of megapixels.
+Enough for 1080p frames and the detector, or for pictures of tens of megapixels.
 """
 
 DEFAULT_FACE_SIZE = 224
@@ -85,7 +85,7 @@ class StepSpec:
         try:
             json.dumps([step.to_json() for step in steps], allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"steps: expected options that JSON can say, {error}") from error
+            raise UsageError(f"steps: expected options that can be written as JSON, {error}") from error
         return steps
 
 
@@ -100,19 +100,21 @@ class Recipe:
         If a value is invalid; the message lists everything that is wrong.
     """
 
-    preset: str = option("images", "what to make of each item", choices=tuple(PRESETS))
+    preset: str = option("images", "what to make from each item", choices=tuple(PRESETS))
     format: str = option("lmdb", "format of the shards", choices=tuple(sorted(FORMATS)))
 
     label_from: str = option(
-        "auto", "labels: 'folder' (first folder level), a column's name, 'none'; 'auto' takes a column 'label'"
+        "auto",
+        "where labels come from: 'folder' (first folder level), 'none', or the name of a column; "
+        "'auto' uses the column 'label' if there is one",
     )
-    path_column: str = option("path", "column of a table that holds the path")
-    limit: int | None = option(None, "only the first N items", metavar="N", minimum=1)
+    path_column: str = option("path", "tables: column that holds the path")
+    limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
-    every: int | None = option(None, "of a video, every N-th frame (default 1)", metavar="N", minimum=1)
-    fps: float | None = option(None, "of a video, frames at this rate, in frames per second", metavar="RATE", above=0)
-    frames: int | None = option(None, "of a video, N evenly spread frames", metavar="N", minimum=1)
-    keyframes: bool = option(False, "of a video, its key frames only")
+    every: int | None = option(None, "videos: every N-th frame (default 1)", metavar="N", minimum=1)
+    fps: float | None = option(None, "videos: frames at this rate, in frames per second", metavar="RATE", above=0)
+    frames: int | None = option(None, "videos: N evenly spaced frames", metavar="N", minimum=1)
+    keyframes: bool = option(False, "videos: key frames only")
 
     resize: str = option(
         "shorter",
@@ -120,68 +122,85 @@ class Recipe:
         choices=("shorter", "exact", "none"),
     )
     size: int | None = option(
-        None, "side in pixels (images: default as it is; faces: 224)", metavar="PX", minimum=1, maximum=MAX_SIZE
+        None,
+        "side in pixels (default for images: unchanged; for faces: 224)",
+        metavar="PX",
+        minimum=1,
+        maximum=MAX_SIZE,
     )
 
     margin: float = option(
-        0.3, "faces: added on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
+        0.3, "faces: margin on each side of the box, as a share of its longer side", metavar="SHARE", minimum=0
     )
     choose: str = option(
         "all",
-        "faces: which of a frame to keep: all, or the largest, the surest, the nearest to its middle, the one under the mask of --also; "
-        "of a video, 'track' keeps the longest track, 'main' that with the largest area",
+        "faces: which faces of a frame to keep: all, the largest, the most certain (best), the most central, or the "
+        "one under the mask of --also (masked); in a video, 'track' keeps the longest track, 'main' the track with the "
+        "largest area",
         choices=("all", "largest", "best", "central", "masked", *TRACK_RULES),
     )
     min_face: int = option(
-        40, "faces: smallest side of a box to keep, in pixels of the frame", metavar="PX", minimum=20
+        40, "faces: smallest box to keep, by its shorter side in pixels of the frame", metavar="PX", minimum=20
     )
-    min_score: float = option(0.95, "faces: least certainty of the detector to keep", metavar="P", minimum=0, maximum=1)
+    min_score: float = option(
+        0.95, "faces: lowest score of a face to keep (certainty of the detector)", metavar="P", minimum=0, maximum=1
+    )
     detector: str = option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
-    device: str = option("cpu", "faces: device of the detector (torch runtime)")
-    parity: bool = option(False, "faces: search the whole pyramid from 20 px, as facenet-pytorch does")
+    device: str = option("cpu", "faces: device that the detector runs on (torch runtime)")
+    parity: bool = option(
+        False, "faces: search the whole image pyramid, from faces of 20 px on, as facenet-pytorch does"
+    )
     keep_faceless: bool = option(
-        False, "faces: keep frames of an item without any face, whole, resized, landmarks_valid false"
+        False, "faces: if an item has no face at all, keep its frames: whole, resized, with landmarks_valid false"
     )
     landmarks: str = option(
-        "5", "faces: the detector's five points, dlib's 68, or a face mesh", choices=("5", "68", "mesh")
+        "5",
+        "faces: which landmarks: the detector's five points, dlib's 68, or a face mesh",
+        choices=("5", "68", "mesh"),
     )
-    landmark_model: str | None = option(None, "faces: the .tflite file of --landmarks mesh", metavar="FILE", path=True)
-    align: bool = option(False, "faces: turn and scale the crop so that the five points fit the usual template")
+    landmark_model: str | None = option(None, "faces: the .tflite file for --landmarks mesh", metavar="FILE", path=True)
+    align: bool = option(False, "faces: rotate and scale the crop so that the five points fit the usual template")
 
     boxes_from: str | None = option(
-        None, "faces: column with the path of another item, whose faces are cut out of this one", metavar="COLUMN"
+        None, "faces: column with the path of another item; its face boxes are used to crop this one", metavar="COLUMN"
     )
     boxes: str | None = option(
-        None, "faces: file or folder with the boxes, instead of the detector", metavar="FILE", path=True
+        None, "faces: file or folder with boxes to use instead of the detector", metavar="FILE", path=True
     )
     boxes_scale: float = option(
-        1.0, "faces: what coordinates in --boxes are multiplied by (2: made on half-size frames)", metavar="S", above=0
+        1.0,
+        "faces: factor for the coordinates in --boxes (2 if they were made on half-size frames)",
+        metavar="S",
+        above=0,
     )
     also: str | None = option(
         None,
-        "faces: column with the path of a second picture or video, cut as the first, into the field COLUMN_image",
+        "faces: column with the path of a second picture or video, cropped like the first and stored in the field "
+        "COLUMN_image",
         metavar="COLUMN",
     )
     also_resample: str | None = option(
         None,
-        "how --also and further pictures of samples, such as masks, are resized: areas averaged, as where nothing is said, or the "
-        "nearest pixel; to be said for those of a packed dataset",
+        "how the picture of --also and other further pictures, such as masks, are resized: by averaging areas (the "
+        "default) or by taking the nearest pixel; required if a packed dataset has further pictures",
         choices=("area", "nearest"),
     )
 
     encode: str = option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
-    quality: int = option(DEFAULT_QUALITY, "of JPEG and WebP", metavar="Q", minimum=1, maximum=100)
-    subsampling: str = option(DEFAULT_SUBSAMPLING, "of JPEG's colour", choices=("420", "422", "444"))
+    quality: int = option(DEFAULT_QUALITY, "JPEG and WebP quality", metavar="Q", minimum=1, maximum=100)
+    subsampling: str = option(DEFAULT_SUBSAMPLING, "JPEG chroma subsampling", choices=("420", "422", "444"))
     progressive: str = option(
         "keep",
-        "progressive JPEGs whose bytes are kept: as they are, or as baseline: same pixels, decoded 3 times faster",
+        "progressive JPEGs that are not encoded anew: keep them as they are, or rewrite them as baseline (same pixels, "
+        "decoded 3 times faster)",
         choices=("keep", "baseline"),
     )
     restart_markers: bool = option(
-        False, "JPEGs that are encoded get restart markers: of them readers decode only what a random crop needs"
+        False,
+        "write restart markers into the JPEGs that are encoded, so that readers decode only what a random crop needs",
     )
     steps: tuple[StepSpec, ...] = option(
-        (), "steps instead of the preset's; names or module:function (recipe file, or comma-separated)"
+        (), "steps instead of the preset's: names or module:function, separated by commas (in a recipe file, a list)"
     )
 
     shard_size: int = option(256 * 10**6, "bytes of encoded samples per shard", metavar="SIZE", bytes=True, minimum=1)
@@ -191,18 +210,19 @@ class Recipe:
 
     root: tuple[str, ...] = option(
         (),
-        "of a table: folder that its paths are relative to, or lie below, in place of the table's own (repeatable)",
+        "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder "
+        "(repeatable)",
         metavar="DIR",
         path=True,
     )
     text: tuple[str, ...] = option(
         (),
-        "of a table: column that becomes text, as it is written, whatever it looks like (repeatable)",
+        "tables: column to read as text, exactly as written, even if it looks like numbers (repeatable)",
         metavar="COLUMN",
     )
-    # Last, since in the lines behind them the builtin types would be hidden.
-    int: tuple[str, ...] = option((), "of a table: column that becomes integers (repeatable)", metavar="COLUMN")
-    float: tuple[str, ...] = option((), "of a table: column that becomes floats (repeatable)", metavar="COLUMN")
+    # Last, since they hide the builtin types in the lines after them.
+    int: tuple[str, ...] = option((), "tables: column to read as integers (repeatable)", metavar="COLUMN")
+    float: tuple[str, ...] = option((), "tables: column to read as floats (repeatable)", metavar="COLUMN")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
@@ -252,12 +272,12 @@ class Recipe:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "Recipe":
-        """A recipe from the keys of a file, a command line, or keyword arguments; sizes may be texts.
+        """Make a recipe from the keys of a file, a command line, or keyword arguments; sizes may be texts.
 
         Raises
         ------
         UsageError
-            A key is unknown, or a value is wrong.
+            If a key is unknown, or a value is invalid.
         """
         known = {spec.name: spec for spec in fields(cls)}
         refuse_unknown(options, known)
@@ -274,6 +294,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     Raises
     ------
     UsageError
+        If a name is not; the message lists the known ones.
     """
     unknown = sorted(set(names) - set(known))
     if unknown:

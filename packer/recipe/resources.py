@@ -1,4 +1,4 @@
-"""What this process may really use: cores and memory, by affinity and cgroup."""
+"""The cores and memory that this process may really use, by affinity and cgroup."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores by affinity, less where the cgroup's quota allows fewer; at least 1."""
+    """Cores by affinity, or fewer where the cgroup's quota allows fewer; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _read_words(_CGROUP / "cpu.max")
     if len(quota) == 2 and quota[0] != "max":
@@ -19,13 +19,15 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int | None:
-    """Bytes that are available, less where the cgroup allows fewer; None where that cannot be told."""
+    """Available bytes, or fewer where the cgroup allows fewer; None if neither is known."""
     found = [value for value in (_available_memory(), _cgroup_memory()) if value is not None]
     return min(found) if found else None
 
 
 def count_workers(requested: str | int, preset: str, units: int) -> int:
-    """The number of worker processes: as requested, or for ``"auto"`` what cores and memory allow, never more than units of work.
+    """The number of worker processes: as requested, or for ``"auto"`` what cores and memory allow.
+
+    ``"auto"`` gives no more workers than there are units of work.
 
     Parameters
     ----------
@@ -35,7 +37,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
     Raises
     ------
     UsageError
-        Neither ``"auto"`` nor a number of 1 or more.
+        If `requested` is neither ``"auto"`` nor a number of 1 or more.
     """
     if str(requested) != "auto":
         if not str(requested).isdecimal() or int(requested) < 1:
@@ -48,7 +50,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
 
 
 def has_core_to_spare(workers: int) -> bool:
-    """Whether so many workers leave each of them a second core."""
+    """Whether there are two cores for each of this many workers."""
     return usable_cores() >= 2 * workers
 
 

@@ -16,9 +16,10 @@ from shardspec.schema import Schema
 def commit(
     workspace: Workspace, format: str, schema: Schema, generations: Sequence[Generation], wall_clock: Mapping[str, Any]
 ) -> Manifest:
-    """Move the finished files, which are flushed since the shards were planned, into place and write the manifest, last.
+    """Move the finished files into place, and write the manifest last.
 
-    After a crash at any moment it may be repeated, but for a replacement whose successor stands: `finish_replacement` goes on with that.
+    The files were flushed when the shards were planned. After a crash at any moment the call may be repeated. Only a
+    replacement whose successor is written is continued by `finish_replacement` instead.
     """
     final = Layout(workspace.final)
     _write_card(final, format)
@@ -28,7 +29,7 @@ def commit(
         finish_replacement(workspace)
         return manifest
     for path in sorted(workspace.final.iterdir()):
-        # Linked, so that the files to move are still there if this run is killed and the commit repeated.
+        # Linked, so that the files are still in the workspace if this run is killed and the commit repeated.
         link_tree(path, workspace.out / path.name)
     fsync_folder(workspace.out)
     write_durably(Layout(workspace.out).manifest, manifest.dumps())

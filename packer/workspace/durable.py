@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all, after a crash at any moment."""
+"""Files that are complete or absent after a crash at any moment."""
 
 import os
 import shutil
@@ -12,17 +12,17 @@ from shardspec.errors import BuildError, ShardspecError
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """What the system refuses inside (disk full, read-only folder) becomes a `BuildError` that names the file, or else the folder."""
+    """Turn a refusal by the system (disk full, read-only folder) into a `BuildError` that names the file or folder."""
     try:
         yield
-    except ShardspecError:  # some of them are OSErrors too
+    except ShardspecError:  # some are OSErrors, too
         raise
     except OSError as error:
         raise BuildError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from error
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by a file with these bytes: temporary name, flush, rename, flush of the folder."""
+    """Replace `path` with a file of these bytes: write it under a temporary name, flush, rename, flush the folder."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with temporary.open("xb") as file:
@@ -64,7 +64,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Give a file, or a folder's files, a second name in place of whatever bears it: hard links, or copies where there are none."""
+    """Give a file, or the files of a folder, a second name, replacing what has it: by hard links, or else by copies."""
     remove_tree(target)
     if source.is_dir():
         target.mkdir()
@@ -80,7 +80,7 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, if it is there."""
+    """Remove a file, or a folder with everything in it, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,4 @@
-"""The output folder before a build: whose it is, and what may go."""
+"""The output folder before a build: who owns it, and what may be deleted."""
 
 import json
 import os
@@ -19,16 +19,16 @@ from shardspec.problems import Problems
 
 @contextmanager
 def locked(workspace: Workspace) -> Iterator[None]:
-    """Hold the one lock of an output folder, making the folder if it is not there.
+    """Hold the lock of an output folder, making the folder if it does not exist.
 
     Raises
     ------
     UsageError
-        There is a file in its place, or it would lie inside a packed dataset.
+        If there is a file in its place, or it would lie inside a packed dataset.
     BuildLockedError
-        Another process holds it.
+        If another process holds the lock.
     BuildError
-        The folder cannot be written.
+        If the folder cannot be written.
     """
     refuse_files(workspace.out)
     _refuse_inside_dataset(workspace.out)
@@ -53,20 +53,21 @@ def locked(workspace: Workspace) -> Iterator[None]:
 
 
 def refuse_files(out: Path) -> None:
-    """See that a folder can be there, or be made: neither it nor anything above it is a file.
+    """Check that a folder exists or can be made: neither it nor anything above it is a file.
 
     Raises
     ------
     UsageError
+        If there is a file.
     """
     for path in (out, *out.parents):
-        if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises where a folder is closed
+        if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir may raise
             where = "" if path == out else f" at {path}, above it"
             raise UsageError(f"{out}: expected a new or empty folder, found a file{where}: choose another folder")
 
 
 def _refuse_inside_dataset(out: Path) -> None:
-    """A dataset inside another's folder would look like a foreign file of the other."""
+    """Refuse a folder inside a packed dataset: its files would look like foreign files there."""
     for parent in out.parents:
         if (parent / MANIFEST_NAME).exists() and _is_dataset(Layout(parent)):
             raise UsageError(
@@ -93,7 +94,7 @@ def committed(layout: Layout) -> Manifest | None:
 
 
 def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
-    """Whether the plan in the workspace was made for the folder as it is: without a dataset, or with this one to be replaced."""
+    """Whether the plan in the workspace was made for the folder as it is: without a dataset, or to replace this one."""
     if not workspace.plan.exists():
         return False
     return manifest is None or (
@@ -102,25 +103,27 @@ def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
 
 
 def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str) -> None:
-    """Make the folder fit for a new build. A dataset that is in it stays until the new one takes its place.
+    """Prepare the folder for a new build. A dataset in it stays until the new one takes its place.
 
     Raises
     ------
     UsageError
-        It holds a dataset, a build or other files, and `overwrite` is off; or files that this project did not make.
+        If the folder holds a dataset, a build or other files, and `overwrite` is off, or files that no build made.
     """
     if manifest is not None and not overwrite:
         raise UsageError(
-            f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): choose another folder, or --overwrite"
+            f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): "
+            "choose another folder, or --overwrite"
         )
-    # Of a dataset whose manifest was taken away by hand while it was being replaced, the files are known all the same.
+    # If the manifest was removed by hand while the dataset was being replaced, its files are known all the same.
     replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
     replaced = manifest or replaced
     foreign = _foreign(workspace, replaced)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise UsageError(
-            f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: choose another folder"
+            f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: "
+            "choose another folder"
         )
     discard(workspace, aside=replaced is not None)
     if replaced is not None:
@@ -128,13 +131,13 @@ def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, o
 
 
 def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
-    """What lies in the dataset's folder and belongs neither to the dataset nor to the unfinished build in it."""
+    """Names in the dataset's folder that belong neither to the dataset nor to the unfinished build in it."""
     root = workspace.out
     owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
         owned.add(MANIFEST_NAME)
         entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
-        # Of one that stopped while it took another's place, some files have both names.
+        # If it stopped while it replaced another dataset, some files have both names.
         owned.update(name for entry in entries for name in (entry.name, entry.own_name))
     else:
         owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
@@ -147,7 +150,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
             below[:] = [name for name in below if name != workspace.root.name]
         elif not below and not files and here.as_posix() not in folders:
             found.append(here.as_posix())
-        links = [name for name in below if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118 -- many files
+        links = [name for name in below if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118 -- many
         found += [name for name in ((here / name).as_posix() for name in files + links) if name not in owned]
     return sorted(found)
 
@@ -160,12 +163,12 @@ def _recorded(workspace: Workspace) -> list[Shard]:
 
 
 def discard(workspace: Workspace, *, aside: bool) -> None:
-    """Remove an unfinished build, its plan first, and what it has put into the dataset's folder.
+    """Remove an unfinished build, its plan first, and the files it has put into the dataset's folder.
 
     Parameters
     ----------
     aside : bool
-        Whether everything that it has finished lies in the workspace, since the folder holds a dataset.
+        Whether everything that the build has finished lies in the workspace, since the folder holds a dataset.
     """
     workspace.plan.unlink(missing_ok=True)
     for path in workspace.left_of_commit():

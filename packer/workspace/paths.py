@@ -32,27 +32,27 @@ class Workspace:
 
     @property
     def lock(self) -> Path:
-        """Held by the one process that builds here."""
+        """The lock file, held by the one process that builds here."""
         return self.root / "lock"
 
     @property
     def plan(self) -> Path:
-        """The plan; written after everything that it refers to, so a folder without it holds nothing of worth."""
+        """The plan; written after everything that it refers to, so a folder without it can be deleted."""
         return self.root / "plan.json"
 
     @property
     def replaced(self) -> Path:
-        """The manifest of the dataset whose place this one will take; it stands until then."""
+        """The manifest of the dataset that this one will replace; it exists until then."""
         return self.root / "replaced.json"
 
     @property
     def successor(self) -> Path:
-        """The manifest to come, where a dataset is replaced; once it stands, everything that it names is finished."""
+        """The next manifest, if a dataset is replaced; once it exists, everything that it names is finished."""
         return self.root / "successor.json"
 
     @property
     def ready(self) -> Path:
-        """Finished shards that must wait until the dataset in the folder gives way."""
+        """Finished shards that wait until the dataset in the folder is replaced."""
         return self.root / "ready"
 
     @property
@@ -67,7 +67,7 @@ class Workspace:
 
     @property
     def journal(self) -> Path:
-        """One JSON line per thing that was finished."""
+        """One JSON line per finished unit of work."""
         return self.root / "journal.jsonl"
 
     @property
@@ -77,17 +77,17 @@ class Workspace:
 
     @property
     def assembly(self) -> Path:
-        """The plan of the shards; once it stands, every task is done."""
+        """The plan of the shards; once it exists, every task is done."""
         return self.root / "assembly.json"
 
     @property
     def counts(self) -> Path:
-        """What became of the items; it stands once every task is done."""
+        """What became of the items; it exists once every task is done."""
         return self.root / "counts.json"
 
     @property
     def order(self) -> Path:
-        """The stored order of the rows, int64, where it is not the tasks' own."""
+        """The stored order of the rows, int64, if it differs from the order of the tasks."""
         return self.root / "order.npy"
 
     @property
@@ -97,7 +97,7 @@ class Workspace:
 
     @property
     def reasons(self) -> Path:
-        """Why no item gave a sample (`shardspec.layout.Layout.reasons`): all that is left of a build that was given up for that."""
+        """Why no item yielded a sample (`shardspec.layout.Layout.reasons`): all that such a build leaves behind."""
         return self.root / REJECTS_NAME
 
     @property
@@ -111,11 +111,11 @@ class Workspace:
         return self.root / "parts"
 
     def part(self, task: int) -> Path:
-        """What a task leaves."""
+        """The result of a task."""
         return self.parts / f"part-{task:06d}"
 
     def item_part(self, task: int, item: int) -> Path:
-        """What one item of a task leaves, when the task runs item by item."""
+        """The result of one item of a task, if the task runs item by item."""
         return self.parts / f"part-{task:06d}.item-{item:08d}"
 
     @property
@@ -124,7 +124,7 @@ class Workspace:
         return self.root / "scans"
 
     def scan(self, shard: int) -> Path:
-        """What was seen of a shard of the packed datasets that rows are taken from; it stands once the shard is checked."""
+        """The scan of one shard of the packed datasets that rows are read from; it exists once the shard is checked."""
         return self.scans / f"scan-{shard:05d}.npy"
 
     def staging(self, name: str) -> Path:
@@ -137,12 +137,12 @@ class Workspace:
             folder.mkdir(parents=True, exist_ok=True)
 
     def sweep(self) -> None:
-        """Remove what killed workers left half-written."""
+        """Remove the half-written files of killed workers."""
         for path in (*self.root.rglob("*.partial"), *self.left_of_commit()):
             path.unlink(missing_ok=True)
 
     def give_up(self, reasons: Path) -> None:
-        """Remove everything but a file with the reasons. Without a plan nothing is resumed, so any call may begin anew.
+        """Remove everything except a file with the reasons. Without a plan, any call may begin anew.
 
         Parameters
         ----------
@@ -156,11 +156,11 @@ class Workspace:
                 remove_tree(path)
 
     def left_of_commit(self) -> list[Path]:
-        """Manifests that killed calls had begun to write."""
+        """Half-written manifests of killed calls."""
         return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
-        """Remove everything; last the lock, and what says that a replacement is done."""
+        """Remove everything; the lock, and the record of a finished replacement, last."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if path not in (self.lock, self.successor):
                 with suppress(OSError):
@@ -171,7 +171,7 @@ class Workspace:
 
 
 def append_line(path: Path, document: Any) -> None:
-    """Append one JSON line; one that a crash has cut is ended first, so that it costs no other."""
+    """Append one JSON line. A line that a crash cut short is ended first, so that it spoils no other."""
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -180,7 +180,7 @@ def append_line(path: Path, document: Any) -> None:
 
 
 def read_lines(path: Path) -> Iterator[Any]:
-    """The JSON lines of a file that may be missing, or end in a line cut by a crash."""
+    """The JSON lines of a file, which may be missing or end in a line cut short by a crash."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,14 +1,17 @@
-"""A packed dataset takes the place of another in the same folder, and at every moment one of both can be read, whole.
+"""Replace a packed dataset with another in the same folder; at every moment one of the two can be read in full.
 
 The shards of both have the same names, so the manifest is switched more than once, each time atomically:
 
-1. all new files lie beside the old ones, as ``next-shard-00000``, ``next-index/label.npy`` and so on; the manifest is still the old one;
-2. the new manifest with the ``next-`` names. The old files go, and the new ones are linked to their own names;
-3. the new manifest with these. The ``next-`` names go.
+1. All new files lie beside the old ones, as ``next-shard-00000``, ``next-index/label.npy`` and so on. The manifest is
+   still the old one.
+2. The new manifest with the ``next-`` names is written. The old files are removed, and the new ones are linked to their
+   own names.
+3. The new manifest with their own names is written. The ``next-`` names are removed.
 
-Where the old dataset stopped at step 2 of a replacement of its own, its files have such names already, and the new ones get longer ones.
+If the old dataset stopped at step 2 of an earlier replacement, its files have ``next-`` names already, and the new ones
+get longer names.
 
-No reader of samples needs to know of this: what is a shard, and how it is called, stands in the manifest.
+No reader of samples needs to know about this: the manifest lists the shards and their names.
 """
 
 import os
@@ -24,12 +27,12 @@ from shardspec.manifest import Manifest
 
 
 def finish_replacement(workspace: Workspace) -> bool:
-    """Go on with the replacement that stands in the workspace, wherever it was broken off.
+    """Resume the replacement in the workspace, wherever it was interrupted.
 
     Returns
     -------
     bool
-        Whether there was one. The workspace holds nothing of worth any more.
+        Whether there was one; if so, the workspace can be deleted.
     """
     if not workspace.successor.exists():
         return False
@@ -37,7 +40,7 @@ def finish_replacement(workspace: Workspace) -> bool:
     data = workspace.successor.read_bytes()
     successor = Manifest.loads(data, str(workspace.successor))
     workspace.sweep()
-    if not workspace.replaced.exists():  # it goes when all is done
+    if not workspace.replaced.exists():  # it is removed when all is done
         return True
     standing = layout.manifest.read_bytes() if layout.manifest.exists() else b""
     replaced = Manifest.loads(workspace.replaced.read_bytes(), str(workspace.replaced))
@@ -60,7 +63,7 @@ def finish_replacement(workspace: Workspace) -> bool:
 
 
 def _prefix_beside(replaced: Manifest) -> str:
-    """A prefix for the new files' names with which none of them is a name of the replaced dataset."""
+    """A prefix for the names of the new files that makes them differ from all names of the replaced dataset."""
     prefix = ASIDE
     while any(name.startswith(prefix) for name in _top_names(replaced)):
         prefix += ASIDE
@@ -68,7 +71,7 @@ def _prefix_beside(replaced: Manifest) -> str:
 
 
 def _lay_beside(workspace: Workspace, layout: Layout, prefix: str) -> None:
-    """Lay the new files beside the old ones."""
+    """Put the new files beside the old ones."""
     for folder in (workspace.ready, workspace.final):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             os.replace(path, layout.root / f"{prefix}{path.name}")
@@ -76,7 +79,7 @@ def _lay_beside(workspace: Workspace, layout: Layout, prefix: str) -> None:
 
 
 def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
-    """The manifest of the same dataset while its files bear the other names."""
+    """The manifest of the same dataset while its files have the prefixed names."""
 
     def renamed(entries: Iterable[FileEntry]) -> tuple[FileEntry, ...]:
         return tuple(replace(entry, name=prefix + entry.name) for entry in entries)
@@ -89,17 +92,17 @@ def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
 
 
 def _entries(manifest: Manifest) -> list[FileEntry]:
-    """All files of a dataset but the manifest."""
+    """All files of a dataset except the manifest."""
     return [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
 
 
 def _top_names(manifest: Manifest) -> list[str]:
-    """What a dataset has in its folder but the manifest: files, and folders of files."""
+    """What a dataset has in its folder besides the manifest: files, and folders of files."""
     return sorted({entry.name.split("/")[0] for entry in _entries(manifest)})
 
 
 def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:
-    """Remove files of a dataset, under both names that they may have, and the folders that this empties, and nothing else."""
+    """Remove files of a dataset, under both names that they may have, and folders that this empties; nothing else."""
     folders: set[Path] = set()
     for entry in entries:
         for path in (layout.file(entry), layout.root / entry.own_name):

@@ -1,4 +1,4 @@
-"""What a shard writer is."""
+"""The interface of a shard writer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ class ShardSize:
     ----------
     samples : int
     field_bytes : dict of str to int
-        Encoded bytes of each field over all rows: a ragged field's values without its offsets, a varying one's encoded values.
+        Encoded bytes of each field over all rows: the values of a ragged field without its offsets, the encoded values
+        of a varying one.
     field_max_bytes : dict of str to int
         The largest encoded value of each field.
     """
@@ -36,13 +37,14 @@ class ShardSize:
 class ShardWriter(Protocol):
     """Writes one shard, row batches in order, into a folder of its own.
 
-    The same rows give the same bytes: nothing in a shard depends on the time, the machine or how rows were batched.
-    The caller makes the folder, and after `close` flushes the files to the disk, takes their digests and moves them into place.
+    The same rows give the same bytes: nothing in a shard depends on the time, the machine or how rows were batched. The
+    caller creates the folder; after `close`, it flushes the files to the disk, takes their digests and moves them into
+    place.
 
     Parameters
     ----------
     folder : Path
-        An empty folder. The writer puts ``name`` + the format's suffix there (and its sidecar), or a folder ``name``.
+        An empty folder. The writer puts ``name`` + the format's suffix (and its sidecar) there, or a folder ``name``.
     name : str
         ``"shard-00000"``.
     schema : Schema
@@ -59,11 +61,11 @@ class ShardWriter(Protocol):
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None: ...
 
     def write(self, rows: Columns) -> None:
-        """Append rows (`shardspec.columns` says how they look). Batches may be of any length, empty ones too."""
+        """Append rows, in the form of `shardspec.columns`. Batches may have any length, 0 included."""
         ...
 
     def close(self) -> None:
-        """Finish the files. Fewer or more rows than `size` told are a `BuildError`."""
+        """Finish the files. Raises `BuildError` unless as many rows were written as `size` announced."""
         ...
 
 
@@ -73,11 +75,12 @@ def block_rows_of(size: ShardSize, block_bytes: int) -> int:
 
 
 def count_rows(schema: Schema, rows: Columns) -> int:
-    """The number of rows of a batch, which every field must have, fixed ones in their dtype and shape.
+    """The number of rows of a batch. Every field must have as many values, fixed fields in their dtype and shape.
 
     Raises
     ------
     SchemaError
+        If a field does not.
     """
     counts = {field.name: len(rows[field.name]) for field in schema}
     if len(set(counts.values())) != 1:
@@ -94,11 +97,12 @@ def count_rows(schema: Schema, rows: Columns) -> int:
 
 
 def check_rows(name: str, size: ShardSize, written: int) -> None:
-    """Check that a shard got the rows that its size told.
+    """Check that a shard got as many rows as its size announced.
 
     Raises
     ------
     BuildError
+        If it got fewer or more.
     """
     if written != size.samples:
         raise BuildError(

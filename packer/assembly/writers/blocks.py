@@ -16,7 +16,7 @@ class Blocks:
     ----------
     schema : Schema
     rows : int
-        Of a block, 1 or more.
+        Rows per block, 1 or more.
     """
 
     def __init__(self, schema: Schema, rows: int) -> None:
@@ -26,11 +26,11 @@ class Blocks:
         self._pending_rows = 0
 
     def add(self, batch: Columns, count: int) -> list[Columns]:
-        """Take a batch of `count` rows; the blocks that are full now, copies of the rows."""
+        """Take a batch of `count` rows and return the blocks that are now full, as copies of the rows."""
         full, start = [], 0
         while start < count:
             end = min(count, start + self._rows - self._pending_rows)
-            # A copy: the caller may use its arrays again before the block is full.
+            # A copy: the caller may reuse its arrays before the block is full.
             self._pending.append({f.name: _copied(batch[f.name][start:end]) for f in self._schema})
             self._pending_rows += end - start
             start = end

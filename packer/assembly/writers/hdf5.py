@@ -15,15 +15,16 @@ from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes of a block. A chunk holds one picture or many numbers; a block only makes reads from a disk sequential."""
+"""Encoded bytes per block. A chunk holds one picture or many numbers; a block only makes disk reads sequential."""
 
 
 class HDF5ShardWriter:
     """Writes one HDF5 file (`packer.assembly.writers.base`).
 
-    A fixed field is a dataset (N, …); a ragged one all rows of all values and where each begins; any other all bytes and where
-    each value begins. Chunks along the first axis, Fletcher-32, no compression (pictures do not shrink), no times. Version
-    v110 of the file format has checksums over its metadata too.
+    A fixed field is a dataset (N, …). A ragged field is stored as all rows of all values and where each value begins,
+    any other field as all bytes and where each value begins. Chunks lie along the first axis, with Fletcher-32
+    checksums, without compression (pictures do not shrink) and without times. Version v110 of the file format has
+    checksums over its metadata, too.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -40,7 +41,7 @@ class HDF5ShardWriter:
             raise SchemaError(
                 f"expected names that stay apart in HDF5, found two datasets {', '.join(doubled)}: rename a field"
             )
-        # A chunk is written as soon as it is full: no cache decides about the order in the file.
+        # A chunk is written as soon as it is full, so no cache decides the order in the file.
         self._file = h5py.File(folder / f"{name}.h5", "x", libver=("v110", "v110"), rdcc_nbytes=0, track_order=False)
         self._columns = {d.name: _Column(self._file, d) for d in datasets}
         self._ends = {field.name: 0 for field in schema if not field.is_fixed}
@@ -55,7 +56,7 @@ class HDF5ShardWriter:
             self._write(block)
 
     def _write(self, block: Columns) -> None:
-        """Append a block, field by field: that is the order of the chunks in the file."""
+        """Append a block, field by field, which is the order of the chunks in the file."""
         for field in self._schema:
             values = block[field.name]
             if field.is_fixed:
@@ -85,7 +86,7 @@ class HDF5ShardWriter:
 
 
 def _total(field: Field, size: ShardSize) -> int:
-    """Rows of all values of a ragged field, bytes of all values of another varying one."""
+    """Rows of all values of a ragged field, bytes of all values of any other varying field."""
     unit = field.row_bytes if field.kind == "ragged" else 1
     return size.field_bytes[field.name] // unit if unit else 0
 

@@ -17,7 +17,7 @@ from shardspec.errors import BuildError
 from shardspec.schema import Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes of a block. Any row is cheap to read alone here; a block only makes reads from a disk sequential."""
+"""Encoded bytes per block. Any single row is cheap to read here; a block only makes disk reads sequential."""
 
 _ROWS_MAX = 10**8
 """Keys have eight digits."""
@@ -26,15 +26,15 @@ _ENTRY_BYTES = 128
 _MAP_FREE_BYTES = 1 << 20
 """For the two meta pages, the branch pages above a few leaves, and the free list."""
 _DATA_FORMAT: dict[str, Any] = {"lib_version": 0} if lmdb.__version__ >= "3" else {}
-"""Asks py-lmdb 3 for the data format of LMDB 0.9, which every tool reads; earlier ones have no other."""
+"""Asks py-lmdb 3 for the data format of LMDB 0.9, which every tool reads; earlier versions have only that."""
 
 
 class LMDBShardWriter:
     """Writes one LMDB file (`packer.assembly.writers.base`): key ``00000042/landmarks`` → the value's encoded bytes.
 
-    The bytes of an LMDB file depend on the map size and on the number of transactions. So the map size is a function of the
-    shard's size, all rows go into one write transaction in the order of their keys, and the file is a compacted copy: no
-    free pages, its true size. The transaction holds the shard in memory until it ends.
+    The bytes of an LMDB file depend on the map size and on the number of transactions. So the map size is a function of
+    the shard's size, all rows go into one write transaction in the order of their keys, and the file is a compacted
+    copy, without free pages and of its true size. The transaction holds the shard in memory until it ends.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -51,7 +51,7 @@ class LMDBShardWriter:
         # The caller flushes the finished file; the working one may be lost at any time.
         with self._writing():
             self._environment = lmdb.open(
-                os.fsencode(self._working),  # the library would encode a text as UTF-8, which a name need not be
+                os.fsencode(self._working),  # the library would encode text as UTF-8, but a name may be invalid UTF-8
                 map_size=map_bytes(size),
                 subdir=False,
                 lock=False,
@@ -70,11 +70,11 @@ class LMDBShardWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What the library cannot write becomes a `BuildError`: its errors are no `OSError`."""
+        """Turn write errors of the library, which are no `OSError`, into a `BuildError`."""
         try:
             yield
         except lmdb.Error as error:
-            # A write that a full disk cut short is an input/output error to the library.
+            # The library reports a write that a full disk cut short as an input/output error.
             full = shutil.disk_usage(self._path.parent).free < sum(self._size.field_bytes.values())
             why = os.strerror(errno.ENOSPC) if full else error
             raise BuildError(f"{self._path}: cannot be written: {why}") from error
@@ -103,11 +103,11 @@ class LMDBShardWriter:
 
 
 def map_bytes(size: ShardSize) -> int:
-    """A map size that surely suffices for a shard, a function of its size alone.
+    """A map size that is surely large enough for a shard, as a function of its size alone.
 
-    A value of up to half a page lies in a leaf page beside its key. Appending fills a page until the next node does not fit,
-    so at least half of every leaf page is used: twice the bytes suffice. A larger value has pages of its own, of which less
-    than one is unused; its key and their number lie in a leaf page.
+    A value of up to half a page lies in a leaf page beside its key. Appending fills a page until the next node does not
+    fit, so at least half of every leaf page is used: twice the bytes are enough. A larger value has pages of its own,
+    of which less than one is unused; its key and the number of those pages lie in a leaf page.
     """
     page = mmap.PAGESIZE
     small = sum(
@@ -126,6 +126,6 @@ def map_bytes(size: ShardSize) -> int:
 
 
 def _split(data: memoryview, count: int) -> list[memoryview]:
-    """Equal parts of some bytes."""
+    """Cut bytes into equal parts."""
     step = len(data) // count if count else 0
     return [data[row * step : (row + 1) * step] for row in range(count)]

@@ -11,15 +11,15 @@ from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes of a block. Any row is cheap to read alone here; a block only makes reads from a disk sequential."""
+"""Encoded bytes per block. Any single row is cheap to read here; a block only makes disk reads sequential."""
 
 
 class NpyShardWriter:
     """Writes a folder of ``.npy`` files (`packer.assembly.writers.base`).
 
-    A fixed field is ``<field>.npy``, (N, …). A ragged one is ``<field>.npy``, all rows of all values, (total, …), and
-    ``<field>.offsets.npy``, int64 (N + 1,), in rows. Any other is ``<field>.bin``, the encoded values one after another, and
-    ``<field>.offsets.npy``, int64 (N + 1,), in bytes.
+    A fixed field is ``<field>.npy``, (N, …). A ragged field is ``<field>.npy``, all rows of all values, (total, …),
+    and ``<field>.offsets.npy``, int64 (N + 1,), in rows. Any other field is ``<field>.bin``, the encoded values one
+    after another, and ``<field>.offsets.npy``, int64 (N + 1,), in bytes.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:

@@ -17,7 +17,7 @@ from shardspec.formats.parquet import FOOTER_MARK, ROWS_MAX, SCHEMA_KEY, TAIL_BY
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20
-"""Encoded bytes of a row group. `docs/formats.md` has the measurement."""
+"""Encoded bytes per row group. `docs/formats.md` has the measurement."""
 
 _PAGE_BYTES_MAX = 1 << 30
 _NUMBERS = {
@@ -39,11 +39,11 @@ _NUMBERS = {
 class ParquetShardWriter:
     """Writes one Parquet file (`packer.assembly.writers.base`).
 
-    Plain encoding, no compression (pictures do not shrink), no nulls (though columns are optional, since Hugging Face's
-    `datasets` knows its features in no others), one page per column and row group with its checksum, and
-    the page index: so a reader can find every value by arithmetic, and any Parquet library reads the file. The footer's own
-    checksum stands in front of it. The schema's
-    metadata tells Hugging Face's `datasets` what the columns are.
+    The file has plain encoding, no compression (pictures do not shrink), no nulls (though columns are optional, since
+    Hugging Face's `datasets` recognises its features only in such columns), one page per column and row group with its
+    checksum, and the page index: so a reader can find every value by arithmetic, and any Parquet library reads the
+    file. A checksum of the footer stands in front of it. The schema's metadata describes the columns for Hugging Face's
+    `datasets`.
     """
 
     def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
@@ -60,7 +60,7 @@ class ParquetShardWriter:
         }
         self._arrow = pa.schema([pa.field(f.name, _type(f)) for f in self._stored], metadata)
         self._path = folder / f"{name}.parquet"
-        # The library would encode a text as UTF-8, which a name need not be.
+        # The library would encode text as UTF-8, but a name may be invalid UTF-8.
         self._file = pa.OSFile(os.fsencode(self._path), "wb")
         self._writer = pq.ParquetWriter(
             self._file,
@@ -68,7 +68,7 @@ class ParquetShardWriter:
             version="2.6",
             compression="none",
             use_dictionary=False,
-            # Smallest and largest pictures say nothing; those of numbers and texts let queries skip row groups.
+            # The least and greatest picture mean nothing; those of numbers and texts let queries skip row groups.
             write_statistics=[
                 parquet_column(f).path for f in self._stored if parquet_column(f).storage in ("primitive", "strings")
             ],
@@ -101,7 +101,7 @@ class ParquetShardWriter:
 
 
 def _check_footer(path: Path) -> None:
-    """Put a checksum of the footer in front of it; Parquet has none of its own, and its readers skip what no offset names."""
+    """Put a checksum of the footer in front of it. Parquet has none; its readers skip bytes that no offset names."""
     with path.open("r+b") as file:
         file.seek(-TAIL_BYTES, os.SEEK_END)
         tail = file.read()
@@ -154,7 +154,7 @@ def _lists(kind: Any, flat: Any) -> Any:
 
 
 def _binary(kind: Any, values: list[bytes]) -> Any:
-    """Encoded values as an Arrow array, their bytes untouched: a text may hold bytes that are no UTF-8."""
+    """Encoded values as an Arrow array, their bytes untouched: a text may be invalid UTF-8."""
     buffers = [None, pa.py_buffer(_offsets(values)), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(kind, len(values), buffers)
 
@@ -167,8 +167,8 @@ def _offsets(values: list[bytes]) -> Any:
 def huggingface_features(schema: Schema) -> dict[str, Any]:
     """The ``features`` of Hugging Face's `datasets` for a schema.
 
-    Class indices with names become ``ClassLabel``, encoded pictures ``Image``, arrays lists of fixed length. Raw pictures are
-    bytes there; their shape is in our schema, under `SCHEMA_KEY` beside the features.
+    Class indices with names become ``ClassLabel``, encoded pictures ``Image``, arrays lists of fixed length. Raw
+    pictures become bytes; their shape is in our schema, under `SCHEMA_KEY` beside the features.
     """
     return {f.name: _feature(f) for f in schema if parquet_column(f).storage != "none"}
 

@@ -14,7 +14,7 @@ from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pa
 from shardspec.schema import Field, Schema
 
 BLOCK_BYTES = 1 << 20
-"""Encoded bytes of a block. The index makes any row cheap to read alone; a block only makes reads from a disk sequential."""
+"""Encoded bytes per block. The index makes any single row cheap to read; a block only makes disk reads sequential."""
 
 _RECORD_BYTES_MAX = 2**31 - 1
 """Protobuf's limit."""
@@ -24,9 +24,9 @@ _BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 class TFRecordShardWriter:
     """Writes one TFRecord file and its ``.idx`` (`packer.assembly.writers.base`).
 
-    A record is the serialised ``tf.train.Example``: first the fixed fields, whose features take the same bytes in every
-    record, then the others, then features for other people's readers, which ours ignore: ``image/format``, ``image/height``,
-    ``image/width``, ``image/channels``, ``image/class/text``, and the face's box in the picture,
+    A record is the serialised ``tf.train.Example``: first the fixed fields, whose features take the same number of
+    bytes in every record, then the others, then features for other readers, which ours ignore: ``image/format``,
+    ``image/height``, ``image/width``, ``image/channels``, ``image/class/text``, and the face's box in the picture,
     ``image/object/bbox/{xmin,ymin,xmax,ymax}``, between 0 and 1.
     """
 
@@ -99,7 +99,7 @@ def _varying(feature: Feature, value: Any) -> bytes:
 
 
 def _varints(numbers: Any) -> bytes:
-    """Integers as varints as short as can be."""
+    """Integers as varints, as short as possible."""
     padded = pad_varints(numbers, 10)
     used = 10 - np.argmax((padded & 0x7F)[:, ::-1] != 0, axis=1)
     used[(padded & 0x7F).sum(axis=1) == 0] = 1
@@ -109,7 +109,7 @@ def _varints(numbers: Any) -> bytes:
 
 
 class _Derived:
-    """Features for other people's readers, made from the fields."""
+    """Features for other readers, derived from the fields."""
 
     def __init__(self, schema: Schema) -> None:
         self._label = _named(schema, "label", lambda f: f.classes is not None)
@@ -141,9 +141,9 @@ class _Derived:
         return out
 
     def _boxes(self, rows: Columns) -> Any:
-        """Boxes in the picture, as shares of its width and height: (n, 4), float32, within 0 and 1.
+        """Boxes as shares of the picture's width and height: (n, 4), float32, from 0 to 1.
 
-        ``matrix`` maps a box's frame to the picture; without one, the box is in the picture's pixels.
+        ``matrix`` maps the frame of a box to the picture; without ``matrix``, the box is in the picture's pixels.
         """
         with np.errstate(all="ignore"):
             corners = rows["box"].astype(np.float64).reshape(-1, 2, 2)
@@ -158,7 +158,7 @@ class _Derived:
 
 
 def _named(schema: Schema, name: str, fits: Any) -> Field | None:
-    """The field of that name, if it has one that fits."""
+    """The field of that name, if the schema has one that fits."""
     return schema[name] if name in schema and fits(schema[name]) else None
 
 

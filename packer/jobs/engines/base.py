@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from packer.jobs.plan import Unit, Verdicts
 
 TICK_S = 0.5
-"""Seconds that an engine waits for an event at most."""
+"""Longest time that an engine waits for an event, in seconds."""
 
 EventKind = Literal["start", "item", "done", "failed", "died", "timeout", "again", "tick"]
 
@@ -20,19 +20,20 @@ class Event:
     Attributes
     ----------
     kind : {"start", "item", "done", "failed", "died", "timeout", "again", "tick"}
-        An item begins; an item ended; a unit ended; the job cannot go on; a worker died; an item took too long and its worker was ended;
-        a unit must run again through no fault of its own; nothing for a while.
+        An item began; an item ended; a unit ended; the job cannot continue; a worker died; an item took too long and
+        its worker was ended; a unit must run again through no fault of its own; nothing happened for a while.
     unit : Unit or None
     item : int or None
         The item that was under way.
     samples : int
-        That the item gave.
+        The samples that the item yielded.
     result : dict
-        Of a unit that is done.
+        The result of a finished unit.
     message : str
         What is known of a failure or a death, or why an item gave no sample.
     follows : str
-        Of a worker's death, or its end over an item that took too long: what becomes of the unit. The schedule says it.
+        After a worker died, or was ended over an item that took too long: what happens to the unit. The schedule sets
+        it.
     """
 
     kind: EventKind
@@ -52,7 +53,7 @@ class Engine(Protocol):
         ...
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Start a unit; `fresh` asks for a worker that has done nothing yet, `alone` for the end of all others too."""
+        """Start a unit; `fresh` asks for a worker that has done nothing yet, `alone` also ends all other workers."""
         ...
 
     def wait(self) -> Event:
@@ -60,11 +61,11 @@ class Engine(Protocol):
         ...
 
     def held(self) -> Collection[Unit]:
-        """Units whose item waits for what another worker asked of a process that they share."""
+        """Units whose item waits while a shared process serves another worker."""
         ...
 
     def stop(self, unit: Unit, item: int) -> bool:
-        """End the worker that is at an item of a unit; no event of it follows. False if it is there no more."""
+        """End the worker that is at an item of a unit; no event of it follows. False if no worker is at it now."""
         ...
 
     def close(self) -> None:
@@ -73,18 +74,18 @@ class Engine(Protocol):
 
 
 class Clock:
-    """Time that stands still while this process is stopped (Ctrl-Z, a suspended Slurm job): its workers are stopped, too."""
+    """A clock that stands still while this process and its workers are stopped (Ctrl-Z, a suspended Slurm job)."""
 
     def __init__(self) -> None:
         self._passed_s = 0.0
         self._ticked_s = time.monotonic()
 
     def tick(self) -> None:
-        """Let the time since the last tick pass; a wait is hardly longer than `TICK_S`."""
+        """Add the time since the last tick, but not much more than `TICK_S`: no wait takes longer."""
         now_s = time.monotonic()
         self._passed_s += min(now_s - self._ticked_s, 2 * TICK_S)
         self._ticked_s = now_s
 
     def now_s(self) -> float:
-        """Seconds that have passed by the last tick."""
+        """Seconds passed until the last tick."""
         return self._passed_s

@@ -12,13 +12,13 @@ from shardspec.wording import counted
 
 _START_LIMIT_S = 300.0
 _REQUEST_LIMIT_S = 300.0
-"""For the frames that a worker asks about at a time, four of them, of whatever size; no longer than half of what one item may take."""
+"""Limit for one request: four frames of any size. If half of the limit on an item is less, that counts instead."""
 _HAND_OVER_LIMIT_S = 60.0
 _END_S = 5.0
 
 
 class Busy(NamedTuple):
-    """What the process is doing: the number of its request, and whose it is, None between two."""
+    """What the process is doing: the number of its request, and the worker that sent it, None between two requests."""
 
     number: int
     worker: int | None
@@ -26,7 +26,7 @@ class Busy(NamedTuple):
 
 
 class Late(NamedTuple):
-    """What takes too long: the number of the request that was looked at, and what is told of it."""
+    """What takes too long: the number of the request that was looked at, and the message about it."""
 
     number: int
     message: str
@@ -45,9 +45,10 @@ class DetectorChild(Child):
     Attributes
     ----------
     waiting : frozenset of int
-        The workers whose requests wait. Set by the reading thread, too.
+        The workers whose requests wait. The reading thread sets it, too.
     busy : Busy
-        Set by the reading thread, so once the process has ended and `end` was called it names the request that was under way.
+        The reading thread sets it, so once the process has ended and `end` was called, it names the request that was
+        under way.
     """
 
     def __init__(self, workspace: Workspace, answers: Answers, item_timeout: float) -> None:
@@ -63,7 +64,7 @@ class DetectorChild(Child):
             super().__init__(command, workspace.logs / "detector.log", answers, stdin=theirs.fileno())
 
     def connect(self, worker: int) -> socket.socket:
-        """A worker's end of a new connection. Of a process that has died it is one at its end already."""
+        """A worker's end of a new connection. If the process has died, the connection is closed already."""
         ours, theirs = socket.socketpair()
         with theirs, contextlib.suppress(OSError):
             hand_over(self._control, theirs, worker)
@@ -75,7 +76,7 @@ class DetectorChild(Child):
         self._control.close()
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """See `Child`. What the process is busy with, and what waits, is kept here."""
+        """See `Child`. Reports of what the process is busy with, and of what waits, are kept here."""
         what = message["event"]
         if what not in ("waits", "busy", "over"):
             super().take(message, answers)
@@ -88,7 +89,7 @@ class DetectorChild(Child):
             self.busy = Busy(self.busy.number + 1, None, 0)
 
     def delays(self, worker: int) -> bool:
-        """Whether a worker waits while another's request is detected, for which there is a limit of its own."""
+        """Whether a worker waits while another's request is processed, which has a time limit of its own."""
         return worker in self.waiting and self.busy.worker is not None
 
     def overdue(self, now_s: float) -> Late | None:
@@ -113,7 +114,7 @@ class DetectorChild(Child):
         return None
 
     def describe_death(self) -> str:
-        """See `Child`; one that a worker has lost is on its way to its end, or is ended."""
+        """See `Child`. If a worker has lost its connection, the process is about to end, or has ended."""
         try:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -12,7 +12,7 @@ from shardspec.errors import ShardspecError
 
 
 class InlineEngine:
-    """Runs each unit when its event is waited for. Items have no time limit here: nothing could end them."""
+    """Runs each unit in `wait`. Items have no time limit here: nothing could end them."""
 
     def __init__(self, _workspace: Workspace, open_work: Callable[[], Work], _team: Team) -> None:
         self._work = open_work()
@@ -28,7 +28,7 @@ class InlineEngine:
         self._started.append((unit, verdicts))
 
     def wait(self) -> Event:
-        """Run the unit that was started; its items' events come first."""
+        """Run the started unit; the events of its items come first."""
         if not self._events and self._started:
             unit, verdicts = self._started.popleft()
 
@@ -38,10 +38,12 @@ class InlineEngine:
 
             try:
                 if unit.has_items:
-                    self._work.prepare()  # only libraries that are loaded can be told to use one thread
+                    self._work.prepare()  # only loaded libraries can be limited to one thread
                 with one_thread():
                     result = self._work.run(unit, verdicts, progress)
-            except MemoryError as error:  # nothing could be freed by another process's end, so it is no reject either
+            except (
+                MemoryError
+            ) as error:  # ending another process would free nothing, so the item is not rejected either
                 text = (
                     f"{str(error) or 'memory ran out'}: run the same command again to resume, with more memory to spare"
                 )
@@ -53,7 +55,7 @@ class InlineEngine:
         return self._events.popleft() if self._events else Event("tick")
 
     def held(self) -> Collection[Unit]:
-        """None: nothing is shared."""
+        """No units: nothing is shared."""
         return ()
 
     def stop(self, unit: Unit, item: int) -> bool:
@@ -61,5 +63,5 @@ class InlineEngine:
         return False
 
     def close(self) -> None:
-        """Let go of what the work has open."""
+        """Close the work."""
         self._work.close()

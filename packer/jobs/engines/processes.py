@@ -15,13 +15,13 @@ from packer.recipe.engines import Team
 from packer.workspace import Workspace
 
 _START_ATTEMPTS = 5
-"""Processes in a row that may die before they are ready (killed from outside, say) until the job gives up."""
+"""Processes in a row that may die before they are ready (killed from outside, say) before the job gives up."""
 
 
 class _Worker(Child):
-    """A worker process, and what it is doing. `serial` is another one's for each process, `place` is not.
+    """A worker process, and what it is doing. `serial` is new for each process; `place` is used again.
 
-    `lost_detector` is set by the reading thread, so it is known once `end` was called.
+    The reading thread sets `lost_detector`, so it is known once `end` was called.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class _Worker(Child):
             super().take(message, answers)
 
     def note(self, message: dict[str, Any]) -> None:
-        """Keep in mind which item is under way."""
+        """Note which item is under way."""
         if message["event"] == "start":
             self.item = message["item"]
         elif message["event"] == "end":
@@ -66,7 +66,7 @@ class _Worker(Child):
 class ProcessesEngine:
     """Runs units in worker processes and notices those that die.
 
-    Where one process more detects for all workers and dies, they are ended, and all start afresh.
+    If an extra process runs the detector for all workers and dies, all workers are ended, and everything starts afresh.
     """
 
     def __init__(self, workspace: Workspace, _open_work: Callable[[], Work], team: Team) -> None:
@@ -85,9 +85,9 @@ class ProcessesEngine:
         return sum(worker is None or worker.unit is None for worker in self._workers)
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
-        """Give a unit to an idle worker, starting a process where there is none.
+        """Give a unit to an idle worker, starting a process if there is none.
 
-        If it is to be alone, the other workers, all idle, end and free their memory.
+        If the unit is to be alone, the other workers, all idle, end and free their memory.
         """
         if alone:
             for worker in self._workers:
@@ -158,7 +158,7 @@ class ProcessesEngine:
         )
 
     def _send_pending(self) -> None:
-        """A unit waits until all is loaded that is slow to load, so that no item's time passes meanwhile."""
+        """Send waiting units to workers that are ready, so that no item's time passes while models are loaded."""
         if self._detector is not None and not self._detector.ready:
             return
         for worker in self._workers:
@@ -167,7 +167,7 @@ class ProcessesEngine:
                 worker.pending = None
 
     def _translate(self, child: Child, message: dict[str, Any]) -> None:
-        """What a process's message means for the job. Those of one that was ended mean nothing any more."""
+        """Turn a process's message into events. Messages of a process that was ended no longer count."""
         kind = message["event"]
         if child is not self._detector and child not in self._workers:
             return
@@ -196,7 +196,7 @@ class ProcessesEngine:
             self._bury(worker)
 
     def _look_for_silent_deaths(self) -> None:
-        """A process that has ended while a child of its keeps the pipe open, so that no end of its answers is seen."""
+        """Find processes that ended while a child of theirs keeps the pipe open and so hides the end of the answers."""
         if self._detector is not None and self._detector.process.poll() is not None:
             self._lose_detector()
         for worker in self._workers:
@@ -220,9 +220,9 @@ class ProcessesEngine:
         self._events.append(Event("died", worker.unit, worker.item, message=message))
 
     def _lose_detector(self, late: Late | None = None) -> None:
-        """End the detecting process and all workers. Of their items, that of the last request is to blame, if it is of one of them.
+        """End the detecting process and all workers, and blame the item whose request was under way, if it is known.
 
-        Nobody is, if it had come to the end of the late request before it was ended.
+        No item is to blame if the process finished the late request before it was ended.
         """
         detector = self._detector
         assert detector is not None
@@ -231,7 +231,7 @@ class ProcessesEngine:
         outrun = late is not None and detector.busy.number != late.number
         self._detector = None
         lost = [worker for worker in self._workers if worker is not None]
-        self._workers[:] = [None] * len(self._workers)  # in place: it may be looked through
+        self._workers[:] = [None] * len(self._workers)  # in place: a caller may be iterating over it
         for worker in lost:
             worker.end()
         self._note_rest()
@@ -250,7 +250,7 @@ class ProcessesEngine:
                 self._events.append(Event("died", worker.unit, item, message=message))
 
     def _note_rest(self) -> None:
-        """Which item each of the ended workers was at, by what they had said; all of it is read."""
+        """Note the item that each ended worker was at, from the messages still unread."""
         while True:
             try:
                 child, message = self._answers.get_nowait()
@@ -260,7 +260,7 @@ class ProcessesEngine:
                 child.note(message)
 
     def _failed_start(self, what: str, message: str, child: Child) -> bool:
-        """Count processes that died before they were ready, and tell whether the job is given up."""
+        """Count processes that died before they were ready, and return whether the job is given up."""
         self._failed_starts[type(child)] += 1
         if self._failed_starts[type(child)] < _START_ATTEMPTS:
             return False

@@ -319,7 +319,7 @@ class TestPython:
         samples = build(Own(), tmp_path / "out", engine="processes")
         assert [(s["source"], int(s["shot"])) for s in samples] == [("own-0.png", 0), ("own-1.png", 10)]
 
-    def test_the_result_tells_what_was_made_and_a_second_call_finds_it(self, mixed: Path, tmp_path: Path) -> None:
+    def test_the_result_shows_what_was_made_and_a_second_call_finds_it(self, mixed: Path, tmp_path: Path) -> None:
         options: dict[str, Any] = {"size": 32, "limit": 4, "engine": "inline", "progress": False}
         first = packer.build(mixed, tmp_path / "out", **options)
         assert (first.path, first.resumed, first.found_finished) == (tmp_path / "out", False, False)
@@ -358,22 +358,22 @@ class TestPython:
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize(
-        ("name", "value", "told"),
+        ("name", "value", "reported"),
         [
             ("config", "recipe.toml", r"config: .*command line.*\*\*tomllib\.load\(file\)"),
             ("dry_run", True, r"dry_run: .*packer\.dry_run"),
             ("quiet", True, r"quiet: .*progress=False"),
-            ("json", True, r"json: .*take what the build returns"),
+            ("json", True, r"json: .*use the value that the build returns"),
             ("worker", 2, r"unknown option 'worker': expected one of preset, .*; did you mean 'workers'"),
             ("progres", False, r"unknown option 'progres': .*; did you mean 'progress'"),
         ],
     )
     def test_a_name_that_is_none_here_is_answered_with_what_is(
-        self, mixed: Path, tmp_path: Path, name: str, value: Any, told: str
+        self, mixed: Path, tmp_path: Path, name: str, value: Any, reported: str
     ) -> None:
         more: dict[str, Any]
         for more in ({}, {"recipe": packer.Recipe()}):
-            with pytest.raises(UsageError, match=told):
+            with pytest.raises(UsageError, match=reported):
                 packer.build(mixed, tmp_path / "out", **{name: value}, **more)
         assert not (tmp_path / "out").exists()
 

@@ -29,9 +29,9 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     good = write_picture(root / "good.jpg", scene(0, (60, 40)))
     expected: dict[str, str | None] = {"good.jpg": None}
 
-    def add(name: str, data: bytes, told: str | None) -> None:
+    def add(name: str, data: bytes, reported: str | None) -> None:
         (root / name).write_bytes(data)
-        expected[name] = told
+        expected[name] = reported
 
     whole = good.read_bytes()
     add("truncated.jpg", whole[: len(whole) // 2], "decode: expected a whole JPEG")
@@ -96,15 +96,15 @@ def test_every_file_is_packed_or_rejected_with_its_reason(hostile: tuple[Path, P
     _, out, expected = hostile
     counts = check_whole(out).generations[0].counts
     states = {line["item"]: line["state"] for line in read_jsonl(out / "items.jsonl")}
-    assert states == {name: "packed" if told is None else "rejected" for name, told in expected.items()}
+    assert states == {name: "packed" if reported is None else "rejected" for name, reported in expected.items()}
     reasons = {
         line["item"]: f"{line['step']}: {line['reason']}"
         for line in read_jsonl(out / "rejects.jsonl")
         if line["kind"] == "item"
     }
-    for name, told in expected.items():
-        if told is not None:
-            assert reasons[name].startswith(told), (name, reasons[name])
+    for name, reported in expected.items():
+        if reported is not None:
+            assert reasons[name].startswith(reported), (name, reasons[name])
     assert counts.items == len(expected) == counts.packed_items + counts.rejected_items
     assert counts.ignored_files == 1  # the link to the folder itself
 
@@ -223,7 +223,7 @@ class TestDisk:
 
     @pytest.mark.parametrize("size", ["100k", "700k"])
     @pytest.mark.parametrize("format", ["lmdb", "npy"])
-    def test_a_full_disk_is_told_and_the_build_goes_on_when_there_is_room(
+    def test_a_full_disk_is_reported_and_the_build_goes_on_when_there_is_room(
         self, tmp_path: Path, size: str, format: str
     ) -> None:
         """Small enough to fail in work, and in assembly."""
@@ -252,7 +252,7 @@ class TestDisk:
         )
         assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "whole")
 
-    def test_a_read_only_folder_is_told(self, tmp_path: Path) -> None:
+    def test_a_read_only_folder_is_reported(self, tmp_path: Path) -> None:
         write_picture(tmp_path / "source" / "a.png", scene(0, (20, 16)))
         disk = tmp_path / "disk"
         disk.mkdir()

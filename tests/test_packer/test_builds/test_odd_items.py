@@ -52,8 +52,8 @@ def test_of_two_kinds_that_are_equally_many_the_first_counts(tmp_path: Path) -> 
 
 def test_odd_items_end_a_build_that_allows_no_reject(tmp_path: Path) -> None:
     source = source_with(tmp_path / "source", 0)
-    told = build(source, tmp_path / "out", "--on-error", "fail", expect=1)
-    assert f"item '00-bad.png' gave no sample, and --on-error is fail: encode: {REASON}" in told
+    reported = build(source, tmp_path / "out", "--on-error", "fail", expect=1)
+    assert f"item '00-bad.png' gave no sample, and --on-error is fail: encode: {REASON}" in reported
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert build(source, tmp_path / "out")["rejected_items"] == 1
 

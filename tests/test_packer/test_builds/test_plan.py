@@ -101,12 +101,12 @@ def test_a_limit_takes_the_first_items() -> None:
     assert make_plan(Recipe(limit=99), {}, Listing([item(0)]))[0].items == 1
 
 
-def test_a_mismatch_is_told_in_words() -> None:
+def test_a_mismatch_is_reported_in_words() -> None:
     old, old_lines = make_plan(Recipe(), {"av": "1"}, Listing([item(0), item(1), item(2)]))
     new, new_lines = make_plan(
         Recipe(size=9, every=2), {"cv": "3"}, Listing([item(0), item(2, bytes=7), item(3), item(4)])
     )
-    told = describe_mismatch(old, new, old_lines, new_lines)
+    reported = describe_mismatch(old, new, old_lines, new_lines)
     for part in (
         "option every: was None, now 2",
         "option size: was None, now 9",
@@ -116,7 +116,7 @@ def test_a_mismatch_is_told_in_words() -> None:
         "source: '3.jpg' and 1 more new",
         "source: '2.jpg' changed",
     ):
-        assert part in told
+        assert part in reported
 
 
 def test_a_report_comes_back_from_its_json() -> None:

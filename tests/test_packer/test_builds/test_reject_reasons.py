@@ -28,8 +28,8 @@ def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path:
     steps = "decode,support.steps:give_nothing,support.steps:add_measures,resize"
     options = ("--steps", steps, "--size", 16, "--max-rejects", "100%", "--quiet")
     run_packer("build", tmp_path / "source", tmp_path / "out", *options, env=environment(python_path=TESTS))
-    told = ("support.steps:give_nothing", "gave no sample (received 1 sample)")
-    assert reasons(tmp_path / "out") == {"b-bad.png": told}
+    reported = ("support.steps:give_nothing", "gave no sample (received 1 sample)")
+    assert reasons(tmp_path / "out") == {"b-bad.png": reported}
 
 
 def skip_first(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -59,16 +59,18 @@ def ask_for_none(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "reported"),
     [
         ([drop_all, ask_for_none], r"test_reject_reasons\.ask_for_none: gave no sample \(received 0 samples\)"),
         ([skip_first, drop_all], r"test_reject_reasons\.drop_all: gave no sample \(received 3 samples\), the first \(1 frame\)"),
         ([skip_all, drop_all], r"test_reject_reasons\.skip_all: not wanted \(4 frames\) \(all reasons"),
     ],
 )  # fmt: skip
-def test_what_was_skipped_before_is_not_taken_for_the_whole_reason(tmp_path: Path, steps: list[Any], told: str) -> None:
+def test_what_was_skipped_before_is_not_taken_for_the_whole_reason(
+    tmp_path: Path, steps: list[Any], reported: str
+) -> None:
     write_video(tmp_path / "source" / "a.mp4", frames=4)
-    with pytest.raises(TooManyRejectsError, match=told):
+    with pytest.raises(TooManyRejectsError, match=reported):
         packer.build(tmp_path / "source", tmp_path / "out", steps=["decode", *steps], progress=False)
 
 
@@ -108,21 +110,21 @@ def test_steps_that_leave_the_files_unread_are_a_wrong_call(tmp_path: Path, tabl
 
 
 def test_pictures_that_a_source_brings_need_no_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's rows and packed datasets have them; a file among the rows is told what it lacks."""
+    """Python's rows and packed datasets have them; for a file among the rows, the reason says what it lacks."""
     write_pictures(tmp_path, ["a.png"])
     monkeypatch.chdir(tmp_path)
     image = np.full((24, 30, 3), 90, np.uint8)
     rows: list[dict[str, Any]] = [{"image": image}, {"path": "a.png"}]
     how: dict[str, Any] = {"progress": False, "engine": "inline", "max_rejects": 1.0}
     packer.build(rows, "rows", steps=["resize"], size=16, **how)
-    told = "expected an image, found none: begin the steps with decode, which reads it"
-    assert reasons(tmp_path / "rows") == {"a.png": ("resize", told)}
+    reported = "expected an image, found none: begin the steps with decode, which reads it"
+    assert reasons(tmp_path / "rows") == {"a.png": ("resize", reported)}
     made = packer.build("rows", "again", steps=["resize"], size=8, **how)
     assert (made.counts.samples, made.manifest.schema["image"].shape[0]) == (1, 8)
     (tmp_path / "boxes.json").write_text(json.dumps({"row-00000000": {"0": [[0, 0, 24, 24]]}}))
     faces: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "size": 16, "steps": ["faces"]}
     assert packer.build(rows, "faces", **faces, **how).counts.samples == 1
-    assert reasons(tmp_path / "faces") == {"a.png": ("faces", told)}
+    assert reasons(tmp_path / "faces") == {"a.png": ("faces", reported)}
 
 
 def replace_next(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -140,7 +142,7 @@ def test_a_file_that_was_replaced_by_a_good_one_is_not_packed(tmp_path: Path) ->
     assert reasons(tmp_path / "out") == {"c.png": ("source", "'c.png' has changed since the build was planned")}
 
 
-def test_damage_is_told_of_a_video_without_any_sample(tmp_path: Path) -> None:
+def test_damage_is_reported_of_a_video_without_any_sample(tmp_path: Path) -> None:
     path = tmp_path / "source" / "grey.mp4"
     write_video(path, frames=30, container=FAST_START)
     cut_file(path, 0.6)

@@ -61,7 +61,7 @@ def test_without_a_command_it_is_a_wrong_call() -> None:
     assert run_packer("--version").stdout.startswith("packer ")
 
 
-def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
+def test_a_build_shows_what_it_made(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out")
     assert re.fullmatch(
         rf"{tmp_path}/out: 3 samples in 1 lmdb shard \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
@@ -83,7 +83,7 @@ def test_a_build_tells_what_it_made(source: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_inspect_tells_what_is_there(mixed: Path, reference: Path) -> None:
+def test_inspect_shows_what_is_there(mixed: Path, reference: Path) -> None:
     document = json.loads(run_packer("inspect", reference, "--json").stdout)
     manifest = Layout(reference).load()
     assert document["format"] == "lmdb"
@@ -145,7 +145,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("sise = 3", "recipe.toml: unknown option 'sise': expected one of preset, format"),
         ("worker = 3", "recipe.toml: unknown option 'worker': "),
@@ -161,9 +161,9 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         ("json = true", "unknown option 'json'"),
     ],
 )
-def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str, reported: str) -> None:
     done = run_packer("build", source, tmp_path / "out", "--config", write_config(tmp_path, text), expect=2)
-    assert told in done.stderr
+    assert reported in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -173,7 +173,7 @@ OPENVINO_ON_GPU = (
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--config", "missing.toml"], "missing.toml: expected a recipe file, found: No such file"),
         (["--size", "0"], "size: expected 1 or more, found 0"),
@@ -203,14 +203,16 @@ OPENVINO_ON_GPU = (
         ),
     ],
 )
-def test_a_wrong_call_is_told_and_leaves_nothing(source: Path, tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_a_wrong_call_is_reported_and_leaves_nothing(
+    source: Path, tmp_path: Path, arguments: list[str], reported: str
+) -> None:
     done = run_packer("build", source, tmp_path / "out", *arguments, expect=2, cwd=tmp_path)
-    assert told in done.stderr
+    assert reported in done.stderr
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["verify", "--depe"], "packer verify: there is no option --depe; did you mean --deep?\n"),
         (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
@@ -223,9 +225,9 @@ def test_a_wrong_call_is_told_and_leaves_nothing(source: Path, tmp_path: Path, a
         (["--versoin"], "packer: there is no option --versoin; did you mean --version?\n"),
     ],
 )
-def test_a_misspelt_word_is_told_in_one_line(words: list[str], told: str) -> None:
+def test_a_misspelt_word_is_reported_in_one_line(words: list[str], reported: str) -> None:
     done = run_packer(words[0], *words[1:], expect=2)
-    assert told in done.stderr
+    assert reported in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
@@ -262,10 +264,10 @@ def test_a_dataset_that_is_not_there_is_a_wrong_call(
 
 def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, reference: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    told = f"{tmp_path}/out: expected a new or empty folder, found a file: choose another folder"
+    reported = f"{tmp_path}/out: expected a new or empty folder, found a file: choose another folder"
     for more in ((), ("--dry-run",)):
-        assert told in run_packer("build", source, tmp_path / "out", *more, expect=2).stderr
-    assert told in run_packer("export", reference, tmp_path / "out", expect=2).stderr
+        assert reported in run_packer("build", source, tmp_path / "out", *more, expect=2).stderr
+    assert reported in run_packer("export", reference, tmp_path / "out", expect=2).stderr
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -334,7 +336,7 @@ def test_the_same_suffix_in_any_case(tmp_path: Path) -> None:
     assert (document["items"], document["samples"]) == (2, 4)
 
 
-def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None:
+def test_a_failed_build_shows_how_to_go_on(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     done = run_packer("build", source, tmp_path / "out", "--overwrite", expect=2)
@@ -344,14 +346,14 @@ def test_a_failed_build_tells_how_to_go_on(source: Path, tmp_path: Path) -> None
     assert "expected a packed dataset with a manifest.json, found a folder without one" in done.stderr
 
 
-def test_rows_that_name_one_file_are_told(tmp_path: Path) -> None:
+def test_rows_that_name_one_file_are_reported(tmp_path: Path) -> None:
     write_pictures(tmp_path, ["a.png", "b.png", "c.png"])
     table = tmp_path / "rows.csv"
     table.write_text("path,label\na.png,x\nb.png,x\na.png,y\na.png,x\n")
     done = run_packer("build", table, tmp_path / "out")
-    told = "1 file named by several rows, such as 'a.png' by 3: each row is packed"
-    assert told in done.stderr
-    assert told in run_packer("build", table, tmp_path / "dry", "--dry-run").stdout
+    reported = "1 file named by several rows, such as 'a.png' by 3: each row is packed"
+    assert reported in done.stderr
+    assert reported in run_packer("build", table, tmp_path / "dry", "--dry-run").stdout
     done = run_packer("build", table, tmp_path / "two", "--limit", 2)
     assert "several rows" not in done.stderr
     table.write_text("path,label\na.png,x\nb.png,x\n")

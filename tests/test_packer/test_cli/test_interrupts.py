@@ -52,12 +52,12 @@ def running(folder: Path, *hook: Path) -> Any:
 
 def check_interrupted(build: Any) -> None:
     """It has ended with 130 and one line, and so have its workers."""
-    _, told = build.communicate(timeout=300)
-    assert build.returncode == 130, told
-    assert told.count("packer: interrupted") == 1, told
-    assert told.count("run the same command again to resume (packer build ") == 1, told
-    assert "Traceback" not in told
-    assert "KeyboardInterrupt" not in told
+    _, reported = build.communicate(timeout=300)
+    assert build.returncode == 130, reported
+    assert reported.count("packer: interrupted") == 1, reported
+    assert reported.count("run the same command again to resume (packer build ") == 1, reported
+    assert "Traceback" not in reported
+    assert "KeyboardInterrupt" not in reported
 
 
 @pytest.mark.parametrize("sign", SIGNS)

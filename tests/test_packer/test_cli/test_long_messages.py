@@ -105,13 +105,13 @@ def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -
 def test_inspect_says_how_many_classes_it_leaves_out(tmp_path: Path) -> None:
     rows = [{"image": scene(0, (8, 8)), "label": f"class {number:02d}"} for number in range(20)]
     build(rows, tmp_path / "many", **QUIET)
-    told = run_packer("inspect", tmp_path / "many").stdout
-    assert "20 classes: class 00, class 01" in told
-    assert "class 07 and 12 more" in told
+    reported = run_packer("inspect", tmp_path / "many").stdout
+    assert "20 classes: class 00, class 01" in reported
+    assert "class 07 and 12 more" in reported
     build(rows[:8], tmp_path / "few", **QUIET)
-    told = run_packer("inspect", tmp_path / "few").stdout
-    assert "8 classes: class 00" in told
-    assert "more" not in told
+    reported = run_packer("inspect", tmp_path / "few").stdout
+    assert "8 classes: class 00" in reported
+    assert "more" not in reported
 
 
 def test_many_columns_and_classes(tmp_path: Path) -> None:

@@ -331,8 +331,8 @@ def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: lis
 
         wait_for(target, lambda b=builds[-1], come=come: come() or b.poll() is not None, pause_s=0)
         if builds[-1].poll() is not None:
-            status, told = builds[-1].returncode, builds[-1].communicate()[1]
-            assert status == 0, told
+            status, reported = builds[-1].returncode, builds[-1].communicate()[1]
+            assert status == 0, reported
             progress.at_end()
             assert fingerprints(out) == fingerprints(tmp_path / "whole")
             out.rename(tmp_path / f"done-{kills}-{len(builds)}")

@@ -33,13 +33,13 @@ def build_with(folder: Path, steps: str) -> str:
 def test_a_picture_that_no_memory_suffices_for_is_rejected_with_what_it_takes(tmp_path: Path) -> None:
     write_pictures(tmp_path / "source", ["a.png", "c.png"])
     Image.new("1", (12_000, 11_000)).save(tmp_path / "source" / "b-bad.png")
-    told = build_with(tmp_path, "support.steps:leave_little_memory,decode")
+    reported = build_with(tmp_path, "support.steps:leave_little_memory,decode")
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert (line["item"], line["step"]) == ("b-bad.png", "worker")
     why = "memory ran out at 'b-bad.png', in decode: no memory for a PNG of 12000 × 11000 pixels, which takes 396 MB"
     assert line["reason"].startswith("brought down a worker 3 times, by itself (exit status 1: MemoryError: ")
     assert why in line["reason"]
-    assert why in told
+    assert why in reported
     assert read_log(tmp_path / "log") == ["b-bad.png"] * 5  # twice in its task, three times alone
     check_whole(tmp_path / "out")
 
@@ -80,9 +80,9 @@ def test_no_kind_of_picture_is_taken_for_a_damaged_one_where_memory_is_short(tmp
 @pytest.mark.parametrize("what", ["nothing", "opencv", "system", "wrapped"])
 def test_an_item_that_memory_is_short_for_only_for_a_while_is_packed(tmp_path: Path, what: str) -> None:
     write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
-    told = build_with(tmp_path, f"decode,support.steps:lack_memory_{what}")
+    reported = build_with(tmp_path, f"decode,support.steps:lack_memory_{what}")
     assert read_log(tmp_path / "log") == ["b-bad.png"] * 4
-    assert "memory ran out at 'b-bad.png', in support.steps:lack_memory_" in told
+    assert "memory ran out at 'b-bad.png', in support.steps:lack_memory_" in reported
     assert read_jsonl(tmp_path / "out" / "rejects.jsonl") == []
     check_whole(tmp_path / "out")
 

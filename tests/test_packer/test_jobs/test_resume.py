@@ -95,7 +95,7 @@ def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"size": 17}, "option size: was 16, now 17"),
         ({"quality": 80}, "option quality: was 95, now 80"),
@@ -106,14 +106,14 @@ def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
     ],
 )
 def test_another_recipe_is_an_error_that_names_the_difference(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], told: str
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], reported: str
 ) -> None:
     out = tmp_path / "out"
     begin(source, out, monkeypatch)
     before = sorted(path.name for path in out.rglob("*"))
     with pytest.raises(ResumeMismatchError) as caught:
         build(source, out, **change)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "repeat the original command to resume it, or add --overwrite to discard it" in str(caught.value)
     assert sorted(path.name for path in out.rglob("*")) == before
     build(source, out, overwrite=True, **change)
@@ -178,10 +178,10 @@ def test_a_changed_step_is_a_difference(source: Path, tmp_path: Path, finished: 
     if finished:
         run_packer(*call, env=env)
     (steps / "mine.py").write_text("def keep(samples):\n    yield from list(samples)\n")
-    told = run_packer(*call, env=env, expect=None)
-    assert told.returncode in (1, 2)
-    assert "runtime file of step mine:keep: was '" in told.stderr
-    assert "source: " not in told.stderr
+    reported = run_packer(*call, env=env, expect=None)
+    assert reported.returncode in (1, 2)
+    assert "runtime file of step mine:keep: was '" in reported.stderr
+    assert "source: " not in reported.stderr
 
 
 def test_what_does_not_decide_the_bytes_may_change(
@@ -224,7 +224,7 @@ def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"quality": 80, "shuffle": 3}, "option quality: was 95, now 80; option shuffle: was None, now 3"),
         ({"steps": ["decode", "resize"]}, "option steps: was [], now ['decode', 'resize']"),
@@ -232,14 +232,14 @@ def test_a_finished_build_is_found_and_left_alone(source: Path, tmp_path: Path) 
     ],
 )
 def test_a_finished_build_of_another_recipe_names_the_difference(
-    source: Path, tmp_path: Path, change: dict[str, Any], told: str
+    source: Path, tmp_path: Path, change: dict[str, Any], reported: str
 ) -> None:
     out = tmp_path / "out"
     build(source, out)
     before = fingerprints(out)
     with pytest.raises(UsageError) as caught:
         build(source, out, **change)
-    assert f"found a packed dataset (made by another plan: {told}): choose another folder" in str(caught.value)
+    assert f"found a packed dataset (made by another plan: {reported}): choose another folder" in str(caught.value)
     assert fingerprints(out) == before
 
 
@@ -292,16 +292,16 @@ def test_a_build_that_gave_nothing_says_why_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_who_reads_what_a_build_of_nothing_left_is_told_where_the_reasons_lie(tmp_path: Path, command: str) -> None:
+def test_reading_what_an_empty_build_left_says_where_the_reasons_are(tmp_path: Path, command: str) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     (source / "b.png").write_bytes(b"")
     run_packer("build", source, out, expect=3)
-    told = (
+    reported = (
         f"found a build that packed nothing, since no item gave a sample: the reasons are in {out}/.build/rejects.jsonl"
     )
-    assert told in run_packer(command, out, expect=2).stderr
-    with pytest.raises(NotADatasetError, match=re.escape(told)):
+    assert reported in run_packer(command, out, expect=2).stderr
+    with pytest.raises(NotADatasetError, match=re.escape(reported)):
         open_dataset(out)
 
 
@@ -318,12 +318,12 @@ def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(s
     assert "no item gave a sample (5 in all), so nothing was packed: '0.png', decode: " in done.stderr
     assert f"(all reasons: {out}/.build/rejects.jsonl)" in done.stderr
     assert [line["item"] for line in read_jsonl(out / ".build" / "rejects.jsonl")] == [f"{n}.png" for n in range(5)]
-    told = run_packer("verify", out).stdout
+    reported = run_packer("verify", out).stdout
     assert (
         f".build holds a build that packed nothing, since no item gave a sample: the reasons are in {out}/.build/"
-        in told
+        in reported
     )
-    assert "resume" not in told
+    assert "resume" not in reported
     assert build(source, out).found_finished
     assert fingerprints(out) == before
 
@@ -404,11 +404,11 @@ def test_two_builds_at_once(mixed: Path, reference: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     builds = [start_packer("build", mixed, out, *OPTIONS, "--workers", 1, env=env) for _ in range(3)]
-    told = [build.communicate(timeout=300)[1] for build in builds]
+    reported = [build.communicate(timeout=300)[1] for build in builds]
     statuses = sorted(build.returncode for build in builds)
     # One that comes late enough finds the finished dataset.
     assert statuses[0] == 0
-    for build, message in zip(builds, told, strict=True):
+    for build, message in zip(builds, reported, strict=True):
         if build.returncode:
             assert build.returncode == 1
             assert "another build is at work in this folder: wait for it, or end it" in message
@@ -442,7 +442,7 @@ def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
     assert reject["item"] == "00-bad.png"
 
 
-def test_parts_that_are_damaged_are_told(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     begin(source, out, monkeypatch)
     part = out / ".build" / "parts" / "part-000000"

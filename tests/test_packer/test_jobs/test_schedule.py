@@ -275,13 +275,15 @@ def test_no_number_of_workers_decides_which_items_are_rejected(tmp_path: Path) -
         ("hang", "was ended at 'b-bad.png' (took longer than 2 s): ", ["the item is rejected"]),
     ],
 )
-def test_each_worker_that_is_lost_is_told_in_a_line(tmp_path: Path, step: str, lost: str, follows: list[str]) -> None:
+def test_each_worker_that_is_lost_is_reported_in_a_line(
+    tmp_path: Path, step: str, lost: str, follows: list[str]
+) -> None:
     source = write_pictures(tmp_path / "source", ["a.png", "b-bad.png", "c.png"])
     steps = ("--steps", f"decode,support.steps:{step}", "--item-timeout", 2, "--max-rejects", "50%")
     env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
     done = run_packer("build", source, tmp_path / "out", *steps, env=env)
-    told = [line for line in done.stderr.splitlines() if line.startswith("packer: ")]
-    assert told == [f"packer: a worker process {lost}{what}" for what in follows]
+    reported = [line for line in done.stderr.splitlines() if line.startswith("packer: ")]
+    assert reported == [f"packer: a worker process {lost}{what}" for what in follows]
     assert "packing: 3/3 items, " in done.stderr
     assert ", 1 reject" in done.stderr, "what the first item gave counts once, though its task ran again"
 
@@ -324,7 +326,7 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "reported"),
     [
         ("fail", "support.steps:fail: RuntimeError: the step does not like this picture"),
         ("fail_late", "support.steps:fail_late: RuntimeError: the second sample is broken"),
@@ -337,13 +339,13 @@ def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> 
         ),
     ],
 )
-def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Path, step: str, told: str) -> None:
+def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Path, step: str, reported: str) -> None:
     pictures_with(tmp_path, "33-bad.png", "05-bad.png")
     counts = build_with(tmp_path, step, "--max-rejects", "100%")
     assert (counts["packed_items"], counts["rejected_items"]) == (36, 2)
     rejects = rejects_of(tmp_path / "out")
     assert set(rejects) == {"05-bad.png", "33-bad.png"}
-    assert all(why.startswith(told) for why in rejects.values()), rejects
+    assert all(why.startswith(reported) for why in rejects.values()), rejects
     manifest = check_whole(tmp_path / "out")
     assert "extra" not in manifest.schema
     keys = [sample["key"] for sample in read_samples(tmp_path / "out")]
@@ -390,10 +392,10 @@ def test_a_task_that_ran_item_by_item_has_the_same_bytes(tmp_path: Path) -> None
 
 def test_the_first_reject_ends_the_build_if_it_is_asked_to(tmp_path: Path) -> None:
     pictures_with(tmp_path, "33-bad.png")
-    told = build_with(tmp_path, "fail", "--on-error", "fail", expect=1)
-    assert "'33-bad.png'" in told
-    assert "--on-error is fail" in told
-    assert "the step does not like this picture" in told
+    reported = build_with(tmp_path, "fail", "--on-error", "fail", expect=1)
+    assert "'33-bad.png'" in reported
+    assert "--on-error is fail" in reported
+    assert "the step does not like this picture" in reported
     assert not (tmp_path / "out" / "manifest.json").exists()
     counts = build_with(tmp_path, "fail", "--on-error", "skip")
     assert counts["rejected_items"] == 1
@@ -410,8 +412,8 @@ def running(folder: Path, *more: object, step: str = "log_items,support.steps:sl
 
 def finish(build: Any) -> tuple[int, str]:
     """Wait for a build that was started; its exit status and messages."""
-    _, told = build.communicate(timeout=300)
-    return build.returncode, told
+    _, reported = build.communicate(timeout=300)
+    return build.returncode, reported
 
 
 def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list[Any]) -> None:
@@ -423,8 +425,8 @@ def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list
         wait_for(
             "another in its place", lambda v=victim: v not in workers_of(builds[0].pid) or builds[0].poll() is not None
         )
-    status, told = finish(builds[0])
-    assert status == 0, told
+    status, reported = finish(builds[0])
+    assert status == 0, reported
     manifest = check_whole(tmp_path / "out")
     assert manifest.generations[0].counts.packed_items == len(NAMES)
     assert not read_jsonl(tmp_path / "out" / "rejects.jsonl")
@@ -439,10 +441,10 @@ def test_an_interrupt_ends_workers_and_says_how_to_resume(
     builds.append(running(tmp_path / "with space"))
     workers = workers_of(builds[0].pid)
     os.killpg(builds[0].pid, sign)
-    status, told = finish(builds[0])
+    status, reported = finish(builds[0])
     assert status == 130
-    assert "Traceback" not in told
-    assert f"run the same command again to resume (packer build '{source}'" in told
+    assert "Traceback" not in reported
+    assert f"run the same command again to resume (packer build '{source}'" in reported
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
     out = tmp_path / "with space" / "out"
     assert not (out / "manifest.json").exists()
@@ -493,8 +495,8 @@ def test_a_build_that_was_stopped_for_a_while_blames_no_item(tmp_path: Path, bui
     signal.sigtimedwait([], 4)
     for process in everyone:
         os.kill(process, signal.SIGCONT)
-    status, told = finish(builds[0])
-    assert status == 0, told
+    status, reported = finish(builds[0])
+    assert status == 0, reported
     assert not read_jsonl(tmp_path / "out" / "rejects.jsonl")
 
 

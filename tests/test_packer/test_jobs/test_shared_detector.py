@@ -134,16 +134,16 @@ class TestOption:
             ({"preset": "faces", "shared_detector": 1}, "expected true or false, found 1"),
         ],
     )
-    def test_what_cannot_be_meant_is_told(self, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    def test_an_invalid_call_is_refused(self, tmp_path: Path, options: dict[str, Any], words: str) -> None:
         write_picture(tmp_path / "in" / "a.png", photograph("astronaut"))
         with pytest.raises(UsageError, match=words):
             packer.build(tmp_path / "in", tmp_path / "out", progress=False, **{"shared_detector": True, **options})
         assert not (tmp_path / "out").exists()
 
-    def test_help_tells_the_default(self) -> None:
-        told = " ".join(run_packer("build", "--help").stdout.split())
-        assert "--shared-detector, --no-shared-detector" in told
-        assert "(default: on any device but cpu; processes engine)" in told
+    def test_help_shows_the_default(self) -> None:
+        reported = " ".join(run_packer("build", "--help").stdout.split())
+        assert "--shared-detector, --no-shared-detector" in reported
+        assert "(default: with the processes engine, for any device but cpu)" in reported
 
 
 def running(source: Path, folder: Path) -> Any:
@@ -175,8 +175,8 @@ class TestEnd:
                 )
             wait_for("work", lambda n=logged: len(read_log(tmp_path / "log")) > n + 4 or build.poll() is not None)
         assert killed
-        _, told = build.communicate(timeout=300)
-        assert build.returncode == 0, told
+        _, reported = build.communicate(timeout=300)
+        assert build.returncode == 0, reported
         check_whole(tmp_path / "out")
         found, expected = fingerprints(tmp_path / "out"), fingerprints(reference)
         assert {name: found[name] for name in found if name != "manifest.json"} == {
@@ -197,9 +197,9 @@ class TestEnd:
         everyone = [*workers_of(builds[0].pid), *workers_of(builds[0].pid, DETECTOR)]
         assert len(everyone) == 3
         os.killpg(builds[0].pid, signal.SIGINT)
-        _, told = builds[0].communicate(timeout=300)
+        _, reported = builds[0].communicate(timeout=300)
         assert builds[0].returncode == 130
-        assert "run the same command again to resume" in told
+        assert "run the same command again to resume" in reported
         wait_for("the end of all", lambda: not any(map(is_alive, everyone)))
 
     def test_one_that_cannot_start_ends_the_build_with_its_last_words(self, source: Path, tmp_path: Path) -> None:

@@ -142,8 +142,10 @@ def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_pa
     run_packer("split", reference, tmp_path / "parts", "--by", "source", "--quiet", "--engine", "inline")
     with pytest.raises(UsageError, match="found one of 'split', which has no recipe to run"):
         bench(mixed, tmp_path / "parts" / "train")
-    told = r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected a picture"
-    with pytest.raises(UsageError, match=told):
+    reported = (
+        r"expected items that give samples, found none among the 1 tried \('real/a.jpg', decode: expected a picture"
+    )
+    with pytest.raises(UsageError, match=reported):
         bench(write_hollow(tmp_path / "hollow"), reference, workers=1, seconds=0.01, runs=1)
     assert "packer bench: " in run_packer("bench", mixed, tmp_path, *QUICK, expect=2).stderr
 

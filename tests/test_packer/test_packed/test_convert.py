@@ -124,8 +124,8 @@ def test_generations_stay_apart(tmp_path: Path) -> None:
     mixed = convert(tmp_path / "in", tmp_path / "mixed", format="lmdb", shuffle=1, **QUIET).manifest
     (joined,) = mixed.generations
     assert (joined.kind, joined.counts) == ("convert", Counts(12, 12, 0, 0, 12, 0, 0))
-    (told,) = joined.recipe["inputs"]
-    assert [g["fingerprint"][0] for g in told["generations"]] == ["a", "b"]
+    (reported,) = joined.recipe["inputs"]
+    assert [g["fingerprint"][0] for g in reported["generations"]] == ["a", "b"]
 
 
 def test_damage_is_found_and_never_copied(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("wall_clock", "told"),
+    ("wall_clock", "reported"),
     [
         ({"tasks_run": 3}, "made by another plan: it is a build, and this a convert"),
         ({}, "it does not say what made it, and this is a convert"),
@@ -173,15 +173,15 @@ def test_the_same_call_again_finds_it_done_and_another_is_refused(tmp_path: Path
         ({"job": {"kind": "convert"}}, "option format: was None, now 'npy'"),
     ],
 )
-def test_what_is_in_the_way_is_told_as_far_as_its_manifest_goes(
-    tmp_path: Path, wall_clock: dict[str, Any], told: str
+def test_what_is_in_the_way_is_reported_as_far_as_its_manifest_goes(
+    tmp_path: Path, wall_clock: dict[str, Any], reported: str
 ) -> None:
     write_faces(tmp_path / "in", 3)
     manifest, layout = write_faces(tmp_path / "out", 4), Layout(tmp_path / "out")
     layout.manifest.write_bytes(replace(manifest, wall_clock=wall_clock).dumps())
     with pytest.raises(UsageError) as caught:
         convert(tmp_path / "in", tmp_path / "out", format="npy", **QUIET)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize("inside", ["", "sub", ".."])
@@ -233,8 +233,8 @@ def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     write_faces(tmp_path / "in", 6)
     arguments = ["convert", str(tmp_path / "in"), str(tmp_path / "out"), "--format", "npy", "--engine", "inline"]
     assert main([*arguments, "--quiet", "--json", "--shard-size", "1MB"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    reported = json.loads(capsys.readouterr().out)
+    assert reported == {
         "out": str(tmp_path / "out"),
         "digest": Layout(tmp_path / "out").load().digest,
         "samples": 6,

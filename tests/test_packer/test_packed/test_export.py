@@ -155,11 +155,9 @@ def test_an_interrupted_export_leaves_nothing_and_says_how_to_go_on(tmp_path: Pa
     condition = "str(arguments[0]).endswith('/00000001-000000.jpg')"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "open", condition, deed))
     call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")
-    told = run_packer(*call, env=env, expect=130).stderr
-    assert told.startswith(
-        "packer: interrupted: run the same command again to start over, since nothing of it is left ("
-    )
-    assert f"(packer export {tmp_path}/in {tmp_path}/out --quiet)" in told
+    reported = run_packer(*call, env=env, expect=130).stderr
+    assert reported.startswith("packer: interrupted: run the same command again to start over (nothing was kept) (")
+    assert f"(packer export {tmp_path}/in {tmp_path}/out --quiet)" in reported
     assert {path.name for path in tmp_path.iterdir()} == {"in", "hooks"}
     run_packer(*call)
     assert len(rows_of(tmp_path / "out")) == 12
@@ -177,8 +175,8 @@ def test_a_finished_export_is_found_and_another_is_refused(tmp_path: Path) -> No
         (("export", tmp_path / "other", tmp_path / "out"), "an export of another dataset"),
         ((*call, "--table", "jsonl"), "one with --table csv"),
     ):
-        told = run_packer(*arguments, expect=2).stderr
-        assert f"{tmp_path}/out: expected a new or empty folder, found {found}: choose another folder" in told
+        reported = run_packer(*arguments, expect=2).stderr
+        assert f"{tmp_path}/out: expected a new or empty folder, found {found}: choose another folder" in reported
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 

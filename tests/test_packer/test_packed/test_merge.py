@@ -84,7 +84,7 @@ def test_a_shuffle_mixes_all_and_says_what_went_in(tmp_path: Path) -> None:
     made = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", shuffle=9, format="npy", **QUIET).manifest
     (generation,) = made.generations
     assert generation.counts.samples == 12
-    assert [told["digest"] for told in generation.recipe["inputs"]] == [manifest.digest for manifest in inputs]
+    assert [reported["digest"] for reported in generation.recipe["inputs"]] == [manifest.digest for manifest in inputs]
     order = np.random.Generator(np.random.PCG64(9)).permutation(12)
     scores = np.concatenate([read_all(tmp_path / name)["score"] for name in "ab"])
     assert np.array_equal(read_all(tmp_path / "out")["score"], scores[order])
@@ -165,8 +165,8 @@ def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int |
 def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
     write_labelled(tmp_path / "a", "npy", ("real",), [0, 1, -1])
     write_labelled(tmp_path / "b", "npy", ("fake", "real"), [0, 1])
-    told = rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1, found 1, which"
-    with pytest.raises(DatasetError, match=told):
+    reported = rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1, found 1, which"
+    with pytest.raises(DatasetError, match=reported):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
     assert not Layout(tmp_path / "out").manifest.exists()
 

@@ -193,8 +193,8 @@ def test_reports_follow_their_items(tmp_path: Path) -> None:
     assert sum(c.damaged_items for c in found) == 1
     for part in parts:
         assert verify(part.result.path, deep=True).problems == ()
-        told = {json.loads(line)["item"] for line in Layout(part.result.path).items.read_text().splitlines()}
-        assert told == {source.decode() for source in read_all(part.result.path)["source"]}
+        reported = {json.loads(line)["item"] for line in Layout(part.result.path).items.read_text().splitlines()}
+        assert reported == {source.decode() for source in read_all(part.result.path)["source"]}
 
 
 def test_wrong_calls(tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.C
     with pytest.raises(UsageError, match=r"expected a value of 'original' in every sample, found none in 2 of 5"):
         split(tmp_path / "forged", tmp_path / "out", by="original", ratios={"train": 0.5, "test": 0.5}, **QUIET)
     assert main(["inspect", str(tmp_path / "forged"), str(tmp_path / "other"), "--by", "original"]) == 1
-    told = capsys.readouterr().out
-    assert "LEAK: 1 value of original in more than one (4 samples without a value not compared)" in told
-    assert "'b.mp4': 1 sample in" in told
+    reported = capsys.readouterr().out
+    assert "LEAK: 1 value of original in more than one (4 samples without a value not compared)" in reported
+    assert "'b.mp4': 1 sample in" in reported
 
 
 @pytest.mark.parametrize("own", [["no", "yes", "no"], [0, 1, 0]])

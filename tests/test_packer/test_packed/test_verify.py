@@ -59,7 +59,7 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_can_be_told(tmp_path: Path) -> None:
+def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_are_known(tmp_path: Path) -> None:
     keys = "the shard holds rows 4 to 7 of the dataset, keys '00000001-000001' to '00000001-000002'"
     for format, name, row in (("npy", "image.bin", 6), ("tfrecord", "", 6), ("lmdb", "", 6), ("parquet", "", 6)):
         root = tmp_path / format
@@ -69,7 +69,7 @@ def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_can_be_told(tmp
             root / e.name for e in manifest.shards[1].files if e.name.endswith(name) and not e.name.endswith("idx")
         ]
         at = path.read_bytes().index(value)
-        _flip(path, at + 50)  # the picture's own checksum tells
+        _flip(path, at + 50)  # the picture's own checksum shows it
         (problem,) = verify(root, deep=True).problems
         assert str(path) in problem
         if format == "parquet":  # a page has one checksum for all of its rows
@@ -79,7 +79,7 @@ def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_can_be_told(tmp
             assert f"{keys}; 1 cannot be read whole: row 6 (key '00000000-000002'): " in problem, problem
 
 
-def test_damage_that_cannot_be_told_apart_is_said(tmp_path: Path) -> None:
+def test_damage_that_cannot_be_located_is_reported(tmp_path: Path) -> None:
     write_faces(tmp_path, 6, "npy", shard_rows=4)
     _flip(tmp_path / "shard-00001" / "image.npy", -1)
     (problem,) = verify(tmp_path, deep=True).problems
@@ -104,7 +104,7 @@ def test_what_lies_in_the_current_folder_does_not_stand_for_a_library(
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reported"),
     [
         ("print('a library greets'); print('[1]'); print('{}')", "all of them can be read, so which have changed"),
         (
@@ -113,12 +113,12 @@ def test_what_lies_in_the_current_folder_does_not_stand_for_a_library(
         ),
     ],
 )
-def test_what_is_said_of_a_damaged_shard_is_what_was_seen(tmp_path: Path, code: str, told: str) -> None:
+def test_the_report_on_a_damaged_shard_is_what_was_seen(tmp_path: Path, code: str, reported: str) -> None:
     write_faces(tmp_path / "packed", 6, "npy", shard_rows=4)
     _flip(tmp_path / "packed" / "shard-00001" / "image.npy", -1)
     env = environment(python_path=at_start_of(tmp_path / "hooks", "packer.packed.verify.damage", code))
     problems = run_packer("verify", tmp_path / "packed", "--deep", env=env, expect=1).stderr
-    assert told in problems
+    assert reported in problems
     assert "cannot be read whole" not in problems
 
 
@@ -232,12 +232,12 @@ def _edit(root: Path, old: str, new: str) -> None:
 def test_of_an_edited_manifest_neither_side_is_presumed_wrong(tmp_path: Path) -> None:
     entry = write_faces(tmp_path, 6).shards[0].files[0]
     disagree = "the manifest and this file disagree, so one of them has changed since packing"
-    for old, new, told in (
+    for old, new, reported in (
         (entry.sha256, "1" * 64, f"expected SHA-256 {'1' * 64}, found {entry.sha256}: {disagree}"),
         (f'"bytes": {entry.bytes}', '"bytes": 77', f"expected 77 bytes, found {entry.bytes}: {disagree}"),
     ):
         _edit(tmp_path, old, new)
-        assert f"{tmp_path}/{entry.name}: {told}" in run_packer("verify", tmp_path, "--quiet", expect=1).stderr
+        assert f"{tmp_path}/{entry.name}: {reported}" in run_packer("verify", tmp_path, "--quiet", expect=1).stderr
         _edit(tmp_path, new, old)
     assert verify(tmp_path).problems == ()
 
@@ -252,7 +252,7 @@ def test_of_a_shard_with_its_digest_the_manifest_is_doubted(tmp_path: Path, form
     assert all("the manifest says of it" in text for text in problems), problems
 
 
-def test_what_is_not_listed_is_told_and_is_no_problem(tmp_path: Path) -> None:
+def test_what_is_not_listed_is_reported_and_is_no_problem(tmp_path: Path) -> None:
     write_faces(tmp_path, 3)
     (tmp_path / "notes.txt").write_text("mine")
     report = verify(tmp_path)

@@ -1,4 +1,4 @@
-"""The recipe and the options: checked when made, everything wrong told at once."""
+"""The recipe and the options: checked when made, all problems reported at once."""
 
 import dataclasses
 import datetime
@@ -60,7 +60,7 @@ def test_a_recipe_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (
             {"margin": 0.5},
@@ -95,8 +95,8 @@ def test_a_recipe_is_frozen() -> None:
         ),
     ],
 )
-def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
+def test_an_option_that_nothing_reads_is_a_wrong_call(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reported)):
         Recipe.from_options(options)
 
 
@@ -108,7 +108,7 @@ def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Recipe.from_options(
             {"preset": "cats", "every": 0, "fps": 2.0, "size": "big", "quality": 101, "margin": -1.0, "min_face": 5}
@@ -158,7 +158,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
     assert any(name in str(caught.value) for name in (*options, "landmark_model"))
 
 
-def test_an_unknown_key_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_key_is_reported_with_those_that_are_known() -> None:
     with pytest.raises(UsageError, match="unknown option 'sise': expected one of preset, format"):
         Recipe.from_options({"sise": 3})
 
