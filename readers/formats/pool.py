@@ -1,12 +1,9 @@
-"""The open shards of a process, and a dataset's rows read through them."""
+"""A dataset's rows, read through the open shards of the process."""
 
-import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
 from typing import Any, Literal
@@ -17,8 +14,9 @@ import numpy.typing as npt
 from readers.formats.base import MappedReader, ShardReader, open_shard, reader_class
 from readers.formats.checks import ROW_BY_ROW_BYTES, distinct
 from readers.formats.copying import copy_rows
-from readers.formats.mapping import ask_for, mappings_held, read_only_asked
+from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
+from readers.formats.opened import OpenReader, open_shards
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
@@ -29,128 +27,8 @@ from shardspec.schema import Field, Schema
 Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
-MAX_DESCRIPTORS = 128
-"""File descriptors that all datasets of a process hold together, so that a limit of 256 leaves room for the program's
-own.
-"""
-MAX_MAPPINGS = 32_000
-"""Files that all datasets of a process map together: Linux gives a process 65,530 mappings for everything."""
-_KEPT_MAPPINGS = 0.75
-"""Share of `MAX_MAPPINGS` that is kept when there are too many, so that not every shard leads to another clean-up."""
 _OPENINGS = 10
 """Attempts to open a dataset that others keep replacing."""
-
-_Key = tuple[int, int]  # a pool's number, a shard's number
-
-
-@dataclass
-class _Open:
-    """One open reader. `lock` is held while it is opened and, if it is not safe between threads, while it reads.
-
-    Attributes
-    ----------
-    checked : set of str
-        Fields that were read, and whose files were then still those of the dataset that was opened.
-    scattered : set of int
-        Addresses of the reader's mappings of which the system reads only what is asked for.
-    """
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    reader: ShardReader | None = None
-    users: int = 0
-    checked: set[str] = field(default_factory=set)
-    scattered: set[int] = field(default_factory=set)
-
-
-class _OpenShards:
-    """The open readers of this process, least recently used first. Safe between threads; a forked child has none."""
-
-    def __init__(self) -> None:
-        # Reentrant: the garbage collector may finalise a pool, which comes here, while this very thread holds the lock.
-        self._lock = threading.RLock()
-        self._entries: OrderedDict[_Key, _Open] = OrderedDict()
-
-    @contextmanager
-    def use(self, pool: "ShardPool", number: int) -> Iterator[tuple[_Open, ShardReader]]:
-        """The reader of a pool's shard, opened if necessary and kept open while in use."""
-        key = (pool.number, number)
-        if mappings_held() > MAX_MAPPINGS:
-            self._unmap()
-        with self._lock:
-            entry = self._entries.setdefault(key, _Open())
-            self._entries.move_to_end(key)
-            entry.users += 1
-        try:
-            reader = entry.reader
-            if reader is None:
-                with entry.lock:
-                    reader = entry.reader
-                    if reader is None:
-                        self._make_room(pool.descriptors)
-                        reader = entry.reader = pool.open(number)
-            if reader.threads:
-                yield entry, reader
-            else:
-                with entry.lock:
-                    yield entry, reader
-        finally:
-            with self._lock:
-                entry.users -= 1
-
-    def descriptors(self) -> int:
-        """Descriptors held now."""
-        with self._lock:
-            return sum(entry.reader.descriptors for entry in self._entries.values() if entry.reader is not None)
-
-    def drop(self, pool_number: int) -> None:
-        """Close the readers of a pool that no longer exists."""
-        with self._lock:
-            entries = [self._entries.pop(key) for key in list(self._entries) if key[0] == pool_number]
-        for entry in entries:
-            if entry.reader is not None:
-                entry.reader.close()
-
-    def forget(self, pool: "ShardPool", number: int) -> None:
-        """Have a shard opened again when it is next used. Present users keep the reader that they have."""
-        with self._lock:
-            self._entries.pop((pool.number, number), None)
-
-    def forget_inherited(self) -> None:
-        """In a forked child: close the parent's handles, which are not valid here, and start with none."""
-        entries = list(self._entries.values())
-        self.__init__()  # type: ignore[misc] # a new lock too: another thread of the parent may have held it
-        for entry in entries:
-            if entry.reader is not None:
-                entry.reader.close()
-
-    def _make_room(self, descriptors: int) -> None:
-        """Close the least recently used readers until `descriptors` more fit. Readers in use stay open."""
-        if descriptors == 0:
-            return
-        with self._lock:
-            excess = self.descriptors() + descriptors - MAX_DESCRIPTORS
-            for key, entry in list(self._entries.items()):
-                if excess <= 0:
-                    return
-                if entry.users == 0 and entry.reader is not None and entry.reader.descriptors:
-                    excess -= entry.reader.descriptors
-                    del self._entries[key]
-                    entry.reader.close()
-
-    def _unmap(self) -> None:
-        """Close the least recently used readers until few enough files are mapped. Readers in use stay open."""
-        with self._lock:
-            for key, entry in list(self._entries.items()):
-                if mappings_held() <= MAX_MAPPINGS * _KEPT_MAPPINGS:
-                    return
-                if entry.users == 0 and entry.reader is not None:
-                    del self._entries[key]
-                    entry.reader.close()
-
-
-open_shards = _OpenShards()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=open_shards.forget_inherited)
 
 _pool_numbers = count()
 
@@ -290,7 +168,7 @@ class ShardPool:
         """Read rows of the dataset that lie in one shard."""
         first = int(self._ends[number]) - self.manifest.shards[number].samples
 
-        def read(entry: _Open, reader: ShardReader) -> None:
+        def read(entry: OpenReader, reader: ShardReader) -> None:
             if self._asks:
                 self._ask(entry, reader, rows - first, fields)
             reader.read(rows - first, fields, out, at)
@@ -301,7 +179,7 @@ class ShardPool:
         with self._noted([number]):
             self._with_shard(number, read)
 
-    def _with_shard(self, number: int, act: Callable[[_Open, ShardReader], None]) -> None:
+    def _with_shard(self, number: int, act: Callable[[OpenReader, ShardReader], None]) -> None:
         """Do something with the reader of a shard, and once more if its files have been renamed in the meantime."""
         try:
             with open_shards.use(self, number) as (entry, reader):
@@ -397,7 +275,7 @@ class ShardPool:
             local = rows[shards == number] - first
             self._with_shard(number, partial(self._ask, rows=local, fields=fields))
 
-    def _ask(self, entry: _Open, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
+    def _ask(self, entry: OpenReader, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
         if not isinstance(reader, MappedReader):
             return
         for part in reader.extents(rows, fields):
