@@ -121,7 +121,8 @@ def _check_places(listing: Listing, recipe: Recipe) -> None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
             f"expected files inside {folders}, found {len(outside)} of {counted(len(items), 'path')} "
-            f"that lead outside, such as {outside[0]}: name the folder of the files with --root DIR (repeat it for several folders)"
+            f"that lead outside, such as {outside[0]}: name the folder of the files with --root DIR "
+            "(repeat it for several folders)"
         )
 
 

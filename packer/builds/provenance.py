@@ -59,7 +59,7 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
 
 
 def _file_of(step: str) -> str | None:
-    """The module file of a user's step; None for a built-in step, or if there is no file (a notebook, ``python -c``)."""
+    """The module file of a user's step; None for a built-in step, or without a file (a notebook, ``python -c``)."""
     module, colon, _ = step.partition(":")
     try:
         spec = find_spec(module) if colon else None

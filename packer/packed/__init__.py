@@ -1,1 +1,1 @@
-"""What starts from a packed dataset: convert, merge, split, and everything that only looks."""
+"""Everything that starts from a packed dataset: convert, merge, split, and what only reads."""

@@ -22,31 +22,32 @@ def convert(
     overwrite: bool = False,
     progress: bool | ProgressListener = True,
 ) -> JobResult:
-    """Write a packed dataset once more in another format. Nothing is decoded; the same call again resumes.
+    """Write a copy of a packed dataset in another format. Nothing is decoded; the same call again resumes.
 
-    What the manifest says of the samples' making (recipe, library versions, counts, fingerprint) is kept, but for the format,
-    the shard size and the shuffle; so a chain of conversions ends with the shards and the manifest that it began with.
+    What the manifest records of how the samples were made (recipe, library versions, counts, fingerprint) is kept,
+    except the format, the shard size and the shuffle; so a chain of conversions ends with the shards and the manifest
+    that it began with.
 
     Parameters
     ----------
     dataset : path
         A packed dataset.
     out : path
-        A new or empty folder, or that of the conversion to go on with.
+        A folder that is new, empty, or holds the conversion to resume.
     format : str
         A name in `shardspec.formats.FORMATS`.
     shard_size : int or str, optional
-        Encoded bytes of a shard, at least 1, also as ``"256MB"`` or ``"64MiB"``; by default as it was packed.
+        Encoded bytes per shard, at least 1, also as ``"256MB"`` or ``"64MiB"``; by default as the dataset was packed.
     shuffle : int, optional
         Seed of a new stored order, at least 0.
     workers : int or "auto"
-        Worker processes; ``"auto"`` looks at the cores and memory that may be used.
+        Number of worker processes; ``"auto"`` chooses it by the usable cores and memory.
     engine : str
-        Where the work runs: ``"processes"``, or ``"inline"``, which is this process.
+        Where the work runs: in worker ``"processes"``, or ``"inline"`` in this process.
     overwrite : bool
-        Whether to replace the packed dataset, or the unfinished job, that is in the folder.
+        Whether to replace the packed dataset or unfinished job in the folder.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -55,15 +56,15 @@ def convert(
     Raises
     ------
     UsageError
-        If the call is invalid, or the folder holds something else.
+        If the call is invalid, or if the folder holds something else.
     DatasetError
-        If the dataset cannot be read, or a file of it is not what its manifest says.
+        If the dataset cannot be read, or if a file of it does not match its manifest.
     ResumeMismatchError
         If another job was begun in the folder.
     BuildLockedError
         If another process is at work in the folder.
     BuildError
-        If the job cannot go on. The same call resumes.
+        If the job cannot continue. The same call resumes.
     """
     target = Path(out).absolute()
     inputs = [open_input(Path(dataset), target)]

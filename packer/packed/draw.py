@@ -26,15 +26,15 @@ def draw(
 ) -> npt.NDArray[np.uint8]:
     """Draw points, outline and boxes onto a copy of a crop.
 
-    The person's left is drawn in blue, the right in red, so that a wrong flip is seen at once.
+    The person's left is drawn in blue, the right in red, so that a wrong flip shows at once.
 
     Parameters
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     landmarks : array_like, (K, 2), or None
-        Crop pixels, of a layout known by its number of points; another number is drawn in one colour.
+        In crop pixels, of a layout known by its number of points; any other number is drawn in one colour.
     hull : array_like, (P, 2), or None
-        Crop pixels: the polygon as stored, and its corner 0 marked.
+        In crop pixels: the polygon as stored, with its corner 0 marked.
     regions : array_like, (4, 4), or None
         Boxes (left, top, right, bottom) in crop pixels, in the order of `shardspec.points.REGIONS`.
     valid : bool

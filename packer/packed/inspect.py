@@ -1,4 +1,4 @@
-"""What a packed dataset holds, from its manifest alone, and what several have in common."""
+"""What a packed dataset holds, by its manifest alone, and what several datasets have in common."""
 
 import os
 from collections.abc import Sequence
@@ -63,11 +63,13 @@ class InspectReport(Result):
         """The facts for people."""
         manifest, facts = self.manifest, self.to_json()
         lines = [
-            f"{self.path}: {counted(facts['samples'], 'sample')}, {manifest.format}, {counted(len(manifest.shards), 'shard')}, "
-            f"{facts['bytes'] / 1e6:.1f} MB",
+            f"{self.path}: {counted(facts['samples'], 'sample')}, {manifest.format}, "
+            f"{counted(len(manifest.shards), 'shard')}, {facts['bytes'] / 1e6:.1f} MB",
             f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
-            f"{counted(facts['frames_without_sample'], 'frame')} without a sample, {counted(facts['damaged_items'], 'damaged video')}, "
-            f"{counted(facts['ignored_files'], 'file')} ignored, {counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
+            f"{counted(facts['frames_without_sample'], 'frame')} without a sample, "
+            f"{counted(facts['damaged_items'], 'damaged video')}, "
+            f"{counted(facts['ignored_files'], 'file')} ignored, "
+            f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
             f"digest: {facts['digest']}",
             "fields:",
         ]
@@ -107,7 +109,7 @@ class Leak(NamedTuple):
     ----------
     group : str
     samples : dict of str to int
-        Samples of the group in each dataset that has any, by the dataset's path as it was given.
+        Samples of the group in each dataset that has any, by the path of the dataset as given.
     """
 
     group: str
@@ -127,9 +129,9 @@ class Leaks(Result):
     by : str
         The field whose values were compared.
     datasets : tuple of str
-        Their paths as they were given.
+        The paths of the datasets as given.
     found : tuple of Leak
-        By name.
+        The groups in several datasets, by name.
     without : int
         Samples without a value, which were not compared.
     """
@@ -162,7 +164,7 @@ class Leaks(Result):
 def find_leaks(
     datasets: Sequence[str | os.PathLike[str]], *, by: str, progress: bool | ProgressListener = True
 ) -> Leaks:
-    """Find the groups that are in more than one of some datasets. Groups are compared by their value, as text.
+    """Find the groups that occur in more than one of several datasets. Groups are compared by their value, as text.
 
     Parameters
     ----------
@@ -171,7 +173,7 @@ def find_leaks(
     by : str
         The field that says which samples belong together: ``"source"``, or a column such as a person's name.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -180,7 +182,7 @@ def find_leaks(
     Raises
     ------
     UsageError
-        If there are fewer than two datasets, or one of them twice, or one without the field.
+        If there are fewer than two datasets, if one is given twice, or if one lacks the field.
     DatasetError
         If a dataset cannot be read.
     """

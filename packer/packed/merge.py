@@ -24,7 +24,7 @@ from shardspec.schema import Field, Schema
 from shardspec.wording import list_some
 
 _BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
-"""Item, ordinal, and one more for each time that a step made several samples of a packed one."""
+"""Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,13 +34,13 @@ class MergeResult(JobResult):
     Attributes
     ----------
     shapes : dict of str to tuple of str
-        Of each field of pictures whose shapes differ between the sources: height and width in each.
+        For each field of pictures whose shapes differ between the sources: height and width in each.
     """
 
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """See `JobResult`; and what pictures of several shapes mean for reading."""
+        """See `JobResult`; adds what pictures of several shapes mean for reading."""
         return "\n".join([super().describe(), *(self._describe_shapes(name) for name in self.shapes)])
 
     def _facts(self) -> dict[str, Any]:
@@ -49,8 +49,9 @@ class MergeResult(JobResult):
 
     def _describe_shapes(self, name: str) -> str:
         return (
-            f"warning: pictures of field {name!r} are of different shapes ({', '.join(self.shapes[name])}), so a batch has them as a "
-            "list: give a DataLoader collate_fn=ds.collate, or make them alike before the merge (packer build DATASET OUT --size PX "
+            f"warning: pictures of field {name!r} have different shapes ({', '.join(self.shapes[name])}), "
+            "so a batch has them as a list: give a DataLoader collate_fn=ds.collate, "
+            "or make them alike before the merge (packer build DATASET OUT --size PX "
             "--resize exact)"
         )
 
@@ -69,18 +70,18 @@ def merge(
 ) -> MergeResult:
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
 
-    Where their lists of classes differ, the joined one has the names of all, sorted, and the class numbers are those of that
-    list. Pictures of different fixed shapes become pictures of varying shape.
+    If their lists of classes differ, the merged list has all names, sorted, and the classes are renumbered by it.
+    Pictures of different fixed shapes become pictures of varying shape.
 
     The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
-    into one. Where two datasets have a key in common, the items of the later ones are numbered on, in their keys alone.
+    into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up.
 
     Parameters
     ----------
     datasets : sequence of path
         Two packed datasets or more.
     out : path
-        A new or empty folder, or that of the merge to go on with.
+        A folder that is new, empty, or holds the merge to resume.
     format : str, optional
         A name in `shardspec.formats.FORMATS`; by default the format of the first dataset.
     shard_size, shuffle, workers, engine, overwrite, progress
@@ -93,7 +94,7 @@ def merge(
     Raises
     ------
     UsageError
-        If there are fewer than two datasets, or one of them twice, or if their schemas differ in anything else; then
+        If there are fewer than two datasets, if one is given twice, or if their schemas differ in anything else; then
         the message names every difference, and the remedy.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
@@ -113,7 +114,7 @@ def merge(
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
-    """Fields of pictures whose shapes differ, and the shapes in words, each once."""
+    """The fields of pictures whose shapes differ, with the distinct shapes in words."""
     found = {}
     for name in (picture.name for picture in schemas[0] if picture.is_image):
         shapes = dict.fromkeys(schema[name].shape[:2] for schema in schemas)
@@ -123,7 +124,7 @@ def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
 
 
 def check_schemas(inputs: Sequence[Input]) -> None:
-    """See that the schemas of all can be one (`packer.assembly.schemas`).
+    """Check that the schemas can be united (`packer.assembly.schemas`).
 
     Raises
     ------
@@ -137,13 +138,13 @@ def check_schemas(inputs: Sequence[Input]) -> None:
             united = unite_schemas([united, schema])
         except SchemaError as error:
             raise UsageError(
-                f"{one.path}: expected a schema that can be joined with that of {inputs[0].path}, found another: {error}. To make them "
-                f"alike, {_describe_remedy(first, schema)}"
+                f"{one.path}: expected a schema that can be joined with that of {inputs[0].path}, "
+                f"found another: {error}. To make them alike, {_describe_remedy(first, schema)}"
             ) from error
 
 
 def _describe_remedy(first: Schema, last: Schema) -> str:
-    """What makes two schemas alike: a type for each column that tables gave different ones, or the same options."""
+    """How to make two schemas alike: by a type for each column that got different types, or by the same options."""
     kinds = {name: {_column_kind(first[name]), _column_kind(last[name])} for name in first.names if name in last}
     options = [
         f"--{'text' if 'text' in found else 'float'} {name}"
@@ -153,25 +154,25 @@ def _describe_remedy(first: Schema, last: Schema) -> str:
     if not options:
         return "build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
     return (
-        f"build both from their tables with {list_some(options)} (or --int COLUMN, where all values are integers), so that a column's type "
-        "does not follow from one table's values"
+        f"build both from their tables with {list_some(options)} (or --int COLUMN, where all values are integers), "
+        "so that a column's type does not follow from one table's values"
     )
 
 
 def _column_kind(field: Field) -> str | None:
-    """What a table's column became: text, int or float; None of any other field."""
+    """The type that a table's column got: text, int or float; None for any other field."""
     if field.kind == "text" and field.codec.name == "utf8":
         return "text"
     return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.kind == "fixed" and not field.shape else None
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:
-    """The inputs, with the items of the later ones numbered on if keys would occur twice.
+    """The inputs, with the item numbers of later ones moved up if keys would occur twice.
 
     Raises
     ------
     UsageError
-        They would, and a key is not of the form that a build gives (item number, dash, ordinal).
+        If they would, and a key does not have the form that a build gives (item number, dash, ordinal).
     """
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
@@ -179,7 +180,7 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     every = np.sort(np.concatenate(keys))
     twins = np.flatnonzero(every[1:] == every[:-1])
     if not len(twins) or any(len(np.unique(own)) != len(own) for own in keys):
-        return list(inputs)  # a key twice in one dataset is its own fault, which verify names
+        return list(inputs)  # a key that is twice in one dataset is a fault of that dataset; verify names it
     ends = [
         max(total(one.manifest.generations).items, _last_item(one, own)) for one, own in zip(inputs, keys, strict=True)
     ]
@@ -194,8 +195,9 @@ def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:
         match = _BUILT_KEY.match(key)
         if match is None:
             raise UsageError(
-                f"{one.path}: key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, and cannot be numbered "
-                "on, since it is not of the form 00000012-000000: give the samples of one dataset other keys"
+                f"{one.path}: key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, "
+                "and cannot be renumbered, since it does not have the form 00000012-000000: "
+                "give the samples of one dataset other keys"
             )
         last = max(last, int(match[1]) + 1)
     return last

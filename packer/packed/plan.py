@@ -1,4 +1,4 @@
-"""Plans of jobs that take encoded rows from packed datasets: what they read, what they make, and their fingerprint."""
+"""Plans of jobs that read encoded rows from packed datasets: their inputs, their output, and their fingerprint."""
 
 import json
 import os
@@ -23,22 +23,22 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 
 DEFAULT_SHARD_BYTES = Recipe().shard_size
-"""For rows whose provenance says nothing of it."""
+"""The shard size for rows whose provenance does not record it."""
 
 _ADAPTED = ("format", "shard_size", "shuffle")
-"""Keys of a generation's recipe that a job may change. Everything else in it stays as the samples were made."""
+"""Keys of a generation's recipe that a job may change. Everything else records how the samples were made."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A packed dataset that rows are taken from.
+    """A packed dataset that rows are read from.
 
     Attributes
     ----------
     path : Path
     manifest : Manifest
     items_before : int
-        Added to the item's number in every key.
+        Added to the item number in every key.
     """
 
     path: Path
@@ -47,18 +47,18 @@ class Input:
 
     @property
     def layout(self) -> Layout:
-        """Where its files lie."""
+        """Where the files of the dataset are."""
         return Layout(self.path)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its manifest without the wall clock: of all its bytes, and where they come from."""
+        """SHA-256 of the manifest without the wall clock: it covers all bytes, and where they come from."""
         document = self.manifest.to_json()
         del document["wall_clock"]
         return sha256_json(document)
 
     def provenance(self) -> dict[str, Any]:
-        """What it is and how it was made, for a recipe."""
+        """What the dataset is and how it was made, for a recipe."""
         generations = [g.to_json() for g in self.manifest.generations]
         for document in generations:
             del document["shards"]
@@ -74,7 +74,7 @@ class RepackPlan:
     kind : {"convert", "merge", "split"}
     inputs : tuple of Input
     options : dict
-        ``format``, ``shard_size`` and ``shuffle``, and the kind's own.
+        ``format``, ``shard_size`` and ``shuffle``, and those of the kind.
     runtime : dict of str to str
         Versions of the libraries that write the format.
     """
@@ -92,7 +92,7 @@ class RepackPlan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides the bytes; the inputs count by their contents, wherever they lie."""
+        """SHA-256 of everything that decides the bytes; the inputs count by their contents, not by their paths."""
         inputs = [[one.digest, one.items_before] for one in self.inputs]
         return sha256_json([self.kind, dict(self.options), dict(self.runtime), inputs])
 
@@ -102,12 +102,12 @@ class RepackPlan:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The plan as a manifest has it: the inputs by their digests alone."""
+        """The plan as a manifest records it: the inputs by their digests alone."""
         digests = [one.digest for one in self.inputs]
         return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
 
     def built(self) -> dict[str, dict[str, Any]]:
-        """What the jobs change in recipes of builds, as it was when those ran: by their fingerprints, which cover it."""
+        """By the fingerprint of each build: the original values of the recipe keys that these jobs change."""
         found = {}
         for one in self.inputs:
             for generation in one.manifest.generations:
@@ -117,11 +117,11 @@ class RepackPlan:
         return found
 
     def made(self, manifest: Manifest) -> bool:
-        """Whether a dataset is what this plan makes. The rows keep their own provenance, so it stands beside them."""
+        """Whether a dataset is what this plan makes. Rows keep their provenance; the plan is recorded beside it."""
         return manifest.wall_clock.get("plan") == self.fingerprint
 
     def describe_difference(self, old: Mapping[str, Any]) -> str:
-        """What differs from another plan of the kind, in words."""
+        """In words, what differs from another plan of the same kind."""
         found = describe_changes("option", old.get("options", {}), self.options)
         found += describe_changes("runtime", old.get("runtime", {}), self.runtime)
         if old.get("digests") != [one.digest for one in self.inputs]:
@@ -129,10 +129,10 @@ class RepackPlan:
         return "; ".join(found) or "the numbers of the items"
 
     def describe_made(self, made: Manifest) -> str:
-        """What differs from the job that made a dataset, in words."""
+        """In words, what differs from the job that made a dataset."""
         job = made.wall_clock.get("job")
         noted = job if isinstance(job, Mapping) else {}
-        # The generations say how the samples came to be, not how this folder did. What a build notes no other job does.
+        # The generations say how the samples were made, not how this folder was. Only a build notes ``tasks_run``.
         kind = noted.get("kind", "build" if "tasks_run" in made.wall_clock else None)
         if kind is None:
             return f"it does not say what made it, and this is a {self.kind}"
@@ -143,17 +143,19 @@ class RepackPlan:
 
 @dataclass(frozen=True)
 class Repack:
-    """A plan and what follows from it, as a job runs it (`packer.jobs.plan.JobPlan`). Its tasks are the shards that are read.
+    """A plan and what follows from it, in the form that a job runs (`packer.jobs.plan.JobPlan`).
+
+    Its tasks are the shards that are read.
 
     Attributes
     ----------
     plan : RepackPlan
     order : (rows,) int64 or None
-        The inputs' rows in the order in which they are stored; None: all, as they come.
+        The inputs' rows in the order in which they are to be stored; None for all rows in their own order.
     pieces : tuple of Piece
-        Rows of each generation.
+        The rows of each generation.
     kept : tuple of Generation
-        Without their shards.
+        The generations, without their shards.
     write_reports : callable
         Writes ``items.jsonl`` and ``rejects.jsonl`` into a folder.
     """
@@ -191,7 +193,7 @@ class Repack:
         return self.plan.to_json()
 
     def take_item_lines(self) -> Iterable[str]:
-        """See `JobPlan`: the shards stand in the inputs' manifests."""
+        """See `JobPlan`: the manifests of the inputs list the shards."""
         return ()
 
     def made(self, manifest: Manifest) -> bool:
@@ -211,7 +213,7 @@ class Repack:
         return ""
 
     def take_up(self, space: Workspace) -> None:
-        """After an interruption, long ago maybe: the inputs may lie elsewhere, and are checked again before they are read."""
+        """Have the inputs checked again: the interruption may be long ago, and the inputs may have been moved since."""
         shutil.rmtree(space.scans, ignore_errors=True)
         if space.assembly.exists():
             replace(ShardPlan.load(space), rows=self.plan.rows).save()
@@ -239,11 +241,14 @@ class Repack:
 
 
 def open_input(path: Path, out: Path) -> Input:
-    """A packed dataset to read, which the output must not lie in, nor hold.
+    """Open a packed dataset to read. The output must be neither inside it nor around it.
 
     Raises
     ------
-    DatasetError, UsageError
+    DatasetError
+        If the dataset cannot be read.
+    UsageError
+        If one of dataset and output lies inside the other.
     """
     manifest = Layout(path).load()
     if out.resolve().is_relative_to(path.resolve()) or path.resolve().is_relative_to(out.resolve()):
@@ -286,7 +291,7 @@ def plan_of(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> R
 
 
 def arrange_whole(plan: RepackPlan, write_reports: Callable[[Path], None]) -> Repack:
-    """All rows of all inputs. Each generation stays one, with its provenance, unless a shuffle mixes several of them."""
+    """All rows of all inputs. Each generation keeps its provenance, unless a shuffle mixes several into one."""
     generations = tuple(g for one in plan.inputs for g in one.manifest.generations)
     shuffle = plan.options["shuffle"]
     if shuffle is not None and len(generations) > 1:
@@ -298,27 +303,27 @@ def arrange_whole(plan: RepackPlan, write_reports: Callable[[Path], None]) -> Re
 
 
 def join_generations(plan: RepackPlan, generations: Sequence[Generation]) -> Generation:
-    """One generation in place of several; its recipe holds what the inputs say of theirs."""
+    """One generation in place of several; its recipe holds the provenance of the inputs."""
     made = {**plan.options, "shard_size": shard_bytes(plan, generations[0])}
     recipe = {**made, "inputs": [one.provenance() for one in plan.inputs]}
     return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
 
 
 def shard_bytes(plan: RepackPlan, generation: Generation) -> int:
-    """Encoded bytes of a shard: as asked for, or as the rows were packed before."""
+    """Encoded bytes per shard: as asked for, or as the rows were packed before."""
     chosen = plan.options["shard_size"] or generation.recipe.get("shard_size") or DEFAULT_SHARD_BYTES
     return int(chosen)
 
 
 def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:
-    """The recipe that a generation was built by, whatever jobs have changed in it since."""
+    """The recipe by which a generation was built, without the changes of later jobs."""
     built = manifest.wall_clock.get("built")
     noted = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
     return {**generation.recipe, **(noted if isinstance(noted, Mapping) else {})}
 
 
 def _adapt(recipe: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with the format, and the shard size and shuffle where they were asked for. No other key changes."""
+    """The recipe with the new format, and shard size and shuffle if they were asked for. No other key changes."""
     changed = {name: options[name] for name in _ADAPTED if options[name] is not None}
     return {name: changed.get(name, value) for name, value in recipe.items()}
 
@@ -332,7 +337,7 @@ def read_report(one: Input, name: str) -> Iterator[Line]:
     Raises
     ------
     DatasetError
-        The file is not what the manifest says.
+        If the file does not match the manifest.
     """
     entry = one.manifest.find_file(name)
     if entry is not None:

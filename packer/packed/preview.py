@@ -1,4 +1,4 @@
-"""A contact sheet: samples of a packed dataset side by side, geometry drawn in, each under its key."""
+"""A contact sheet: samples of a packed dataset side by side, with their geometry, each above its key."""
 
 import io
 import os
@@ -27,7 +27,7 @@ DEFAULT_CELL = 224
 """Side in pixels of the square that each picture is fitted into."""
 
 GEOMETRY = {"landmarks": (2, 2), "hull": (2, 2), "regions": (2, 4)}
-"""Fields that are drawn in, with the number of their axes and the size of the last; what looks otherwise is not ours."""
+"""Fields that are drawn, with their number of axes and the size of the last axis; other shapes are not our fields."""
 _MAX_SHEET_PIXELS = 200 * 10**6
 _BACKGROUND, _TEXT, _FAINT = (24, 24, 24), (240, 240, 240), (170, 170, 170)
 _FONT_PX = 13
@@ -51,7 +51,8 @@ class PreviewResult(Result):
 
     def describe(self) -> str:
         """The sheet in one line."""
-        return f"{self.path}: {counted(len(self.rows), 'sample')}, rows {self.rows[0]} to {self.rows[-1]}, each above its key"
+        rows = f"rows {self.rows[0]} to {self.rows[-1]}"
+        return f"{self.path}: {counted(len(self.rows), 'sample')}, {rows}, each above its key"
 
     def to_json(self) -> dict[str, Any]:
         """The sheet and its rows as JSON."""
@@ -71,14 +72,14 @@ def preview(
     plain: bool = False,
     progress: bool | ProgressListener = True,
 ) -> PreviewResult:
-    """Write a contact sheet of samples as PNG, in place of the file if it is there.
+    """Write a contact sheet of samples as PNG, replacing the file if it exists.
 
     Parameters
     ----------
     dataset : path
         A packed dataset with a picture in each sample.
     out : path
-        The sheet, ``.png``.
+        File of the sheet, ``.png``.
     count : int
         Samples to show, at least 1.
     all : bool
@@ -86,15 +87,15 @@ def preview(
     start : int
         The first row to show, at least 0.
     seed : int, optional
-        Show rows drawn at random from this seed, in their order, in place of neighbouring ones.
+        Show rows drawn at random from this seed, in their order, instead of adjacent rows.
     columns : int, optional
-        Pictures in a row of the sheet; by default about as many as there are rows.
+        Pictures per row of the sheet; by default about as many as the sheet has rows.
     cell : int
         Side of the square that each picture is fitted into, in pixels, at least 16.
     plain : bool
         Whether to leave out landmarks, hull and regions.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -163,7 +164,7 @@ def _choose(total: int, count: int | None, start: int, seed: int | None) -> list
 
 
 def _picture(sample: Mapping[str, Any], schema: Schema, cell: int) -> npt.NDArray[np.uint8]:
-    """A sample's picture, its geometry drawn in, fitted into a cell."""
+    """A sample's picture with its geometry, fitted into a cell."""
     image = np.asarray(sample[picture_field(schema, Path()).name], np.uint8)
     height, width = image.shape[:2]
     scale = max(1, cell // max(height, width, 1))
@@ -221,7 +222,7 @@ class _Sheet:
             self._pen.text(where, self._fit(text), fill=_FAINT if number else _TEXT, font=self._font)
 
     def _fit(self, text: str) -> str:
-        """The text on one line, its middle left out where it is too wide."""
+        """The text on one line, without its middle if it is too wide."""
         text = textwrap.shorten(text.encode("utf-8", "replace").decode(), 400, placeholder="…")
         if self._font.getlength(text) <= self._cell:
             return text

@@ -1,4 +1,4 @@
-"""``packer split``: a packed dataset becomes several: no group of samples is in two of them, or each is one value of a field."""
+"""``packer split``: cut a packed dataset into several, by whole groups of samples or by the values of a field."""
 
 import hashlib
 import math
@@ -38,13 +38,13 @@ from shardspec.splits import assign_groups, classes_of_groups
 from shardspec.wording import counted, list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
-"""Shares where none are given."""
+"""Default shares."""
 
 SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
-"""What people call splits."""
+"""Usual names of splits."""
 
 MAX_PARTS = 100
-"""Datasets that one call makes of a field's values; a field of more is likely one of groups."""
+"""The most datasets that one call makes from a field's values; a field with more values likely names groups."""
 
 _TOLERANCE = 1e-6
 
@@ -56,13 +56,13 @@ class SplitPart:
     Attributes
     ----------
     name : str
-        Of its folder.
+        The name of its folder.
     ratio : float or None
-        The share of the samples that was wanted; None of a part that has one value of a field.
+        The share of the samples that was asked for; None for a part with one value of a field.
     groups : int
     result : JobResult
     value : str or None
-        The value that all its samples have, of a part by `into`.
+        The value that all its samples have, if the part was made by `into`.
     """
 
     name: str
@@ -89,10 +89,10 @@ class SplitResult(Result):
     Attributes
     ----------
     out : str
-        The folder that theirs lie in, as it was given.
+        The folder that holds the folders of the parts, as given.
     option : {"by", "into"}
     field : str
-        What the option named.
+        The field that the option named.
     parts : tuple of SplitPart
     """
 
@@ -142,28 +142,28 @@ def split(
     overwrite: bool = False,
     progress: bool | ProgressListener = True,
 ) -> SplitResult:
-    """Write each split of a packed dataset as a dataset ``out/<name>``. Nothing is decoded; the same call again resumes.
+    """Write each split of a packed dataset to ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    By shares, all samples with one value of `by` go into one split (`shardspec.splits.assign_groups` says which). With `into`,
-    each value of that field becomes a dataset of its own, named after the value. Keys stay what they were, so
-    `packer.merge` gives the samples back. Items are counted where they have samples; the dataset's rejects belong to no
-    split.
+    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assign_groups` chooses
+    which). With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not
+    change, so `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects
+    belong to no split.
 
     Parameters
     ----------
     dataset : path
         A packed dataset.
     out : path
-        A folder in which each split gets one of its own, or that of the split to go on with.
+        A folder in which each split gets its own folder, or the folder of a split to resume.
     by : str
         A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together.
     ratios : dict of str to float, or str
         Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By
         default ``"train=0.8,val=0.1,test=0.1"``.
     seed : int
-        With `by`, another seed gives other splits.
+        With `by`, seed of the splits.
     into : str
-        In place of `by` and `ratios`, a field as for `by` that names each sample's dataset, such as an official split.
+        Instead of `by` and `ratios`, a field as for `by` that names each sample's dataset, such as an official split.
     format : str, optional
         A name in `shardspec.formats.FORMATS`; by default the dataset's format.
     shuffle : int, optional
@@ -178,9 +178,9 @@ def split(
     Raises
     ------
     UsageError
-        If there is no such field, or samples have no value in it; if it has fewer values than there are splits, or its
-        values are splits already; if `into` has too many values, or two that would name one folder; unless one of `by`
-        and `into` is given.
+        If there is no such field, or if samples have no value in it; if it has fewer values than there are splits, or
+        if its values are splits already; if `into` has too many values, or two that would name the same folder; if not
+        exactly one of `by` and `into` is given.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """
@@ -201,8 +201,9 @@ def split(
     groups = read_groups(one.path, field)
     if groups.without:
         raise UsageError(
-            f"{dataset}: expected a value of {field!r} in every sample, found none in {groups.without} of {len(groups.of_row)}, "
-            "so nothing tells where they belong: fill the column (an original can name itself), or take another field"
+            f"{dataset}: expected a value of {field!r} in every sample, found none in {groups.without} "
+            f"of {len(groups.of_row)}, so they belong to no split: "
+            "fill the column (an original can name itself), or choose another field"
         )
     options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     if into is None:
@@ -250,12 +251,12 @@ def parse_ratios(text: str) -> dict[str, float]:
 
 
 def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
-    """The ratios, which add up to 1 then.
+    """Check the ratios and scale them to add up to 1.
 
     Raises
     ------
     UsageError
-        A name is no plain word, a ratio is not above 0, or they add up to neither 1 nor 100.
+        If a name is not a plain word, if a ratio is not above 0, or if they add up to neither 1 nor 100.
     """
     wrong = [name for name in ratios if not NAME.match(name)]
     if wrong or len(ratios) < 2:
@@ -279,13 +280,14 @@ def _both(by: str | None) -> str:
 
 
 def _refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -> None:
-    """Refuse a field that says itself which split a sample is in: whole splits would become others by their sizes."""
+    """Refuse a field that names the split of each sample: whole splits would be put into new ones by their sizes."""
     names = SPLIT_NAMES | set(shares)
     found = [value for value in values if value.lower() in names]
     if len(found) > 1:
         raise UsageError(
-            f"by: expected groups, such as videos or persons, in the field {by!r}, found splits ({list_some([*map(repr, found)])}), which would be put into "
-            f"others: to make a dataset of each, give into={by!r} (--into {by})"
+            f"by: expected groups, such as videos or persons, in the field {by!r}, "
+            f"found splits ({list_some([*map(repr, found)])}), which would be put into others: "
+            f"to make a dataset of each, give into={by!r} (--into {by})"
         )
 
 
@@ -293,18 +295,18 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
     """The folder of each value's dataset."""
     if len(values) > MAX_PARTS:
         raise UsageError(
-            f"into: expected a field of at most {MAX_PARTS} values, each of which becomes a dataset, found {len(values)} in {into!r}: "
-            f"for shares of whole groups give by={into!r} (--by {into})"
+            f"into: expected a field of at most {MAX_PARTS} values, each of which becomes a dataset, "
+            f"found {len(values)} in {into!r}: for shares of whole groups give by={into!r} (--by {into})"
         )
     folders: dict[str, str] = {}
     for value in values:
         folder = safe_name(value)
-        # Of two names that differ in case alone, many file systems make one.
+        # Many file systems treat names that differ only in case as the same.
         twin = next((other for other, taken in folders.items() if taken.casefold() == folder.casefold()), None)
         if twin is not None:
             raise UsageError(
-                f"into: expected values that name different folders in {into!r}, found {shorten(twin)} and {shorten(value)}: "
-                "rename one in the table, and build again"
+                f"into: expected values that name different folders in {into!r}, "
+                f"found {shorten(twin)} and {shorten(value)}: rename one in the table, and build again"
             )
         folders[value] = folder
     return [folders[value] for value in values]
@@ -316,13 +318,13 @@ def _has_classes(schema: Schema) -> bool:
 
 
 class _Items:
-    """The items of the source's reports, by the names that rows know them by."""
+    """The items of the source's reports, by the names that the rows have for them."""
 
     def __init__(self, one: Input) -> None:
         self._one = one
         self._listed = {str(line.get("item")) for _, line in read_report(one, ITEMS_NAME)}
         self._groups: Groups | None = None
-        # Of a dataset that was built from a packed one, each sample was an item, called by its key.
+        # If the dataset was built from a packed one, each sample was an item, named by its key.
         for field in ("source", "key"):
             if field in one.manifest.schema:
                 groups = read_groups(one.path, field)

@@ -1,4 +1,4 @@
-"""The work of jobs over packed datasets: each shard that is read is a task, which checks it and leaves a scan; new shards are written."""
+"""The work of jobs over packed datasets. Each input shard is a task, which checks and scans it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,9 +41,9 @@ class RepackWork:
         Raises
         ------
         BuildError
-            A file cannot be written.
+            If a file cannot be written.
         DatasetError
-            A shard is not what its manifest says.
+            If a shard does not match its manifest.
         """
         with writing(self._workspace.out):
             if unit.do == "shard":
@@ -54,7 +54,7 @@ class RepackWork:
             return {}
 
     def close(self) -> None:
-        """Close the shards that are read."""
+        """Close the input shards."""
         self._shards.close()
         if self._rows is not None:
             self._rows.close()

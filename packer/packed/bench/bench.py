@@ -1,4 +1,4 @@
-"""``packer bench``: raw against packed, on one's own data and recipe."""
+"""``packer bench``: raw files against the packed dataset, on the user's own data and recipe."""
 
 import math
 import os
@@ -30,7 +30,7 @@ DEFAULT_RUNS = 5
 DEFAULT_SECONDS = 3.0
 DEFAULT_BATCH_SIZE = 64
 _SEED = 0
-"""Of the choice of items: the same ones every time."""
+"""Seed of the choice of items: the same items every time."""
 
 
 def bench(
@@ -46,36 +46,36 @@ def bench(
     plot: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> BenchReport:
-    """Measure what a training's epoch costs over raw files and over what they were packed to.
+    """Measure what a training epoch costs with raw files and with the dataset that they were packed into.
 
-    Raw: `workers` processes with one math thread each run the steps of the dataset's recipe over items drawn at random, one
-    after another, as a dataset's ``__getitem__`` would in as many workers of a DataLoader. Packed: `readers.Loader` with as
-    many threads, shuffled, all fields. Both in processes of their own, which first do their work once (models load, the page
-    cache warms), then in turn, raw, packed, raw, packed, ….
+    Raw: `workers` processes with one math thread each run the steps of the dataset's recipe over items drawn at random,
+    one after another, as a dataset's ``__getitem__`` would in as many workers of a DataLoader. Packed: `readers.Loader`
+    with as many threads, shuffled, all fields. Both run in processes of their own, which first do their work once
+    (models load, the page cache warms), then take turns: raw, packed, raw, packed, ….
 
     Parameters
     ----------
     source : path
         What was packed: a folder or a table.
     packed : path
-        The dataset that `packer.build` made of it.
+        The dataset that `packer.build` made from it.
     workers : int or "auto"
         Processes (raw) and threads (packed).
     batch_size : int
-        Samples of a batch, at least 1.
+        Samples per batch, at least 1.
     runs : int
-        Of each side, at least 1.
+        Runs of each side, at least 1.
     seconds : float
-        Length of a run, above 0: packed runs take as long at least, raw runs pass over as many items as took so long at
-        first.
+        Length of a run, above 0: packed runs take at least as long, raw runs pass over as many items as took that long
+        at first.
     batches : int
-        Batches of a packed run at least, 1 or more.
+        Least number of batches in a packed run, 1 or more.
     root : path, or sequence of path
-        As for the build: the manifest holds the names of those folders alone.
+        As for the build: the manifest holds only the names of those folders.
     plot : path, optional
-        Where to draw a picture of the figures: ``.png``, ``.svg``, ``.pdf``.
+        File for a chart of the results: ``.png``, ``.svg``, ``.pdf``.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -84,11 +84,11 @@ def bench(
     Raises
     ------
     UsageError
-        If the dataset was not made by one build, if the source has no items, or if the picture cannot be written.
+        If the dataset was not made by one build, if the source has no items, or if the chart cannot be written.
     BuildError
         If a side cannot be measured.
     MissingDependencyError
-        If there is to be a picture, and matplotlib is not installed.
+        If `plot` is given, and matplotlib is not installed.
     """
     source, packed = Path(source), Path(packed)
     for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches)):
@@ -121,7 +121,7 @@ def bench(
         warmed = gather(raw)
         stage.advance()
         measured_items = sum(answer["items"] for answer in warmed)
-        # Only now: the sides are not to warm up at each other's cost.
+        # Only now: the warm-ups of the two sides must not slow each other down.
         reader = stack.enter_context(MeasuredProcess("readers.loader.measure", reading))
         gather([reader])
         stage.advance()
@@ -167,7 +167,7 @@ def _take_turns(
                 process.send({"do": "run"})
             answers = gather(processes)
             after = [process.disk_bytes() for process in processes]
-            # Each process at its own rate: the last one to end would count the others' idleness.
+            # Each process at its own rate: the time of the last one would include the idle time of the others.
             side["rates"].append(sum(a["samples"] / a["seconds"] for a in answers))
             side["cpu_s"].append(sum(a["cpu_s"] for a in answers) / max(1, sum(a["samples"] for a in answers)))
             side["samples"] += sum(a["samples"] for a in answers)
@@ -187,21 +187,21 @@ def _empty_side() -> dict[str, Any]:
 
 
 def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
-    """The recipe by which a dataset was built, also where it was converted since."""
+    """The recipe by which a dataset was built, even if it was converted since."""
     made = manifest.generations[-1]
     try:
         return Recipe.from_options(recipe_as_built(manifest, made))
     except UsageError as error:
         raise UsageError(
-            f"{packed}: expected a dataset that `packer build` made, found one of {made.kind!r}, which has no recipe to run "
-            "over raw items: name a dataset that went into it"
+            f"{packed}: expected a dataset that `packer build` made, found one of {made.kind!r}, "
+            "which has no recipe to run over raw items: name a dataset that went into it"
         ) from error
 
 
 def _shuffled(listing: Listing, recipe: Recipe) -> list[Item]:
     """The items in the order in which they are tried."""
     items = [item for item in listing.items[: recipe.limit] if is_storable(item)]
-    random.Random(_SEED).shuffle(items)  # noqa: S311 -- no secret
+    random.Random(_SEED).shuffle(items)  # noqa: S311 -- not a secret
     if not items:
         raise UsageError("source: expected one item or more, found none")
     return items
@@ -215,7 +215,7 @@ def _is_same_source(manifest: Manifest, recipe: Recipe, listing: Listing) -> boo
 
 
 def _packing_of(manifest: Manifest) -> Packing | None:
-    """What the manifest says of the build's time; None where it was made in several sessions, or by another job since."""
+    """The build's time by the manifest; None if it took several sessions, or if another job made the dataset since."""
     clock = manifest.wall_clock
     if clock.get("sessions") == 1 and clock.get("tasks_run"):
         return Packing(float(clock["seconds"]), recorded=True)

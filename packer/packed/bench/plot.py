@@ -1,4 +1,4 @@
-"""The picture of `packer bench`."""
+"""The chart of `packer bench`."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ class Plot:
     Parameters
     ----------
     path : Path
-        The picture; replaced if there.
+        The file of the chart; replaced if it exists.
 
     Raises
     ------
     UsageError
-        If no picture can be written there, by its suffix or its folder.
+        If no chart can be written there, because of its suffix or its folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class Plot:
         self._path = path
 
     def __call__(self, report: BenchReport) -> None:
-        """Write the picture of a report.
+        """Write the chart of a report.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A process that does measured work on request, and what the system says of it meanwhile."""
+"""A process that does measured work on request, and the system's figures about it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from packer.jobs.child import SyncChild
 from shardspec.errors import BuildError
 
 _POLL_S = 0.05
-"""How often memory is looked at while a process works."""
+"""Interval at which memory is measured while a process works."""
 
 
 class MeasuredProcess(SyncChild):
@@ -18,13 +18,13 @@ class MeasuredProcess(SyncChild):
     ----------
     module : str
     request : mapping
-        The first line. Its answer is taken by `gather`, like every other.
+        The first line. `gather` takes its answer, like every other.
 
     Attributes
     ----------
     peak_bytes : int
-        The most memory seen while it worked: anonymous and shared, without the page cache that it maps. 0 where the system
-        does not say.
+        The most memory seen while it worked: anonymous and shared, without the page cache that it maps. 0 if the system
+        does not report it.
     """
 
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
@@ -34,12 +34,12 @@ class MeasuredProcess(SyncChild):
         self.send(request)
 
     def result(self, timeout_s: float) -> dict[str, Any] | None:
-        """What it has done; None if it has not answered yet.
+        """The answer of the process; None if there is none yet.
 
         Raises
         ------
         BuildError
-            If it has ended, or says that it cannot.
+            If the process has ended, or reports a failure.
         """
         found = self.answer(timeout_s)
         if found is None:
@@ -51,18 +51,18 @@ class MeasuredProcess(SyncChild):
         return found
 
     def look(self) -> None:
-        """Note the memory that it takes now."""
+        """Note the memory that the process uses now."""
         status = _read_fields(self.process.pid, "status")
         now = sum(status.get(name, 0) for name in ("RssAnon", "RssShmem")) * 1024
         self.peak_bytes = max(self.peak_bytes, now)
 
     def disk_bytes(self) -> int | None:
-        """Bytes that the system has fetched from storage for it so far; None where it does not say."""
+        """Bytes fetched from storage for the process so far; None if the system does not report it."""
         return _read_fields(self.process.pid, "io").get("read_bytes")
 
 
 def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
-    """One answer of each, with an eye on their memory until all have come."""
+    """Take one answer from each process, and measure their memory until all have answered."""
     answers: dict[int, dict[str, Any]] = {}
     while len(answers) < len(processes):
         for number, process in enumerate(processes):
@@ -73,7 +73,7 @@ def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
 
 
 def _read_fields(pid: int, name: str) -> dict[str, int]:
-    """The numbers in a file of ``/proc/PID``, by field; none where there is no such file or it may not be read."""
+    """The numbers in a file of ``/proc/PID``, by field; none if the file is missing or may not be read."""
     found = {}
     try:
         for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():

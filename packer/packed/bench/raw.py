@@ -1,10 +1,10 @@
-"""One process of `packer bench`: ``python -m packer.packed.bench.raw`` runs a recipe's steps item by item, as a ``__getitem__`` would.
+"""One process of `packer bench`: ``python -m packer.packed.bench.raw``. Runs a recipe's steps like a ``__getitem__``.
 
-The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. As many of the
-items are taken as fit into the seconds, in a first pass, which also loads the models and warms the page cache. The answer is
-``{"event": "ready", "items": n, "reason": …}``, with the first reason why one of them gave no sample, or null; and then, for every
-further line, one pass over the same items: ``"done"`` with ``samples``, ``seconds``, ``cpu_s``, ``bytes``. An error is a ``"failed"`` with
-its ``message``. The process ends when its standard input does.
+The first line of standard input is JSON with ``recipe``, ``items`` (lines of a plan's items file) and ``seconds``. A
+first pass takes as many of the items as fit into the seconds; it also loads the models and warms the page cache. The
+answer is ``{"event": "ready", "items": n, "reason": …}``, with the first reason why an item gave no sample, or null.
+Every further line starts one pass over the same items, answered by ``"done"`` with ``samples``, ``seconds``, ``cpu_s``
+and ``bytes``. An error is answered by ``"failed"`` with its ``message``. The process ends when its standard input does.
 """
 
 import time
@@ -42,7 +42,7 @@ def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``samples``; ``seconds`` and ``cpu_s``, of this process; ``bytes``, the sizes of the items' files.
+        ``samples``; ``seconds`` and ``cpu_s`` of this process; ``bytes``, the sizes of the items' files.
     """
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     samples = sum(_count_samples(pipeline, item, []) for item in items)
@@ -55,7 +55,7 @@ def measure_pass(pipeline: Pipeline, items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _warm_up(pipeline: Pipeline, items: list[Item], seconds: float, reasons: list[str]) -> list[Item]:
-    """The items that one pass can take in so many seconds, one at least; the first runs twice, for the loading of models."""
+    """The items, at least one, that fit into one pass of so many seconds; the first runs twice, to load the models."""
     if not items:
         return items
     _count_samples(pipeline, items[0], [])
@@ -68,7 +68,7 @@ def _warm_up(pipeline: Pipeline, items: list[Item], seconds: float, reasons: lis
 
 
 def _count_samples(pipeline: Pipeline, item: Item, reasons: list[str]) -> int:
-    """Samples of one item; none if the recipe rejects it, which is noted in `reasons`."""
+    """The number of samples of one item; 0 if the recipe rejects it, with the reason added to `reasons`."""
     try:
         if item.reject is not None:
             raise StepError("source", item.reject)

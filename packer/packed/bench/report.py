@@ -1,4 +1,4 @@
-"""What `packer bench` has found, as JSON and for people."""
+"""The results of `packer bench`, as JSON and for people."""
 
 import statistics
 from collections.abc import Mapping
@@ -22,13 +22,14 @@ class Side:
         Samples per second of each run.
     cpu_s_per_sample : float
     peak_bytes : int
-        Of all processes of the side together, without the page cache that they map. 0 where the system does not say.
+        All processes of the side together, without the page cache that they map. 0 if the system does not report it.
     file_bytes_per_sample : float
-        Of the files that hold a sample, whether they came from the page cache or not.
+        Bytes of the files that hold a sample, whether they came from the page cache or not.
     disk_bytes_per_sample : float or None
-        What was fetched from storage during the runs: about 0 with a warm page cache. None where the system does not say.
+        Bytes fetched from storage during the runs: about 0 with a warm page cache. None if the system does not report
+        it.
     epoch_s, epoch_cpu_s : float
-        For all samples of the dataset, at these rates.
+        Times for all samples of the dataset, at these rates.
     """
 
     samples_per_s: float
@@ -42,7 +43,7 @@ class Side:
 
     @classmethod
     def of_runs(cls, found: Mapping[str, Any], samples: int) -> Self:
-        """A side from what its runs have summed up; `samples` are those of an epoch."""
+        """Make a side from the sums of its runs; `samples` is the number of samples in an epoch."""
         rate, cpu_s = statistics.median(found["rates"]), statistics.median(found["cpu_s"])
         measured = max(1, found["samples"])
         disk = found["disk_bytes"]
@@ -60,13 +61,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Packing:
-    """What packing took.
+    """The time that packing took.
 
     Attributes
     ----------
     seconds : float
     recorded : bool
-        The manifest says so; otherwise it is reckoned as one raw epoch, which does the same work.
+        Whether the manifest records the time; otherwise it is estimated as one raw epoch, which does the same work.
     """
 
     seconds: float
@@ -75,7 +76,7 @@ class Packing:
 
 @dataclass(frozen=True, repr=False)
 class BenchReport(Result):
-    """What a training's epoch costs over raw files and over what they were packed to.
+    """What a training epoch costs with raw files and with the dataset that they were packed into.
 
     Attributes
     ----------
@@ -85,14 +86,14 @@ class BenchReport(Result):
     machine : dict
     workers, batch_size : int
     seconds : float
-        Of a run.
+        Length of a run.
     items, measured_items : int
-        Of the source, and those of them that raw runs went through.
+        Items of the source, and how many of them the raw runs went through.
     samples : int
-        Of the dataset: one epoch.
+        Samples of the dataset: one epoch.
     raw, reading : Side
     packing : Packing or None
-        None where the manifest does not say.
+        None if the manifest does not record it.
     """
 
     source: str
@@ -112,12 +113,12 @@ class BenchReport(Result):
 
     @property
     def pack(self) -> Packing:
-        """What packing took, reckoned where nothing is recorded."""
+        """The time that packing took, estimated if it is not recorded."""
         return self.packing or Packing(self.raw.epoch_s, recorded=False)
 
     @property
     def paid_after_epochs(self) -> float | None:
-        """Epochs after which packing has cost less than it saved; None where a raw epoch is no slower."""
+        """Epochs after which packing has cost less than it saved; None if a raw epoch is no slower."""
         saved_s = self.raw.epoch_s - self.reading.epoch_s
         return self.pack.seconds / saved_s if saved_s > 0 else None
 
@@ -137,7 +138,7 @@ class BenchReport(Result):
         }
 
     def describe(self) -> str:
-        """The table, and what it means."""
+        """The table, and remarks on it."""
         sides = (self.raw, self.reading)
         rows = [
             ("", "raw", f"packed ({self.format})"),
@@ -158,20 +159,27 @@ class BenchReport(Result):
         return f"{self.source} {raw}, {self.packed} ({self.format}) {packed}"
 
     def _remarks(self) -> list[str]:
-        """What was compared, and what it comes to."""
+        """What was compared, and the conclusion."""
         how = (
             "as the manifest says"
             if self.pack.recorded
-            else "reckoned as one raw epoch: only the manifest of a build in one go tells it"
+            else "estimated as one raw epoch: only a build in one session records it"
         )
         paid = self.paid_after_epochs
         lines = [
-            f"Packing took {_figure(self.pack.seconds)} s ({how}), "
-            + ("which no number of epochs pays for." if paid is None else f"paid for after {paid:.2g} epochs."),
-            f"Medians of {counted(len(self.raw.rates), 'run')} of each in turn (least to most), {self.seconds:g} s a run, {counted(self.workers, 'worker')}. "
-            f"Raw: {self.measured_items} of {self.items} items, drawn at random, the recipe's steps in as many processes; a video's "
-            "frames are decoded in one go, which is kinder than fetching each by itself. "
-            f"Packed: readers.Loader, all fields, shuffled, batches of {self.batch_size}. Each side was warmed up before.",
+            f"Packing took {_figure(self.pack.seconds)} s ({how}) "
+            + (
+                "and never pays off: reading raw is as fast."
+                if paid is None
+                else f"and pays off after {paid:.2g} epochs."
+            ),
+            f"Medians of {counted(len(self.raw.rates), 'run')} of each side in turn (least to most), "
+            f"{self.seconds:g} s a run, {counted(self.workers, 'worker')}. "
+            f"Raw: {self.measured_items} of {self.items} items, drawn at random, "
+            "the recipe's steps in as many processes; "
+            "a video's frames are decoded in one pass, which favours the raw side. "
+            f"Packed: readers.Loader, all fields, shuffled, batches of {self.batch_size}. "
+            "Each side was warmed up before.",
         ]
         if not self.same_source:
             lines.append("The source is not, file by file, what the dataset was built from.")

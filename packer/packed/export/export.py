@@ -34,10 +34,10 @@ UNLABELLED = "pictures"
 """Folder of the pictures of a dataset without labels."""
 
 RECORD_NAME = "export.json"
-"""Says what was exported, so that the same call finds that it is done."""
+"""The file that records what was exported, so that the same call finds that it is done."""
 
 PREFIX = "packed_"
-"""Before the names of columns that ``packer build`` would write itself."""
+"""Prefix for the names of columns that ``packer build`` would write itself."""
 
 _SUFFIXES: Mapping[str, str] = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "raw": ".png"}
 _UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
@@ -53,10 +53,10 @@ class ExportResult(Result):
     ----------
     path : Path
     table : Path
-        In the folder.
+        The table's file in the folder.
     samples, pictures : int
     found_finished : bool
-        Whether all of it was there already, so that this call did nothing.
+        Whether everything existed already, so that this call did nothing.
     """
 
     path: Path
@@ -68,7 +68,8 @@ class ExportResult(Result):
     def describe(self) -> str:
         """The folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
-        return f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}, {self.table.name}"
+        what = f"{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}"
+        return f"{self.path}: {done}{what}, {self.table.name}"
 
     def to_json(self) -> dict[str, Any]:
         """The folder and its counts as JSON."""
@@ -83,25 +84,27 @@ def export(
     table: str = "csv",
     progress: bool | ProgressListener = True,
 ) -> ExportResult:
-    """Write a packed dataset's pictures as files, and the remaining fields as a table that ``packer build`` takes in again.
+    """Write a packed dataset's pictures as files, and the remaining fields as a table that ``packer build`` can read.
 
-    Encoded pictures are written as their stored bytes, raw ones as PNG, as ``<class>/<key>.jpg``. The table has a column ``path``,
-    the class's name as ``label``, numbers and text as they are, arrays as JSON and blobs as base64. A field that a build writes
-    itself, such as ``key`` or ``landmarks``, is called ``packed_key`` there, so that it comes in beside the new build's own.
+    Pictures are named like ``<class>/<key>.jpg``: encoded pictures with their stored bytes, raw ones as PNG. The table
+    has a column ``path``, the name of the class as ``label``, numbers and text as they are, arrays as JSON and blobs as
+    base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in the table, so that a new
+    build takes it in beside its own.
 
-    Everything is written into a folder beside `out`, which is renamed at the end; an export that was cut off starts anew. A file
-    ``export.json`` says which dataset it was, and the same call again does nothing.
+    Everything is written into a folder beside `out`, which is renamed at the end; an interrupted export starts anew. A
+    file ``export.json`` records which dataset was exported, and the same call again does nothing.
 
     Parameters
     ----------
     dataset : path
         A packed dataset.
     out : path
-        A new or empty folder, or that of the same export.
+        A folder that is new, empty, or holds the same export.
     table : {"csv", "jsonl", "parquet"}
-        CSV reads as integers a text column that holds nothing else, and an empty text as missing; the other two are exact.
+        Reading CSV turns a text column of integers only into integers, and empty text into missing values; the other
+        two types are exact.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -110,7 +113,7 @@ def export(
     Raises
     ------
     UsageError
-        If the folder is not empty, and holds something else.
+        If the folder holds something other than this export.
     DatasetError
         If the dataset is damaged.
     BuildError
@@ -137,19 +140,19 @@ def export(
             (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
             os.replace(staging, target)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)  # gone already, unless it was cut off
+        shutil.rmtree(staging, ignore_errors=True)  # exists only if the export was interrupted
         samples.rows.close()
     return ExportResult(target, target / f"table.{table}", len(samples), pictures)
 
 
 def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
-    """The export that lies in a folder, if its record says so."""
+    """The finished export in a folder, by its record."""
     try:
         found = json.loads((target / RECORD_NAME).read_bytes())
         same = {name: found[name] for name in record}
         counts = int(found["samples"]), int(found["pictures"])
     except (OSError, ValueError, KeyError, TypeError):
-        what = "something else there"
+        what = "something else"
     else:
         if same == record:
             return ExportResult(target, target / f"table.{record['table']}", *counts, found_finished=True)
@@ -162,7 +165,7 @@ def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
 
 
 def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, listener: ProgressListener) -> int:
-    """Write pictures and rows; the number of pictures."""
+    """Write pictures and rows, and return the number of pictures."""
     pictures = 0
     with (
         ThreadPoolExecutor(usable_cores()) as pool,
@@ -194,7 +197,7 @@ def _write_picture(path: Path, field: Field, data: Any) -> None:
 
 
 class _Columns:
-    """How each field of a schema stands in the table, and where its pictures lie."""
+    """How each field of a schema appears in the table, and where its pictures are."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -241,7 +244,7 @@ class _Columns:
             folder = self._folders[label] if 0 <= label < len(self._folders) else safe_name(str(label))
         key = bytes(encoded["key"]).decode("utf-8", "surrogateescape") if "key" in encoded else ""
         name = safe_name(key)
-        # A name that had to be changed might be another's too; the row makes it one of a kind.
+        # A name that had to be changed might equal another one; the row's number makes it unique.
         return f"{folder}/{name if name == key and key else f'{name}.row-{number:08d}'}"
 
     def _value(self, field: Field, data: Any) -> Any:
@@ -268,5 +271,5 @@ def _class_folders(label: Field) -> list[str]:
 
 
 def safe_name(text: str) -> str:
-    """A text as a file's name on any system: unsafe characters as underscores, not too long, never hidden."""
+    """Turn text into a file name for any system: unsafe characters become underscores, not too long, never hidden."""
     return _UNSAFE.sub("_", text)[:_NAME_CHARACTERS] or "_"

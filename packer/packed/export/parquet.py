@@ -1,4 +1,4 @@
-"""An exported table as Parquet: every number in the dtype that it has in the dataset."""
+"""An exported table as Parquet: every number in its dtype in the dataset."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from packer.packed.export.tables import Row
 
 
 class ParquetTable:
-    """A Parquet file (`packer.packed.export.tables.Table`). What is no UTF-8 is spelled out."""
+    """A Parquet file (`packer.packed.export.tables.Table`). Invalid UTF-8 is written as escapes."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         kinds = {

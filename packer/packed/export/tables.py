@@ -40,7 +40,7 @@ class Table(Protocol):
 
 
 class CSVTable:
-    """CSV in UTF-8 with a header. Truth values are 0 and 1; what is no UTF-8 is spelled out."""
+    """CSV in UTF-8 with a header. Truth values are 0 and 1; invalid UTF-8 is written as escapes."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         self._file = path.open("x", encoding="utf-8", errors="backslashreplace", newline="")

@@ -1,7 +1,8 @@
-"""Which samples of a damaged shard cannot be read. A process of its own reads them, since a library may crash over bad bytes.
+"""Find the samples of a damaged shard that cannot be read, in a separate process: bad bytes may crash a library.
 
-Run as ``python -m packer.packed.verify.damage DATASET SHARD_NUMBER``: for each row that was tried one JSON line with ``row``,
-``key`` (null if it cannot be read) and ``fault``, what is wrong with the row, empty if nothing is.
+Run as ``python -m packer.packed.verify.damage DATASET SHARD_NUMBER``. The process answers with one JSON line for each
+row that it tried: ``row``, ``key`` (null if it cannot be read) and ``fault``, what is wrong with the row (empty if
+nothing).
 """
 
 import subprocess
@@ -22,14 +23,14 @@ from shardspec.entries import Shard
 from shardspec.layout import Layout
 
 LISTED = 20
-"""Samples, or runs of samples with the same damage, of one shard that are listed; the rest are counted."""
+"""How many samples of one shard, or runs of samples with the same damage, are listed; the rest are counted."""
 
 LIMIT_S = 600.0
-"""For reading one damaged shard, which may send a library into an endless loop."""
+"""Time limit for reading one damaged shard, which may send a library into an endless loop."""
 
 
 class Line(NamedTuple):
-    """What was found of one row: its number in the shard, its key, and what is wrong with it."""
+    """What was found in one row: its number in the shard, its key, and what is wrong with it."""
 
     row: int
     key: str | None
@@ -37,14 +38,14 @@ class Line(NamedTuple):
 
 
 def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> str:
-    """Which samples of a damaged shard cannot be read, in words.
+    """In words, which samples of a damaged shard cannot be read.
 
     Parameters
     ----------
     number : int
-        The shard's in the manifest.
+        The number of the shard in the manifest.
     start : int
-        The dataset's number of the shard's first row.
+        The row in the dataset of the shard's first row.
     """
     lines, ended = _examine_apart(layout, number)
     place = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
@@ -76,7 +77,7 @@ def _describe_run(start: int, lines: list[Line]) -> str:
 
 
 def _examine_apart(layout: Layout, number: int) -> tuple[list[Line], str]:
-    """The lines of a process that examines a shard; and how it ended, if that was not as it should."""
+    """The lines of a process that examines a shard, and how it ended if it failed (empty otherwise)."""
     lines: list[Line] = []
     until_s = time.monotonic() + LIMIT_S
     command = ["packer.packed.verify.damage", str(layout.root), str(number)]
@@ -114,7 +115,7 @@ def examine(layout: Layout, number: int) -> Iterator[Line]:
 
 
 def _find_fault(walk: ShardWalk, row: int, layout: Layout) -> str:
-    """What is wrong with one row: the first field of it that cannot be read, or whose value cannot be."""
+    """What is wrong with one row: the first field that cannot be read, or whose value is invalid."""
     columns = _try(walk, range(row, row + 1))
     if not isinstance(columns, Exception):
         return next((f"field {found.field!r}: {found.message}" for found in walk.faults(columns)), "")
@@ -134,13 +135,13 @@ def _try(walk: ShardWalk, rows: range, *fields: str) -> Columns | Exception:
 
 
 def _describe(error: Exception, layout: Layout) -> str:
-    """A reader's complaint without the file's name and the advice, which stand before it already."""
+    """A reader's error message without the file's name and the advice, which the report gives already."""
     text = without_advice(error).replace(f"{layout.root}/", "")
     return text or type(error).__name__
 
 
 def main(root: Path, number: int) -> None:
-    """Answer with a line for every row, and nothing else: what libraries print goes to standard error."""
+    """Write a line for every row, and nothing else: what libraries print goes to standard error."""
     with entry_point() as (_, answers):
         for line in examine(Layout(root), number):
             send(answers, event="row", **line._asdict())

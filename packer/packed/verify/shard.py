@@ -19,7 +19,7 @@ from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 
 FAULTS_LISTED = 20
-"""Values of one field that are listed for one shard; the rest are counted."""
+"""How many values of one field are listed for one shard; the rest are counted."""
 
 _KEY_BYTES = 16
 _KEY = np.dtype((np.void, _KEY_BYTES))
@@ -41,7 +41,7 @@ class ShardWalk:
     Raises
     ------
     DatasetError
-        If the shard cannot be opened; a library's own errors come as they are, from every method that reads, too.
+        If the shard cannot be opened. Errors of libraries are passed on unchanged, also by every method that reads.
     """
 
     def __init__(self, layout: Layout, manifest: Manifest, shard: Shard) -> None:
@@ -52,22 +52,22 @@ class ShardWalk:
         self._checks = ValueChecks(manifest.schema)
 
     def batches(self) -> Iterator[range]:
-        """The numbers of all rows, so many at a time as are worth one `read`."""
+        """The numbers of all rows, in ranges that suit one `read`."""
         *_, shard = self._shard
         step = batch_rows(shard)
         for first in range(0, shard.samples, step):
             yield range(first, min(first + step, shard.samples))
 
     def read(self, rows: range, fields: Sequence[str] | None = None) -> Columns:
-        """The encoded values of some rows; of all fields, unless some are named."""
+        """The encoded values of some rows, for all fields unless some are named."""
         return self._read(self._reader, rows, self.schema.names if fields is None else fields)
 
     def faults(self, columns: Columns) -> Iterator[Fault]:
-        """What is wrong with the values of a batch; its first row has number 0."""
+        """What is wrong with the values of a batch, whose rows are numbered from 0."""
         return self._checks.faults(columns)
 
     def key(self, row: int) -> str | None:
-        """The key of a row; None if it cannot be read. The format's checksums, which cover more than the key, are left aside."""
+        """The key of a row; None if it cannot be read. Ignores the format's checksums: they cover more than the key."""
         if "key" not in self.schema:
             return None
         try:
@@ -103,7 +103,7 @@ def check_shard(
     Parameters
     ----------
     start : int
-        The dataset's number of the shard's first row.
+        The row in the dataset of the shard's first row.
     index : dict of str to ndarray
         The index of scalar fields, for the whole dataset.
 
@@ -111,7 +111,7 @@ def check_shard(
     -------
     problems : list of str
     keys : ndarray, (rows,)
-        A digest of each sample's key, as far as the shard could be read.
+        A digest of each sample's key, up to where the shard could be read.
     """
     path = layout.shard(shard, manifest.format)
     faults: dict[str, list[str]] = {}
@@ -134,7 +134,7 @@ def check_shard(
                         faults.setdefault(field, []).append(f"{place}, field {field!r}: {message}")
     except DatasetError as error:
         faults.setdefault("", []).append(str(error))
-    except Exception as error:  # a library's own complaint about a shard that only looks right
+    except Exception as error:  # a library's error about a shard that only looks right
         faults.setdefault("", []).append(
             f"{path}: expected rows that can be read, found {type(error).__name__}: {error}"
         )
@@ -147,12 +147,12 @@ def check_shard(
 
 
 def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: Layout, manifest: Manifest) -> list[str]:
-    """Every key that more than one sample has.
+    """Report every key that more than one sample has.
 
     Parameters
     ----------
     shards : sequence of (Shard, int, ndarray)
-        Each shard, the dataset's number of its first row, and the digests of its keys.
+        Each shard, the row in the dataset of its first row, and the digests of its keys.
     """
     if not shards:
         return []
@@ -179,7 +179,7 @@ def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: La
 
 
 def _index_faults(columns: Columns, index: Mapping[str, npt.NDArray[Any]], start: int) -> list[Fault]:
-    """Rows whose scalar is another in the index, bit for bit."""
+    """Rows whose scalar differs from the index in any bit."""
     faults = []
     for name, values in index.items():
         here = columns[name]

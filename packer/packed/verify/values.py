@@ -1,4 +1,4 @@
-"""What must hold of the values of one batch of samples, beyond that they decode."""
+"""Checks of the values of one batch of samples, beyond the check that they decode."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Fault(NamedTuple):
-    """One value that breaks a rule: its row in the batch, its field, and what was expected and found."""
+    """An invalid value: its row in the batch, its field, and a message with what was expected and found."""
 
     row: int
     field: str
@@ -56,7 +56,7 @@ class ValueChecks:
         yield from self._geometry_faults(columns, sides)
 
     def _geometry_faults(self, columns: Columns, sides: npt.NDArray[np.float64] | None) -> Iterator[Fault]:
-        """Points, boxes and matrices of face samples that cannot be."""
+        """Invalid points, boxes and matrices of face samples."""
         for name, (shape, wrong, expected) in _GEOMETRY.items():
             if name not in self._schema or not self._schema[name].is_fixed:
                 continue
@@ -69,10 +69,10 @@ class ValueChecks:
 
 
 def _decode(field: Field, codec: Codec, data: Any) -> tuple[tuple[int, ...], str]:
-    """The shape of a decoded value, and what is wrong with it."""
+    """The shape of a decoded value, and what is wrong with it (empty if nothing)."""
     try:
         value = codec.decode(data)
-    except Exception as error:  # whatever a library makes of hostile bytes is a finding
+    except Exception as error:  # any error of a library over hostile bytes is a finding
         return (), f"expected a value that decodes, found {type(error).__name__}: {error}"
     if not isinstance(value, np.ndarray):
         return (), ""

@@ -1,4 +1,4 @@
-"""``packer verify``: a packed dataset against its manifest."""
+"""``packer verify``: compare a packed dataset with its manifest."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
 _TICK_S = 1.0
-"""Seconds after which a listener hears of a stage in which nothing has ended."""
+"""Seconds after which a listener gets a report even if nothing has ended."""
 
 _CONTRADICTS = "the manifest contradicts this file, whose digest it has"
 
@@ -42,15 +42,15 @@ class VerifyReport(Result):
     deep : bool
         Whether every value was decoded.
     files, shards, samples, bytes : int
-        That the manifest names.
+        The numbers that the manifest names.
     digest : str
         The dataset's identity, by its manifest.
     unlisted : tuple of str
-        Names in the folder that the manifest does not mention. They are no part of the dataset, and no problem.
+        Names in the folder that the manifest does not mention. They are not part of the dataset, and not a problem.
     problems : tuple of str
-        Empty if the dataset is what its manifest says.
+        Empty if the dataset matches its manifest.
     build : str or None
-        What the working folder of a build holds, where one is left.
+        What the working folder of a build holds, if one is left; otherwise None.
     """
 
     path: Path
@@ -76,8 +76,8 @@ class VerifyReport(Result):
             return f"{self.path}: {counted(len(self.problems), 'problem')}:{listed}"
         how = "every value decoded" if self.deep else "--deep decodes every value as well"
         text = (
-            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, {counted(self.files, 'file')}, "
-            f"{self.bytes / 1e6:.1f} MB as the manifest says ({how})"
+            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, "
+            f"{counted(self.files, 'file')}, {self.bytes / 1e6:.1f} MB as the manifest says ({how})"
         )
         if self.unlisted:
             text += f"\nnot part of the dataset: {', '.join(self.unlisted)}"
@@ -102,10 +102,11 @@ def verify(
     dataset : path
         A packed dataset.
     deep : bool
-        Also decode every value of every sample, and check shapes, dtypes, ranges, that keys are unique, and that the index
-        holds what the shards hold. Of a shard whose digest does not match, a process of its own finds out which samples can be read.
+        Whether to decode every value of every sample, too, and check shapes, dtypes, ranges, that keys are unique, and
+        that the index equals the shards. For a shard whose digest does not match, a separate process finds out which
+        samples can be read.
     progress : bool or ProgressListener
-        Whether to show progress on standard error, or what hears of it.
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -114,8 +115,8 @@ def verify(
     Raises
     ------
     DatasetError
-        If there is no manifest that can be read, or another dataset took the place of this one meanwhile. Everything
-        else is in the report.
+        If there is no readable manifest, or if another dataset replaced this one meanwhile. Everything else is in the
+        report.
     """
     path, listener = Path(dataset), listener_of(progress)
     layout = Layout(path)
@@ -141,7 +142,8 @@ def verify(
         listed += _check_deep(layout, manifest, whole, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
         raise DatasetError(
-            f"{path}: expected one dataset all the time, found that another took its place meanwhile: run the command again"
+            f"{path}: expected one dataset all the time, found that another took its place meanwhile: "
+            "run the command again"
         )
     sizes = sum(entry.bytes for entry in entries)
     unlisted = _unlisted(layout, entries)
@@ -162,7 +164,10 @@ def verify(
 def _parallel(
     check: Callable[[Any], Any], subjects: Iterable[Any], stage: Stage
 ) -> Generator[tuple[Any, Any], None, None]:
-    """``(subject, check(subject))`` as they end: hashing and decoding release the GIL. Its close cancels the rest."""
+    """Yield ``(subject, check(subject))`` as the checks end, in threads: hashing and decoding release the GIL.
+
+    Closing the generator cancels the checks that have not begun.
+    """
     pool = ThreadPoolExecutor(usable_cores())
     try:
         futures = {pool.submit(check, subject): subject for subject in subjects}
@@ -188,7 +193,7 @@ def _check_file(layout: Layout, entry: FileEntry) -> str:
 
 
 def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> None:
-    """Add to what is wrong with a shard's file which samples that is."""
+    """Add the damaged samples to the problem of a shard's file."""
     start = 0
     for number, shard in enumerate(manifest.shards):
         damaged = [entry.name for entry in shard.files if entry.name in problems]
@@ -198,7 +203,7 @@ def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str]) 
 
 
 def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
-    """What the manifest says of itself twice must agree."""
+    """Check that facts that the manifest states twice agree."""
     names = Counter(shard.name for shard in manifest.shards)
     for name in (name for name, count in names.items() if count > 1):
         yield f"{layout.manifest}: expected every shard once, found {name} {names[name]} times"
@@ -214,21 +219,24 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
 
 
 def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
-    """Whether a shard that has its digest opens, with the samples that it should have."""
+    """Check that a shard with the right digest opens and has the samples that it should have."""
     try:
         open_shard(layout, manifest, shard).close()
     except MissingDependencyError as error:
         return str(error)
     except DatasetError as error:
-        return f"{without_advice(error)}: its SHA-256 is the manifest's, so what else the manifest says of it was changed, or it was packed so"
-    except Exception as error:  # a library's own complaint about a shard that only looks right
+        return (
+            f"{without_advice(error)}: its SHA-256 matches, so the manifest's other entries for it are wrong: "
+            "edited later, or written wrong"
+        )
+    except Exception as error:  # a library's error about a shard that only looks right
         path = layout.shard(shard, manifest.format)
         return f"{path}: expected a shard that opens, found {type(error).__name__}: {error}"
     return ""
 
 
 def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> Iterator[str]:
-    """Shapes and dtypes of the index; the lines of the reports against the counts."""
+    """Check shapes and dtypes of the index, and the lines of the reports against the counts."""
     for field in manifest.schema:
         entry = layout.find_index(manifest, field.name)
         if entry is None or entry.name in problems or not field.is_fixed or field.shape:
@@ -264,7 +272,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a report; a line that is none counts as an empty one."""
+    """The objects of a report; a line that is not an object counts as an empty one."""
     with path.open("rb") as file:
         for line in file:
             try:
@@ -277,7 +285,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def _check_deep(
     layout: Layout, manifest: Manifest, shards: list[Shard], problems: dict[str, str], listener: ProgressListener
 ) -> list[str]:
-    """Every value of the shards that have their digest."""
+    """Check every value of the shards with the right digest."""
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
     starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
     scalars = [field.name for field in manifest.schema if field.is_fixed and not field.shape]
@@ -303,7 +311,7 @@ def _check_deep(
 
 
 def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[str, str]) -> Any:
-    """The index of a field, mapped; None where there is none that can be used."""
+    """The index of a field, memory-mapped; None if there is no usable one."""
     entry = layout.find_index(manifest, name)
     if entry is None or entry.name in problems:
         return None

@@ -128,7 +128,7 @@ def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: P
     for name in ("npy", "hdf5"):
         found = bench(source, tmp_path / name, workers=1, batch_size=1, runs=1, seconds=0.01)
         assert (found.same_source, found.pack.recorded) == (True, False)
-        assert "reckoned as one raw epoch" in found.describe()
+        assert "estimated as one raw epoch" in found.describe()
         assert "not, file by file" not in found.describe()
     write_pictures(source, ["d.jpg"])
     assert not bench(source, tmp_path / "hdf5", workers=1, batch_size=1, runs=1, seconds=0.01).same_source
@@ -189,7 +189,7 @@ def report_of(raw: Side, reading: Side, packing: Packing | None) -> BenchReport:
     return BenchReport("raw", "packed", "npy", True, {}, raw=raw, reading=reading, packing=packing, **facts)
 
 
-def test_the_figures_that_are_reckoned() -> None:
+def test_the_figures_that_are_estimated() -> None:
     raw, reading = side_of([10, 20, 60], [0.1, 0.3, 0.2]), side_of([300, 100, 200], [0.001] * 3, disk_bytes=None)
     assert (raw.samples_per_s, raw.cpu_s_per_sample, raw.epoch_s, raw.epoch_cpu_s) == (20, 0.2, 30, 120)
     assert (raw.file_bytes_per_sample, raw.disk_bytes_per_sample) == (100, 2)
@@ -198,13 +198,13 @@ def test_the_figures_that_are_reckoned() -> None:
     assert report.paid_after_epochs == pytest.approx(54 / (30 - 3))
     assert report.to_json()["times_faster"] == 10
     assert "20 (10 to 60)" in report.describe()
-    assert "paid for after 2 epochs" in report.describe()
-    reckoned = report_of(raw, reading, None)
-    assert (reckoned.pack.seconds, reckoned.pack.recorded) == (30, False)
-    assert "reckoned as one raw epoch" in reckoned.describe()
+    assert "pays off after 2 epochs" in report.describe()
+    estimated = report_of(raw, reading, None)
+    assert (estimated.pack.seconds, estimated.pack.recorded) == (30, False)
+    assert "estimated as one raw epoch" in estimated.describe()
     slower = report_of(reading, raw, None)
     assert slower.paid_after_epochs is None
-    assert "no number of epochs pays for" in slower.describe()
+    assert "never pays off: reading raw is as fast" in slower.describe()
 
 
 def test_the_benchmark_writes_what_its_schema_says(tmp_path: Path) -> None:

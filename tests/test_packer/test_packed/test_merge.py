@@ -52,7 +52,7 @@ def test_keys_that_differ_already_are_kept(tmp_path: Path) -> None:
     expected = [b"left %d" % row for row in range(4)] + [b"right %d" % row for row in range(4)]
     assert read_all(tmp_path / "out")["key"] == expected
     write_dataset(tmp_path / "c", "npy", face_schema(), {**face_columns(4), "key": ["left 0", "x", "y", "z"]})
-    with pytest.raises(UsageError, match="cannot be numbered on"):
+    with pytest.raises(UsageError, match="cannot be renumbered"):
         merge([tmp_path / "a", tmp_path / "c"], tmp_path / "bad", **QUIET)
 
 
@@ -210,7 +210,7 @@ def test_different_shapes_are_warned_of(tmp_path: Path) -> None:
     for _ in range(2):
         _, warning = run_packer(*call).stdout.splitlines()
         assert warning.startswith(
-            "warning: pictures of field 'image' are of different shapes (32 x 32, 20 x 20), so a batch"
+            "warning: pictures of field 'image' have different shapes (32 x 32, 20 x 20), so a batch"
         )
         assert "collate_fn=ds.collate" in warning
     (line,) = run_packer(*call, "--json").stdout.splitlines()

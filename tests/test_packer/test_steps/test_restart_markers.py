@@ -83,7 +83,7 @@ def test_a_build_says_if_its_pictures_got_none(tmp_path: Path) -> None:
     options = ("--restart-markers", "--format", "npy", "--engine", "inline", "--quiet")
     for name, pictures in (("kept", 0), ("small", 0), ("had", 1)):
         done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options)
-        assert ("restart markers: in 0 of 1 picture, since" in done.stdout) == (not pictures), done.stdout
+        assert ("restart markers: in 0 of 1 picture: JPEGs" in done.stdout) == (not pictures), done.stdout
         done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options, "--overwrite", "--json")
         assert json.loads(done.stdout)["restart_marked"] == pictures
     assert stored_pictures(tmp_path / "had.out") == [marked]
