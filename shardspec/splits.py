@@ -137,8 +137,13 @@ class _Splits:
                 break
 
     def _even_out(self) -> bool:
-        """Move a group from the split most above its share to the one most below, if that brings both nearer to it."""
+        """Move a group from the split most above its share to the one most below, if that brings both nearer to it.
+
+        The only group of a split stays, even if it is of no class.
+        """
         low, high = (pick(self.lacking, key=self.lacking.__getitem__) for pick in (max, min))
+        if high in self.wanted and self.chosen.count(high) == 1:
+            return False
         self.members.clear()
         for group in self._spare_near(high, (self.lacking[low] - self.lacking[high]) / 2):
             before, size = abs(self.lacking[low]) + abs(self.lacking[high]), self.sizes[group]

@@ -1,6 +1,7 @@
 """Groups of samples: those that have the same value in a field, such as one video or one person."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +49,12 @@ def read_groups(path: Path, by: str) -> Groups:
     UsageError
         If there is no such field.
     """
-    rows = PackedRows.of(path, check="size")
-    field = _grouping_field(rows.schema, by, path)
+    with closing(PackedRows.of(path, check="size")) as rows:
+        return _group(rows, by, _grouping_field(rows.schema, by, path))
+
+
+def _group(rows: PackedRows, by: str, field: Field) -> Groups:
+    """Group rows by a field."""
     validity = f"{by}_valid"
     # Or a column of the user has that name.
     has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
@@ -62,7 +67,6 @@ def read_groups(path: Path, by: str) -> Groups:
         for value, is_known in zip(values, known, strict=True):
             of_row[at] = numbers.setdefault(value, len(numbers)) if is_known and value != b"" else NO_GROUP
             at += 1
-    rows.close()
     return Groups(tuple(_name(field, value) for value in numbers), of_row)
 
 

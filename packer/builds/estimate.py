@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -209,8 +210,6 @@ def _pack(
     moved = [replace(item, index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes), arrays=plan.arrays))
     space.items.write_text("".join(lines), "ascii")
-    work = BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)
-    work.prepare()
     ended: list[int] = []
 
     def on_item(what: str, _item: int, samples: int, _reason: str) -> None:
@@ -218,12 +217,14 @@ def _pack(
             ended.append(samples)
 
     seconds = 0.0
-    for number in range(len(small.tasks)):
-        started_s = time.perf_counter()
-        work.run(Unit("task", number), {}, on_item)
-        seconds += time.perf_counter() - started_s
-        stage.advance(len(ended), sum(ended), ended.count(0))
-        ended.clear()
+    with closing(BuildWork(space, small, functions, dict(enumerate(moved)), equipment=equipment)) as work:
+        work.prepare()
+        for number in range(len(small.tasks)):
+            started_s = time.perf_counter()
+            work.run(Unit("task", number), {}, on_item)
+            seconds += time.perf_counter() - started_s
+            stage.advance(len(ended), sum(ended), ended.count(0))
+            ended.clear()
     parts = [Part(space.part(number)) for number in range(len(small.tasks))]
     columns = choose_columns(parts)
     reports = [report for part in parts for report in settled_reports(part, columns)]

@@ -34,8 +34,8 @@ class BuildWork:
     plan : BuildPlan
     functions : dict of str to callable
         Steps passed as Python functions (inline engine only).
-    live : sequence of Item
-        The items themselves, if their columns hold arrays (inline engine only).
+    live : dict of int to Item
+        The items themselves, by index, where their columns hold arrays (inline engine only).
     equipment : Equipment
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.groups import Groups, read_groups
+from packer.assembly.groups import NO_GROUP, Groups, read_groups
 from packer.assembly.plan import Piece, shuffled
 from packer.assembly.rows import read_column
 from packer.jobs.job import Job, JobResult
@@ -336,7 +336,8 @@ class _Items:
         """Names of the items that some rows came from."""
         if self._groups is None:
             return set()
-        return {self._groups.names[number] for number in np.unique(self._groups.of_row[rows]).tolist()}
+        numbers = np.unique(self._groups.of_row[rows]).tolist()
+        return {self._groups.names[number] for number in numbers if number != NO_GROUP}
 
     def counts(self, names: set[str], samples: int) -> Counts:
         """What became of some items, all of which gave samples."""

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from packer.assembly.groups import read_groups
+from packer.assembly.groups import NO_GROUP, read_groups
 from packer.assembly.rows import read_column
 from packer.recipe.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
@@ -54,7 +53,7 @@ class PackedSource:
         ----------
         label_from : str
             ``"auto"`` keeps the field ``label``, ``"none"`` drops it, the name of another field replaces it by that
-            field.
+            field; a row without a value of it is a reject.
 
         Raises
         ------
@@ -68,7 +67,7 @@ class PackedSource:
         manifest = layout.load()
         _check_digests(layout, manifest)
         classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
-        labels: list[int] | None = None
+        labels: list[int | None] | None = None
         if label_from != "auto":
             classes.pop("label", None)
             if label_from != "none":
@@ -86,10 +85,13 @@ class PackedSource:
                 digest,
                 taken.get(name, 0),
                 row_bytes,
-                {} if labels is None else {"label": labels[row]},
+                {} if labels is None else {"label": labels[row] or 0},
             )
             for row, name in enumerate(names)
         ]
+        if labels is not None:
+            reason = f"expected a label in field {label_from!r}, found none"
+            items = [item if labels[item.index] is not None else replace(item, reject=reason) for item in items]
         further = tuple(field.name for field in manifest.schema if field.is_image and is_further_picture(field.name))
         return Listing(items, classes=classes, further=further)
 
@@ -99,20 +101,28 @@ class PackedSource:
             return [f"row-{row:08d}" for row in range(manifest.samples)]
         return [key.decode("utf-8", "surrogateescape") for key in read_column(self.root, manifest, "key")]
 
-    def _labels(self, field_name: str, manifest: Manifest) -> tuple[list[int], list[str] | None]:
-        """A field as labels: texts are numbered in sorted order; class numbers and integers stay as they are."""
+    def _labels(self, field_name: str, manifest: Manifest) -> tuple[list[int | None], list[str] | None]:
+        """A field as labels: texts are numbered in sorted order; class numbers and integers stay as they are.
+
+        None stands for the label of a row without a value.
+        """
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
         if field.kind == "text":
             names = sorted(groups.names)
-            numbers = np.array([names.index(name) for name in groups.names], np.int64)
-            return numbers[groups.of_row].tolist(), names
+            numbers = {name: number for number, name in enumerate(names)}
+            of_group = {number: numbers[name] for number, name in enumerate(groups.names)}
+            return [of_group.get(group) for group in groups.of_row.tolist()], names  # `NO_GROUP` is not in it
         if field.dtype[1] not in "iub":
             raise UsageError(
                 f"label_from: expected a field of text, integers or truth values, found {field_name!r} of {field.dtype}"
             )
-        values = [int(value) for value in read_column(self.root, manifest, field_name).tolist()]
-        return values, None if field.classes is None else list(field.classes)
+        values = read_column(self.root, manifest, field_name).tolist()
+        labels = [
+            None if group == NO_GROUP else int(value)
+            for value, group in zip(values, groups.of_row.tolist(), strict=True)
+        ]
+        return labels, None if field.classes is None else list(field.classes)
 
 
 def _check_digests(layout: Layout, manifest: Manifest) -> None:

@@ -40,7 +40,7 @@ class RowsSource:
     Every column except the path becomes a field. A column with missing values (None, NaN, an absent key) is stored with
     a sentinel (0, 0.0, false, "", an empty list or object) and a field ``<column>_valid``. Mixed integers and floats
     become floats; other mixtures are an error. Lists of numbers become arrays if they differ at most in their lengths;
-    a missing one becomes zeros if all have the same length. Other lists become JSON.
+    a missing one becomes zeros, or false, if all have the same length. Other lists become JSON.
 
     Parameters
     ----------
@@ -246,7 +246,8 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
             f"for a missing {kind.__name__}, found none"
         )
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
-    stand_in = _SENTINELS[kind] if array_type(known) is None else missing_list(known)
+    lists = array_type(known)
+    stand_in = _SENTINELS[kind] if lists is None else missing_list(known, lists[0])
     return {
         field: [v if ok else stand_in for v, ok in zip(values, valid, strict=True)],
         f"{field}_valid": valid,

@@ -22,6 +22,7 @@ ArrayType = tuple[Any, ...]
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _INT64 = np.iinfo(np.int64)
+_FLOAT64_MAX = float(np.finfo(np.float64).max)
 _DTYPES: Mapping[frozenset[type], str] = {
     frozenset((bool,)): "|b1",
     frozenset((int,)): "<i8",
@@ -109,23 +110,24 @@ def array_type(values: Sequence[Any]) -> ArrayType | None:
     dtype = _DTYPES.get(frozenset(kinds))
     if dtype is None or len(tails) != 1 or len(*tails) >= AXES_MAX:
         return None
-    if dtype == "<i8" and not all(_fits(value) for value in values):
+    if dtype != "|b1" and not all(_fits(value, dtype) for value in values):
         return None
     return (dtype, *tails.pop())
 
 
-def _fits(value: Any) -> bool:
-    """Whether all integers of a list fit into 64 bits."""
-    return all(_INT64.min <= number <= _INT64.max for number in np.array(value, object).flat)
+def _fits(value: Any, dtype: str) -> bool:
+    """Whether all numbers of a list fit into 64 bits, as integers or as floats."""
+    least, most = (_INT64.min, _INT64.max) if dtype == "<i8" else (-_FLOAT64_MAX, _FLOAT64_MAX)
+    return all(least <= number <= most for number in np.array(value, object).flat)
 
 
-def missing_list(values: Sequence[Any]) -> list[Any]:
-    """What stands for a missing list, given the known ones, which are of one `array_type`.
+def missing_list(values: Sequence[Any], dtype: str) -> list[Any]:
+    """What stands for a missing list, given the known ones and the dtype of their `array_type`.
 
-    It is a list of zeros if all known lists have the same length, otherwise an empty list.
+    It is a list of zeros, or of false, if all known lists have the same length, otherwise an empty list.
     """
     shapes = {np.shape(value) for value in values}
-    return np.zeros(shapes.pop(), int).tolist() if len(shapes) == 1 else []
+    return np.zeros(shapes.pop(), dtype).tolist() if len(shapes) == 1 else []
 
 
 def with_arrays(columns: Mapping[str, Any], arrays: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

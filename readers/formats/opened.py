@@ -10,6 +10,7 @@ from typing import Protocol
 
 from readers.formats.base import ShardReader
 from readers.formats.mapping import mappings_held
+from shardspec.manifest import Manifest
 
 MAX_DESCRIPTORS = 128
 """File descriptors that all datasets of a process hold together, so that a limit of 256 leaves room for the program's
@@ -29,6 +30,8 @@ class OpenReader:
 
     Attributes
     ----------
+    standing : Manifest or None
+        The manifest by which the reader was opened.
     checked : set of str
         Fields that were read, and whose files were then still those of the dataset that was opened.
     scattered : set of int
@@ -38,6 +41,7 @@ class OpenReader:
     lock: threading.Lock = field(default_factory=threading.Lock)
     reader: ShardReader | None = None
     users: int = 0
+    standing: Manifest | None = None
     checked: set[str] = field(default_factory=set)
     scattered: set[int] = field(default_factory=set)
 
@@ -46,6 +50,7 @@ class _Pool(Protocol):
     """A dataset whose shards are opened: `readers.formats.pool.ShardPool`."""
 
     number: int
+    standing: Manifest
 
     @property
     def descriptors(self) -> int:
@@ -82,6 +87,7 @@ class _OpenShards:
                     reader = entry.reader
                     if reader is None:
                         self._make_room(pool.descriptors)
+                        entry.standing = pool.standing
                         reader = entry.reader = pool.open(number)
             if reader.threads:
                 yield entry, reader

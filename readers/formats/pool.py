@@ -66,6 +66,9 @@ class ShardPool:
     Attributes
     ----------
     manifest : Manifest
+        Of the dataset as it was opened.
+    standing : Manifest
+        Of the same dataset, under the names that its files bear now.
     """
 
     def __init__(self, layout: Layout, verify: Verify, checksums: bool) -> None:
@@ -75,7 +78,7 @@ class ShardPool:
         self._verify = verify
         self._checksums = checksums
         self.manifest, self._manifest_stamp, self._stamps = _load_whole(layout, sizes=verify != "off")
-        self._standing = self.manifest  # the same dataset under the present names of its files
+        self.standing = self.manifest
         self._restore()
 
     def _restore(self) -> None:
@@ -87,7 +90,7 @@ class ShardPool:
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("layout", "manifest", "_verify", "_checksums", "_manifest_stamp", "_stamps", "_standing")
+        names = ("layout", "manifest", "_verify", "_checksums", "_manifest_stamp", "_stamps", "standing")
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -109,12 +112,12 @@ class ShardPool:
 
     def open(self, number: int) -> ShardReader:
         """A new reader of a shard, which is verified first if `verify` is ``"digest"``."""
-        shard = self._standing.shards[number]
+        shard = self.standing.shards[number]
         if self._verify == "digest" and number not in self._verified:
             for entry in shard.files:
                 self.layout.check_digest(entry)
             self._verified.add(number)
-        return open_shard(self.layout, self._standing, shard, checksums=self._checksums)
+        return open_shard(self.layout, self.standing, shard, checksums=self._checksums)
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put row ``rows[i]`` of the dataset into ``out[field][at[i]]`` (`readers.formats.base.ShardReader.read`)."""
@@ -173,7 +176,7 @@ class ShardPool:
                 self._ask(entry, reader, rows - first, fields)
             reader.read(rows - first, fields, out, at)
             if not entry.checked.issuperset(fields):
-                self._check_opened(self._standing.shards[number].files)
+                self._check_opened(self.standing.shards[number].files)
                 entry.checked.update(fields)
 
         with self._noted([number]):
@@ -181,37 +184,48 @@ class ShardPool:
 
     def _with_shard(self, number: int, act: Callable[[OpenReader, ShardReader], None]) -> None:
         """Do something with the reader of a shard, and once more if its files have been renamed in the meantime."""
+        standing = self.standing
         try:
             with open_shards.use(self, number) as (entry, reader):
+                standing = entry.standing or standing
                 act(entry, reader)
         except DatasetError as error:
-            if not self._follow(error):
+            if not self._follow(error, standing):
                 raise
             open_shards.forget(self, number)
             with open_shards.use(self, number) as (entry, reader):
                 act(entry, reader)
 
-    def _follow(self, error: DatasetError) -> bool:
+    def _follow(self, error: DatasetError, standing: Manifest) -> bool:
         """Read the manifest again after an error: whether the same dataset is there with files of other names.
+
+        Parameters
+        ----------
+        error : DatasetError
+        standing : Manifest
+            By which the files were sought. Where the pool has another by now, another thread, or a read of another shard,
+            has followed already.
 
         Raises
         ------
         DatasetChangedError
             If another dataset is there.
         """
+        if self.standing is not standing:
+            return True
         if self.layout.stamp_manifest() == self._manifest_stamp:
-            return False
+            return self.standing is not standing  # which another thread may have changed in between
         try:
             found, stamp = self.layout.load_stamped()
         except DatasetError:
             return False
-        pairs = list(zip(_files(self._standing), _files(found), strict=False))
-        if _contents(found) != _contents(self._standing):
+        pairs = list(zip(_files(standing), _files(found), strict=False))
+        if _contents(found) != _contents(standing):
             raise DatasetChangedError(
                 f"{self.layout.root}: expected the dataset that was opened, found another in its place: open it again"
             ) from error
         self._stamps |= {new.name: self._stamps[old.name] for old, new in pairs if old.name in self._stamps}
-        self._standing, self._manifest_stamp = found, stamp
+        self.standing, self._manifest_stamp = found, stamp
         return True
 
     def _check_opened(self, entries: Iterable[FileEntry]) -> None:
@@ -248,14 +262,15 @@ class ShardPool:
 
     def map_index(self, field: Field) -> npt.NDArray[Any] | None:
         """The index of a scalar field, mapped; None if the dataset has none."""
-        entry = self.layout.find_index(self._standing, field.name)
+        standing = self.standing
+        entry = self.layout.find_index(standing, field.name)
         if entry is None:
             return None
         try:
             values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
             self._check_opened([entry])
         except DatasetError as error:
-            if self._follow(error):
+            if self._follow(error, standing):
                 return self.map_index(field)
             if isinstance(error, ShardMissingError):
                 return None

@@ -111,9 +111,10 @@ class EpochProgress:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
+        epoch = check_epoch(epoch)
         if self.running is not None or epoch != self._epoch:
             self._consumed = 0
-        self._epoch = check_epoch(epoch)
+        self._epoch = epoch
         self.running, self._chosen = None, True
 
     def length(self) -> int:

@@ -103,6 +103,7 @@ def fletcher32(data: ByteArray) -> tuple[int, int]:
     table = words[:whole].reshape(-1, _LINE_WORDS)
     # A word's index is its line times the line's length plus its column: sums of lines and of columns give the moment.
     lines = np.add.reduce(table, axis=1, dtype=np.uint32).astype(np.int64)
+    lines %= _FLETCHER  # or the moment of a gigabyte would not fit
     columns = np.add.reduce(table, axis=0, dtype=np.uint64).astype(np.int64)
     rest = words[whole:].astype(np.int64)
     total = int(lines.sum()) + int(rest.sum())

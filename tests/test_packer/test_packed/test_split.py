@@ -88,6 +88,13 @@ def test_classes_are_shared_out_where_groups_suffice(
                 assert not (at == other and lacked and all(after[other].count(c) > 1 for c in found))
 
 
+def test_a_split_keeps_its_only_group_even_if_it_is_of_no_class() -> None:
+    sizes, classes = [100, 127, 127, 100], [[1], [], [1], []]
+    ratios = {"train": 0.9, "val": 0.05, "test": 0.05}
+    chosen = assign_groups([str(number) for number in range(4)], sizes, ratios, 7669, classes)
+    assert set(chosen) == set(ratios)
+
+
 def test_a_split_without_a_class_gets_one_at_little_cost() -> None:
     sizes = [44, 40, 36, 30, 25, 20, 10, 8, 4, 2, 1]
     names = [f"{number}.mp4" for number in range(len(sizes))]

@@ -266,6 +266,18 @@ def test_labels_can_be_kept_dropped_or_taken_from_another_field(tmp_path: Path) 
             build(tmp_path / "in", tmp_path / "bad", label_from=label_from, **QUIET)
 
 
+@pytest.mark.parametrize(("column", "labels"), [("who", [1, 0]), ("age", [30, 40])])
+def test_a_row_without_a_label_is_a_reject(tmp_path: Path, column: str, labels: list[int]) -> None:
+    picture = np.zeros((8, 8, 3), np.uint8)
+    rows = [{"image": picture, "who": who, "age": age} for who, age in (("b", 30), (None, None), ("a", 40))]
+    build(rows, tmp_path / "in", **QUIET)
+    result = build(tmp_path / "in", tmp_path / "out", label_from=column, **{**QUIET, "max_rejects": 1.0})
+    assert read_all(tmp_path / "out")["label"].tolist() == labels
+    assert (result.counts.items, result.counts.rejected_items) == (3, 1)
+    (line,) = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    assert json.loads(line)["reason"] == f"expected a label in field {column!r}, found none"
+
+
 def test_damage_is_found_before_anything_is_packed(tmp_path: Path) -> None:
     manifest = write_faces(tmp_path / "in", 12, "npy")
     path = tmp_path / "in" / next(e.name for e in manifest.shards[1].files if e.name.endswith("image.npy"))

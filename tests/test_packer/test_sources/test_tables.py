@@ -206,6 +206,13 @@ class TestNumberLists:
         assert values_of(tmp_path / "out", "x")[2].tolist() == ([0, 0] if shape == (2,) else [])
         assert [bool(valid) for valid in values_of(tmp_path / "out", "x_valid")] == [True, True, False]
 
+    @pytest.mark.parametrize("known", [[[True, False], [True, True]], [[0.5, 1], [2.5, 3]]])
+    def test_a_missing_list_is_of_the_type_of_the_others(self, tmp_path: Path, known: list[list[Any]]) -> None:
+        rows = [{"image": PICTURE, "x": value} for value in (*known, None)]
+        field = build(rows, tmp_path / "out", **QUIET).manifest.schema["x"]
+        assert (field.kind, field.dtype, field.shape) == ("fixed", np.array(known).dtype.str, (2,))
+        assert [value.tolist() for value in values_of(tmp_path / "out", "x")] == [*known, [0, 0]]
+
     @pytest.mark.parametrize(
         "values",
         [
@@ -215,6 +222,7 @@ class TestNumberLists:
             [[1, 2], [[1, 2]]],
             [[[1, 2]], [[1, 2, 3]]],
             [[2**63], [1]],
+            [[10**400, 0.5], [1, 2]],
             [[], []],
             [[[]], [[1]]],
         ],

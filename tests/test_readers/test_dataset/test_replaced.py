@@ -1,9 +1,11 @@
 """Datasets whose place another takes while they are open: a reader gives the values of the one that it opened, or an error."""
 
+import json
 import os
 import pickle
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from support.hooks import before_each
 
 import packer
 from readers import Loader, PackedDataset, open_dataset
+from shardspec.columns import allocate
+from shardspec.entries import ASIDE
 from shardspec.errors import DatasetChangedError, ShardCorruptError
 from shardspec.layout import Layout
 from shardspec.schema import Schema
@@ -124,6 +128,56 @@ def test_a_reader_that_opened_under_the_names_of_the_switch_reads_on_after_it(
     assert greys(dataset, range(ROWS)) == {NEW}
     assert dataset.column("label").tolist() == labels
     assert labels == [0] * 4 + [1] * 8
+
+
+def rename_aside(out: Path) -> None:
+    """Give all files of a dataset the names that they have while it takes the place of another."""
+    document = json.loads((out / "manifest.json").read_bytes())
+    shards = document["generations"][0]["shards"]
+    entries = [*shards, *(entry for shard in shards for entry in shard["files"]), *document["files"]]
+    for name in {entry["name"].split("/")[0] for shard in shards for entry in shard["files"]} | {
+        entry["name"].split("/")[0] for entry in document["files"]
+    }:
+        (out / name).rename(out / f"{ASIDE}{name}")
+    for entry in entries:
+        entry["name"] = ASIDE + entry["name"]
+    (out / "new").write_text(json.dumps(document))
+    (out / "new").replace(out / "manifest.json")
+
+
+def test_files_get_other_names_while_two_shards_are_open(sources: dict[int, Path], tmp_path: Path) -> None:
+    packer.build(sources[OLD], tmp_path / "out", format="npy", **SETTINGS)
+    dataset = open_dataset(tmp_path / "out")
+    rows = np.array([0, ROWS // 2, ROWS - 1])
+    dataset.pool.read(rows, ["label"], allocate(dataset.schema.select(["label"]), 3), np.arange(3))
+    rename_aside(tmp_path / "out")
+    assert set(np.unique(dataset.read_batch(rows)["image"]).tolist()) == {OLD}
+
+
+def test_files_get_other_names_while_two_threads_read(
+    sources: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packer.build(sources[OLD], tmp_path / "out", format="npy", **SETTINGS)
+    dataset = open_dataset(tmp_path / "out")
+    rename_aside(tmp_path / "out")
+    follow, both, first_is_done = type(dataset.pool)._follow, threading.Barrier(2, timeout=60), threading.Event()
+
+    def follow_in_turn(*arguments: Any) -> bool:
+        if both.wait() == 0:
+            assert first_is_done.wait(60)
+        try:
+            return follow(*arguments)
+        finally:
+            first_is_done.set()
+
+    monkeypatch.setattr(type(dataset.pool), "_follow", follow_in_turn)
+    found: list[set[int]] = []
+    threads = [threading.Thread(target=lambda: found.append(greys(dataset, range(2)))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [{OLD}, {OLD}]
 
 
 def test_opening_while_another_dataset_takes_the_place_gives_one_of_both(

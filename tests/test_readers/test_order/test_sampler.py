@@ -134,6 +134,14 @@ def test_iterators_made_at_once_each_count_for_themselves(dataset):
     assert list(sampler) == list(third), "the epoch behind them is the next one"
 
 
+def test_an_epoch_that_cannot_be_set_costs_no_progress(dataset):
+    sampler = dataset.sampler()
+    sampler.load_state_dict({**sampler.state_dict(), "consumed": 20})
+    with pytest.raises(UsageError):
+        sampler.set_epoch(-1)
+    assert list(sampler) == list(dataset.sampler())[20:]
+
+
 def test_an_iterator_that_is_not_the_newest_uses_up_its_epoch(dataset):
     sampler = dataset.sampler()
     first, _ = iter(sampler), iter(sampler)
