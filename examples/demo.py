@@ -1,4 +1,4 @@
-"""`make demo`: make a small dataset, pack its faces to LMDB, train two short epochs raw and packed, print both speeds."""
+"""`make demo`: make a small dataset, pack its faces to LMDB, train two short epochs raw and packed, print speeds."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def run(*command: object) -> str:
 
 
 def main() -> None:
-    """The whole demo; what it makes stays in `demo-data/`."""
+    """The whole demo; its files stay in `demo-data/`."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     raw, packed = FOLDER / "raw", FOLDER / "faces"
     run(sys.executable, HERE / "make_data.py", raw)

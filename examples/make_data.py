@@ -1,9 +1,10 @@
-"""Make a small dataset to try things on: pictures and a video of one face, as they are and altered, in a folder per class.
+"""Make a small dataset for trials: pictures and a video of one face, unaltered and altered, in one folder per class.
 
     python examples/make_data.py FOLDER
 
-All of it is made from the public-domain portrait of the astronaut Eileen Collins (NASA) that scikit-image ships. `real` holds
-pictures and a video that pan and zoom over the portrait; `altered` the same with the face blurred, as a clumsy forgery would be.
+All of it is made from the public-domain portrait of the astronaut Eileen Collins (NASA) that scikit-image ships. `real`
+holds pictures and a video that pan and zoom over the portrait; `altered` holds the same with the face blurred, like a
+clumsy forgery.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""The dataset that people write today: every `__getitem__` decodes a picture or video frame, runs MTCNN and crops the face.
+"""The dataset that people write today: every `__getitem__` decodes a picture or frame, runs MTCNN and crops the face.
 
-It is the other side of the demo's comparison, written as it is commonly found, with facenet-pytorch's own detector and OpenCV.
+It is the other side of the demo's comparison, written as it is commonly found, with facenet-pytorch's own detector and
+OpenCV.
 """
 
 from pathlib import Path
