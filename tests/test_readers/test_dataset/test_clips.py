@@ -16,7 +16,7 @@ from shardspec.schema import Schema
 
 @pytest.fixture(scope="module")
 def video_path(tmp_path_factory):
-    """Two videos. The first has two tracks, a face without one, frames 0, 5, 10 ... and a gap; the second, one track."""
+    """Two videos. The first has two tracks, a face without one, frames 0, 5, 10 ... and a gap; the second, one."""
     rows = [(0, f, t) for f in range(0, 60, 5) for t in (0, 1) if not (t == 1 and f == 30)]
     rows += [(0, 60, -1)]
     rows += [(1, f, 0) for f in range(0, 20, 2)]

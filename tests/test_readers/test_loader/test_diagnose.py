@@ -83,7 +83,7 @@ def test_the_advice_on_decoding_is_an_argument(jpeg_path):
             60,
             900,
             100,
-            "slower beside the loader than alone: .* in time, so step and loader take the processors",
+            "slower with the loader than alone: .* in time, so step and loader take the processors",
         ),
         (
             0.30,
