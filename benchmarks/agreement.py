@@ -1,4 +1,4 @@
-"""How far two detectors agree on the same frames: for parity tests and benchmarks."""
+"""How well two detectors agree on the same frames: for parity tests and benchmarks."""
 
 from dataclasses import dataclass
 
@@ -14,18 +14,18 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agreement:
-    """What of a reference's faces another detector found.
+    """Which of a reference's faces another detector found.
 
     Attributes
     ----------
     missing : ndarray, (n, 5), float32
-        Box and score of the reference's faces for which there is none of IoU 0.5 or more.
+        Box and score of each of the reference's faces that has no partner, a face of IoU 0.5 or more.
     extra : ndarray, (m, 5), float32
-        The same of the other detector's faces.
+        Box and score of each of the other detector's faces that has no partner.
     iou : ndarray, (k,), float32
-        Of each reference face that has a partner.
+        IoU of each reference face with its partner, if it has one.
     point_errors : ndarray, (k,), float32
-        Largest distance of a pair's five points, pixels.
+        Largest distance between the five points of a pair, pixels.
     """
 
     missing: FloatArray
@@ -52,11 +52,11 @@ def compare(
     Parameters
     ----------
     reference, other : Detections
-        Of equally many frames.
+        Of the same number of frames.
     min_side : float
-        Faces with a smaller longer side, pixels, need no partner, but can be one.
+        Pixels. Faces whose longer side is smaller need no partner, but can be one.
     min_score : float
-        The same for the face's probability.
+        Faces of a lower probability need no partner, but can be one.
     shorter : bool
         Compare ``min_side`` with the shorter side, which leaves out more faces.
 

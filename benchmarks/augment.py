@@ -2,11 +2,12 @@
 
     python -m benchmarks.augment [--size 224] [--rounds 15] [--device cuda] [--batch 128] [--json FILE]
 
-Method: one sample with the fields of the faces preset (five landmarks, picture and mask in memory), every transform applied
-always (p=1). One thread in Python, OpenCV and torch. After a warm-up, all transforms run in turn, round after round, each for
-about 20 ms a round with generators made beforehand; the table gives the median of the rounds and their 10th and 90th
-percentile, and the CPU time of the process, which other programs on the machine disturb less. The first row, a copy of the picture, is what any transform pays that must not write into its input. The batched
-rows are times per sample of a whole batch, on the device, the draws on the CPU included.
+Method: one sample with the fields of the faces preset (five landmarks, picture and mask in memory), every transform
+applied always (p=1). One thread in Python, OpenCV and torch. After a warm-up, all transforms run in turn, round after
+round, each for about 20 ms a round with generators made beforehand; the table gives the median of the rounds and their
+10th and 90th percentile, and the CPU time of the process, which other programs on the machine disturb less. The first
+row, a copy of the picture, is what every transform costs that must not write into its input. The batched rows are times
+per sample of a whole batch on the device, including the draws on the CPU.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def face_sample(size: int) -> dict[str, Any]:
 
 
 def contenders(size: int) -> dict[str, Run]:
-    """Every transform as a function of the number of its call."""
+    """Every transform, as a function of the call's number."""
     sample = face_sample(size)
     generators = [sample_rng(0, 0, row) for row in range(DRAWS)]
     smaller = round(size * 0.9)
@@ -98,7 +99,7 @@ def contenders(size: int) -> dict[str, Run]:
 
 
 def batched(size: int, batch: int, device: torch.device) -> dict[str, Run]:
-    """The modules for batches, as functions of the number of their call."""
+    """The modules for batches, as functions of the call's number."""
     sample = face_sample(size)
     stacked = {name: torch.from_numpy(np.stack([np.asarray(value)] * batch)) for name, value in sample.items()}
     stacked["image"] = stacked["image"].permute(0, 3, 1, 2)

@@ -12,7 +12,7 @@ from benchmarks.data import Source
 _JPEG_LEVELS = 6.0
 """Largest mean difference of a decoded crop from the pixels that were encoded, levels of 255: quality 90 with 4:2:0."""
 _PHOTO_LEVELS = 12.0
-"""How far a crop's mean may lie outside the means of its photo's tiles."""
+"""How far a crop's mean may be outside the range of the means of its photo's tiles."""
 _TILE = 32
 
 
@@ -27,12 +27,13 @@ def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
     Returns
     -------
     dict
-        ``samples``, and ``order_correlation`` between the order of the epoch and that of the source: 0 is a full shuffle.
+        ``samples``, and ``order_correlation`` between the order of the epoch and that of the source: 0 is a full
+        shuffle.
 
     Raises
     ------
     ValueError
-        A sample is wrong, missing or comes twice.
+        If a sample is wrong, missing or repeated.
     """
     source = Source(Path(options["source"]), str(options["kind"]))
     seen = [_check_batch(batch, source) for batch in batches]
@@ -76,7 +77,7 @@ def _check_pixels(image: npt.NDArray[np.uint8], source: Source, row: int) -> Non
         if away > _JPEG_LEVELS:
             raise ValueError(f"sample {row}: {away:.1f} levels from the source in the mean")
         return
-    # A random crop of a photo: its mean lies among those of the photo's tiles.
+    # A random crop of a photo: its mean is within the range of those of the photo's tiles.
     height, width = (side // _TILE * _TILE for side in expected.shape[:2])
     tiles = expected[:height, :width].reshape(height // _TILE, _TILE, width // _TILE, _TILE, 3).mean((1, 3))
     mean = image.mean((0, 1))

@@ -1,8 +1,8 @@
-"""Our Loader with the page cache dropped before every epoch: full and blockwise order, beside reading the files through.
+"""Our Loader with the page cache dropped before every epoch, in full and blockwise order, and plain reading of files.
 
 ``python -m benchmarks.cold --folder /somewhere`` measures raw crops of all formats. The files' pages are dropped with
-``posix_fadvise``, which needs no rights and leaves other files alone; what the disk or the machine below keeps stays. The limit
-reads the files of the npy dataset from the first byte to the last with two threads, 4 MB at a time.
+``posix_fadvise``, which needs no rights and leaves other files alone; caches of the disk or of a host machine are not
+dropped. The limit reads the files of the npy dataset from the first byte to the last with two threads, 4 MB at a time.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from shardspec.formats import FORMATS
 
 
 def entries_of(folder: Path, source: Path, batch: int, formats: list[str]) -> list[Entry]:
-    """The limit, and every format in both orders where single rows are cheap."""
+    """The limit, and every format, in both orders if its single rows are cheap."""
     options: dict[str, Any] = {"source": str(source), "kind": "raw", "batch": batch}
     entries = []
     for format in formats:

@@ -1,4 +1,4 @@
-"""Arms in processes of their own: a Loader whose dataset was dropped from the page cache, and one that has little of it."""
+"""Arms in processes of their own: a Loader whose dataset was dropped from the page cache, and one with little cache."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +12,11 @@ from benchmarks.reader_arms import loader
 from readers.machine import available_processors
 
 _OWN_BYTES = 32 << 20
-"""What threads and page tables may take beside batches and page cache."""
+"""Memory for threads and page tables, in addition to batches and page cache."""
 
 
 class ColdLoader:
-    """A Loader over a dataset that is opened anew, with nothing of it in memory, for every epoch."""
+    """A Loader over a dataset that is opened again for every epoch, with none of it in memory."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
@@ -29,7 +29,7 @@ class ColdLoader:
         self._arm = loader(**self._options)
 
     def run(self, epoch: int) -> int:
-        """Consume an epoch, and let go of the dataset: what is mapped cannot be dropped."""
+        """Consume an epoch, then drop the dataset, since pages that are mapped cannot be dropped from the cache."""
         assert self._arm is not None
         samples = self._arm.run(epoch)
         self._arm = None
@@ -51,9 +51,9 @@ class LimitedLoader(ColdLoader):
     Parameters
     ----------
     options : dict
-        Of the Loader, over raw crops.
+        Arguments of the Loader, over raw crops.
     cache_mb : float
-        What is left for the page cache, MB.
+        Room for the page cache, MB.
     """
 
     def __init__(self, options: Mapping[str, Any], cache_mb: float) -> None:

@@ -1,8 +1,9 @@
 """One loader in a process of its own, asked for an epoch at a time.
 
-An *arm* is what is measured: an object with ``run(epoch)``, which consumes an epoch and returns its number of samples, and
-``batches(epoch)``, which yields the same batches as dicts ``image``, ``landmarks``, ``label`` for checking. `Batches` makes
-one of a function. If it has a ``prepare()``, that runs before every timed epoch, outside the time. ``python -m benchmarks.contender SPEC`` serves an arm on its standard streams, one JSON line each way.
+An *arm* is what is measured: an object with ``run(epoch)``, which consumes an epoch and returns its number of samples,
+and ``batches(epoch)``, which yields the same batches as dicts ``image``, ``landmarks``, ``label`` for checking.
+`Batches` makes one of a function. If it has a ``prepare()``, that runs before every timed epoch, outside the time.
+``python -m benchmarks.contender SPEC`` serves an arm on its standard streams, one JSON line each way.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ class Batches:
         self._names = names
 
     def run(self, epoch: int) -> int:
-        """Consume an epoch; a batch is let go before the next is asked for, as in a training loop."""
+        """Consume an epoch; each batch is dropped before the next is asked for, as in a training loop."""
         count = 0
         label = self._names.index("label") if self._names else "label"
         for batch in self._batches(epoch):
@@ -74,7 +75,7 @@ class Contender:
     options : dict
         JSON arguments of the function.
     timeout_s : float
-        For each answer.
+        Time limit for each answer.
     """
 
     def __init__(self, arm: str, options: Mapping[str, Any], timeout_s: float) -> None:
@@ -102,7 +103,7 @@ class Contender:
             family = [*own.children(recursive=True), own]
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with contextlib.suppress(BrokenPipeError):  # the process has ended and not read what was written
+                with contextlib.suppress(BrokenPipeError):  # the process has ended before it read what was written
                     stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
@@ -113,7 +114,7 @@ class Contender:
         self._log.close()
 
     def epoch(self, number: int, check: bool = False) -> dict[str, Any]:
-        """Run an epoch: ``samples``, ``seconds``, ``cpu_s``, ``memory_mb``, and the order's correlation of a checked one."""
+        """Run an epoch: ``samples``, ``seconds``, ``cpu_s``, ``memory_mb``, and, if it is checked, its correlation."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -182,7 +183,7 @@ def _timed(arm: Arm, epoch: int) -> dict[str, Any]:
 
 
 def _cpu_s() -> float:
-    """Processor seconds of this process and those it started, ended ones too."""
+    """Processor seconds of this process and all that it started, including those that have ended."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -192,7 +193,7 @@ def _cpu_s() -> float:
 
 
 def _memory_mb() -> float:
-    """Proportional memory of this process and those it started, mapped files aside, MB."""
+    """Proportional memory of this process and all that it started, without mapped files, MB."""
     total = 0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with contextlib.suppress(OSError, psutil.NoSuchProcess):

@@ -1,8 +1,9 @@
 """The samples that every reading benchmark uses, and our packed datasets of them.
 
-Kinds: ``raw``, crops of 224 × 224 pixels; ``jpeg``, the same as JPEG of quality 90; ``photo`` and ``photo500``, JPEG photos of
-quality 90 whose shorter side is 256 and 500 pixels. They are windows of scikit-image's photographs at seeded places, with
-seeded noise. A sample's label is its number, so that a check knows which sample it sees; its points are drawn from it.
+Kinds: ``raw``, crops of 224 × 224 pixels; ``jpeg``, the same as JPEG of quality 90; ``photo`` and ``photo500``, JPEG
+photos of quality 90 whose shorter side is 256 and 500 pixels. They are windows of scikit-image's photographs at seeded
+places, with seeded noise. A sample's label is its number, so that a check knows which sample it sees; its points are
+drawn from it.
 """
 
 import argparse
@@ -40,7 +41,7 @@ _WRITE_ROWS = 256
 
 
 class Source:
-    """The samples of a kind, as they lie in a folder: ``pixels.npy``, or ``bytes.bin`` and ``offsets.npy``.
+    """The samples of a kind, as they are stored in a folder: ``pixels.npy``, or ``bytes.bin`` and ``offsets.npy``.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class Source:
         return self._bytes[self._offsets[row] : self._offsets[row + 1]].tobytes()
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
-        """The pixels that were encoded; of a photo those that its JPEG decodes to."""
+        """The pixels that were encoded; for a photo, those that its JPEG decodes to."""
         if self.images is not None:
             return np.asarray(self.images[row])
         image: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(self.encoded(row))
@@ -76,7 +77,7 @@ class Source:
 
 
 def make_source(folder: Path, kinds: tuple[str, ...], rows: dict[str, int]) -> None:
-    """Make the samples of some kinds; what is there already is kept."""
+    """Make the samples of some kinds, except those that exist already."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "landmarks.npy").exists():
         most = max(rows.values())
@@ -150,9 +151,12 @@ def schema_of(kind: str) -> Schema:
 
 
 def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = False) -> dict[str, float]:
-    """Write a packed dataset of the source with the project's writers, unless it is there; seconds and MB, kept beside it.
+    """Write a packed dataset of the source with the project's writers, unless it exists; its seconds and MB.
 
-    With `restart_markers` photos are encoded from the pixels that the source's JPEGs were, as ``packer build --restart-markers`` would.
+    Both figures are stored beside the dataset.
+
+    With `restart_markers` photos are encoded from the pixels that the source's JPEGs were, as ``packer build
+    --restart-markers`` would.
     """
     facts = root.with_name(root.name + ".facts.json")
     if facts.exists():
@@ -220,7 +224,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What of the arguments decides the figures."""
+    """The arguments that decide the figures."""
     kept = {name: getattr(arguments, name) for name in ("batch", "rounds", "settle")}
     return {"rows": rows_of(arguments), **kept}
 

@@ -2,11 +2,13 @@
 
     python -m benchmarks.detector VIDEO [--frames 24] [--min-face 40] [--json FILE]
 
-Method: frames spread evenly over the video are decoded beforehand. Every contender, facenet-pytorch among them, takes each frame alone, with
-one math thread, in one process, after two warm-up frames. They work in turn, four frames at a time, in an order that rotates; the ratio is
-that of the summed times, by the clock and by the CPU time that the process used (on a busy machine the latter is steadier). The faces of each contender are compared with facenet-pytorch's on the same frames. The last rows run the dataset mode in
-one and in two processes of their own, in turn, several times, and give the median rates. Run it on a machine that does nothing else.
-``python -m benchmarks.tables FILE...`` prints the tables again, several runs side by side.
+Method: frames spread evenly over the video are decoded beforehand. Every contender, facenet-pytorch among them, takes
+each frame alone, with one math thread, in one process, after two warm-up frames. They work in turn, four frames at a
+time, in an order that rotates; the ratio is that of the summed times, by the clock and by the CPU time that the process
+used (on a busy machine the latter is steadier). The faces of each contender are compared with facenet-pytorch's on the
+same frames. The last rows run the dataset mode in one and in two processes of their own, in turn, several times, and
+give the median rates. Run it on a machine that does nothing else. ``python -m benchmarks.tables FILE...`` prints the
+tables again, several runs side by side.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m benchmarks.detector_parity FOLDER [--runtime openvino] [--min-side 40] [--every 1]
 
-Prints one line per file and the totals, and exits with 1 unless no face of ``--min-side`` pixels and more is missing or extra,
-every IoU is at least 0.97 and 0.999 in the mean, and every landmark lies within 1.5 px.
+Prints one line per file and the totals, and exits with 1 unless no face of ``--min-side`` pixels and more is missing or
+extra, every IoU is at least 0.97 and 0.999 in the mean, and every landmark is within 1.5 px.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def report(name: str, expected: list[Detections], found: list[Detections], min_side: float) -> bool:
-    """Print one line and tell whether it meets the bounds."""
+    """Print one line; return whether it meets the bounds."""
     result = compare(Detections.concatenate(expected), Detections.concatenate(found), min_side)
     iou, points = result.iou, result.point_errors
     print(

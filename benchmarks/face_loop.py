@@ -1,8 +1,11 @@
-"""The loop that people write today to cut the faces out of videos, as one worker process: ``python benchmarks/face_loop.py OUT EVERY VIDEO...``.
+"""The loop that people write today to cut the faces out of videos, as one worker process.
 
-OpenCV reads every frame; each sampled one goes through facenet-pytorch's MTCNN, and each face of 40 px and more with a probability of 0.95
-and more is cut out with a margin of 0.3 of the box's longer side, resized to 224 x 224 and written as JPEG of quality 95. One math thread.
-It prints, as JSON, the frames, the faces, the seconds that it took to load, and the seconds and CPU seconds of each stage.
+    python benchmarks/face_loop.py OUT EVERY VIDEO...
+
+OpenCV reads every frame; each sampled one goes through facenet-pytorch's MTCNN, and each face of 40 px and more with a
+probability of 0.95 and more is cut out with a margin of 0.3 of the box's longer side, resized to 224 x 224 and written
+as JPEG of quality 95. One math thread. It prints, as JSON, the frames, the faces, the seconds that it took to load, and
+the seconds and CPU seconds of each stage.
 """
 
 import json

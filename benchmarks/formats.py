@@ -3,15 +3,15 @@
 ``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/formats.md``;
 ``python -m benchmarks.tables out.json`` prints them again.
 
-Method. The crops are 224 × 224 windows of scikit-image's photographs at seeded places, once raw and once as JPEG of quality 95, in
-shards of 256 MB. Every format packs the same encoded rows with the project's writer: the time includes flushing to the disk and
-SHA-256. Reading is a pass over all rows in batches of 64 of the fields image and label, in one thread, from a page cache that
-a plain read of the files has filled: *random* is one permutation of all rows, *blockwise* a permutation of the manifest's blocks, *sequential* the stored order.
-*First* is a pass by fresh readers, which compare each checksum once and touch each page of the mapped file for the first time;
-*unchecked* the same without checksums; *later* a second pass by the same readers. JPEG bytes are joined after reading, so that
-each format touches them. Rates are per second of processor time, which other work on the machine disturbs less, and the best of
-`--repeats`. The copy in memory takes the same rows, in the same random
-batches, out of one array.
+Method. The crops are 224 × 224 windows of scikit-image's photographs at seeded places, once raw and once as JPEG of
+quality 95, in shards of 256 MB. Every format packs the same encoded rows with the project's writer: the time includes
+flushing to the disk and SHA-256. Reading is a pass over all rows in batches of 64 of the fields image and label, in one
+thread, from a page cache that a plain read of the files has filled: *random* is one permutation of all rows,
+*blockwise* a permutation of the manifest's blocks, *sequential* the stored order. *First* is a pass by fresh readers,
+which compare each checksum once and touch each page of the mapped file for the first time; *unchecked* the same without
+checksums; *later* a second pass by the same readers. JPEG bytes are joined after reading, so that each format touches
+them. Rates are per second of processor time, which other work on the machine disturbs less, and the best of
+`--repeats`. The copy in memory takes the same rows, in the same random batches, out of one array.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def read_rates(
 
 
 def warm(root: Path) -> None:
-    """Let the page cache hold files as reading leaves them: what writing left depends on the sizes of the writes."""
+    """Fill the page cache with files as reading would; the state after writing depends on the sizes of the writes."""
     for path in sorted(root.rglob("*")):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
@@ -178,7 +178,7 @@ def copy_rate(schema: Schema, rows: Columns) -> float:
 
 
 def best(repeats: int, measure: Callable[[], float]) -> float:
-    """The greatest of some measurements."""
+    """The largest of some measurements."""
     return max(measure() for _ in range(repeats))
 
 

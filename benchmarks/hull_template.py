@@ -1,11 +1,12 @@
-"""Where the numbers of `packer/vision/landmarks/outline5.py` come from, and how well the hull of five points fits.
+"""The origin of the numbers in `packer/vision/landmarks/outline5.py`, and how well the hull of five points fits.
 
     python -m benchmarks.hull_template PATH... --mesh face_landmark.tflite [--every 4] [--derive] [-o result.json]
 
-PATH: pictures, videos, or folders of them. Each file is one source, except that all frames of a video are one. Faces are
-found by MTCNN (score above .95, box of 40 px and more) and cut as the pack stage cuts them (margin .3, 224 px). The target of
-the fit is the jaw and the eyebrows of MediaPipe's face mesh (Apache-2.0), so nothing is derived from dlib's predictor, whose
-training data excludes commercial use; dlib's hulls only measure the result. Each source is judged by a fit without it.
+PATH: pictures, videos, or folders of them. Each file is one source, except that all frames of a video are one. Faces
+are found by MTCNN (score above .95, box of 40 px and more) and cut as the pack stage cuts them (margin .3, 224 px). The
+target of the fit is the jaw and the eyebrows of MediaPipe's face mesh (Apache-2.0), so nothing is derived from dlib's
+predictor, whose training data excludes commercial use; dlib's hulls only measure the result. Each source is judged by a
+fit without it.
 """
 
 import argparse

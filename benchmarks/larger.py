@@ -1,9 +1,9 @@
-"""Our Loader where the dataset is larger than memory: full and blockwise order, with and without reading ahead.
+"""Our Loader over a dataset larger than memory: full and blockwise order, with and without reading ahead.
 
-``python -m benchmarks.larger --folder /somewhere --rows 10000 --cache-mb 500`` measures raw crops. An epoch runs in a memory group of its
-own (`benchmarks.memory_group`; root, or a group that was handed over), whose limit is what the batches take plus so much page
-cache. Before each epoch the files' pages are dropped. The limit reads the files through, outside the group. Without the right
-to make groups every row says that it was not measured.
+``python -m benchmarks.larger --folder /somewhere --rows 10000 --cache-mb 500`` measures raw crops. An epoch runs in a
+memory group of its own (`benchmarks.memory_group`; needs root, or a delegated group), whose limit is the size of the
+batches plus that much page cache. Before each epoch the files' pages are dropped. The limit reads the files from the
+first byte to the last, outside the group. Without the right to make groups every row says that it was not measured.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
 
 FORMATS = ("npy", "lmdb")
-"""Those whose single rows are cheap, so that both orders make sense."""
+"""Formats whose single rows are cheap, so that both orders make sense."""
 
 
 def entries_of(folder: Path, source: Path, batch: int, formats: list[str], cache_mb: float) -> list[Entry]:

@@ -1,15 +1,18 @@
 """What the machine can do, measured beside the loaders: rows gathered from a mapped file, JPEGs decoded from memory.
 
-``python -m benchmarks.limits --folder /somewhere`` prints them alone. Two threads, each with
-batches of its own: that is faster than threads that share one.
+``python -m benchmarks.limits --folder /somewhere`` prints the limits alone. There are two threads, each with batches of
+its own, which is faster than threads that share one.
 
-- *gather, reused buffers*: random rows of one mapped ``.npy`` file by ``np.take`` into a buffer per thread that is written
-  over and over. The upper limit of a loader that uses its buffers again.
+- *gather, reused buffers*: random rows of one mapped ``.npy`` file by ``np.take`` into a buffer per thread that is
+written
+  again and again. The upper limit of a loader that uses its buffers again.
 - *gather, fresh memory*: the same into a new array for every batch. The limit of a loader whose batches are kept.
-- *decode*: libjpeg-turbo, as simplejpeg bundles it, over random JPEGs held in memory into a buffer per thread; at its defaults,
-  and with the fast inverse transform and fast upsampling.
-- *decode, smallest sufficient scale*: the photos of a random crop of 224 pixels, decoded at the smallest eighth that the crop
-  needs, and no more: nothing is cut or resized. *And resized*: the crop is also cut out and resized by OpenCV, to 224 pixels.
+- *decode*: libjpeg-turbo, as simplejpeg bundles it, over random JPEGs held in memory, into a buffer per thread; with
+its
+  defaults, and with the fast inverse transform and fast upsampling.
+- *decode, smallest sufficient scale*: the photos of a random crop of 224 pixels, decoded at the smallest eighth that
+the
+  crop needs, without cutting or resizing. *And resized*: the crop is also cut out and resized to 224 pixels by OpenCV.
 - *whole decode*: the photos at full size.
 """
 
@@ -33,7 +36,7 @@ Job = Callable[[int, Any], None]
 
 
 class LimitArm:
-    """Threads that each do whole batches.
+    """Threads, each of which does whole batches.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the reading benchmarks share: contenders measured in turn, statistics, the machine, and the JSON that they write.
+"""The base of the reading benchmarks: contenders measured in turn, statistics, the machine, and the JSON.
 
 The method is in ``benchmarks/README.md``.
 """
@@ -47,11 +47,11 @@ class Entry:
     options : dict
         Its arguments.
     is_limit : bool
-        Not a loader but what the machine can do.
+        Whether it is not a loader, but shows what the machine can do.
     checked : bool
         Whether the warm-up epoch compares every sample with the source.
     facts : dict
-        What is known already: ``pack_s``, ``disk_mb``.
+        Figures that are known already: ``pack_s``, ``disk_mb``.
     """
 
     name: str
@@ -68,8 +68,9 @@ def measure_group(
 ) -> dict[str, Any]:
     """Start every contender, warm each up for a checked epoch, then measure them in turn, round after round.
 
-    Before each measured epoch come `settle` others, for machines that take back memory which lay idle while others had their turn.
-    The first entry that is a limit is the one that all others are given as a fraction of, round by round.
+    Before each measured epoch, `settle` others are run, for machines that reclaim memory which was idle during the
+    turns of the other contenders. All rates are also given as fractions of the first entry that is a limit, round by
+    round.
 
     Returns
     -------
@@ -140,9 +141,9 @@ def document(benchmark: str, settings: dict[str, Any], groups: Sequence[dict[str
 
 
 def check_document(found: Any) -> None:
-    """Raise ValueError where a document is not of the schema that `document` writes.
+    """Raise ValueError if a document does not have the schema that `document` writes.
 
-    Every key stands, none beside them; rates are positive; a row without rates says why.
+    It must have every key and no other; rates must be positive; a row without rates must say why.
     """
     _check_keys(found, _DOCUMENT, (), "document")
     if found["schema"] != SCHEMA:
@@ -172,7 +173,7 @@ def _check_keys(found: Any, types: dict[str, type], numbers: Sequence[str], wher
 
 
 def artefact(path: Path | None, benchmark: str) -> Path | None:
-    """Where a run's JSON goes: the path, or in a folder a new file named by commit and time."""
+    """Where a run's JSON goes: the path, or, if that is a folder, a new file in it, named by commit and time."""
     if path is None or not path.is_dir():
         return path
     now = datetime.datetime.now(datetime.UTC)
@@ -200,7 +201,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
-    """The installed versions; what is missing is left out."""
+    """The installed versions; libraries that are not installed are left out."""
     found = {}
     for name in libraries:
         with contextlib.suppress(PackageNotFoundError):
@@ -215,7 +216,7 @@ def disk_mb(path: Path) -> float:
 
 
 def _commit() -> str:
-    """The commit that ran, with ``-dirty`` behind it where files differ from it."""
+    """The commit that ran, followed by ``-dirty`` if files differ from it."""
     root = Path(__file__).parent
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""A memory group of the kernel's (cgroup, version 1 or 2) that this process joins for a while.
+"""A memory group of the kernel (cgroup, version 1 or 2) that this process joins for a while.
 
-What the process had before stays charged elsewhere: the limit is for what it takes on while it is in the group, its own new
-memory and the page cache of the files that it reads alike.
+Memory that the process had before stays charged elsewhere. The limit applies to what it adds while it is in the group:
+its own new memory, and the page cache of the files that it reads.
 """
 
 import contextlib
@@ -13,22 +13,22 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class NoMemoryGroupError(Exception):
-    """No memory group can be made here."""
+    """A memory group cannot be made here."""
 
 
 @contextlib.contextmanager
 def memory_group(limit_bytes: int) -> Iterator[Path]:
-    """Be in a group of one's own with a limit; then in the former one again.
+    """Join a new group with a limit; at the end, return to the former one.
 
     Raises
     ------
     NoMemoryGroupError
-        The system has no such groups, or this user may not make one.
+        If the system has no such groups, or this user may not make one.
     """
     former, root, limit_name = _own_group()
     name = f"readers-benchmark-{os.getpid()}"
     failure: OSError | None = None
-    # In version 2 a group that holds processes can have no groups with limits below it, but for the root.
+    # In version 2, a group that holds processes cannot have groups with limits below it, except for the root.
     for parent in [folder for folder in (former, *former.parents) if folder.is_relative_to(root)]:
         group = parent / name
         try:
@@ -55,7 +55,7 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
 
 
 def _own_group() -> tuple[Path, Path, str]:
-    """The folder of this process's memory group, that of the root group, and the name of the file that holds a group's limit."""
+    """The folders of this process's memory group and of the root group, and the name of a limit's file."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,8 +1,9 @@
 """How well the order ``"blocks"`` mixes, by its window: ``python -m benchmarks.mixing`` prints a table.
 
-The dataset is imagined: 100,000 samples stored class by class, ten classes of equal size, the hardest case. The score is the
-total variation distance between the shares of the classes in a batch of 256 and in the dataset, averaged over the batches of three epochs:
-0 if every batch held as many of each class, 0.9 if it held one class alone. A true shuffle is at 0.07, by chance.
+The dataset is imagined: 100,000 samples stored class by class, ten classes of equal size, the hardest case. The score
+is the total variation distance between the shares of the classes in a batch of 256 and in the dataset, averaged over
+the batches of three epochs: 0 if every batch had equal numbers of all classes, 0.9 if every batch had only one class. A
+true shuffle is at 0.07, by chance.
 """
 
 import argparse

@@ -2,16 +2,17 @@
 
     python -m benchmarks.pack_faces VIDEO [--every 10] [--copies 2] [--runs 5] [--workers 1 2] [--json FILE]
 
-Method. Both work on the same copies of the video, `--copies` for each worker, and cut the same faces (40 px and more, p of 0.95 and more,
-margin 0.3, 224 x 224, JPEG of quality 95). *The loop* is ``benchmarks/face_loop.py``: as many processes as workers, one math thread each, the
-videos dealt out evenly. *The build* is the ``packer`` command with as many workers; it also stores landmarks, outline, regions,
-matrices, tracks, digests, and flushes all of it to the disk. They run in turn, one after the other, `--runs` times, and the ratio is that of each
-run; medians are given, with the least and the largest. Rates count from the start of the command to its end. *Without the start* leaves
-out what a command takes before its first frame: for the loop what it says itself, for the build the time of the same command on a
+Method. Both work on the same copies of the video, `--copies` for each worker, and cut the same faces (40 px and more, p
+of 0.95 and more, margin 0.3, 224 x 224, JPEG of quality 95). *The loop* is ``benchmarks/face_loop.py``: as many
+processes as workers, one math thread each, the videos dealt out evenly. *The build* is the ``packer`` command with as
+many workers; it also stores landmarks, outline, regions, matrices, tracks, digests, and flushes all of it to the disk.
+They run in turn, one after the other, `--runs` times, and the ratio is that of each run; medians are given, with the
+least and the largest. Rates count from the start of the command to its end. *Without the start* leaves out what a
+command takes before its first frame: for the loop what it says itself, for the build the time of the same command on a
 picture of 64 x 64 pixels, run in turn with the others. CPU time is that of all processes.
 
-The table of stages is made in this process: one pass over the video by each, the loop's own clock for the loop, and the same objects that a
-worker uses for ours; medians over `--runs` of CPU milliseconds per sampled frame.
+The table of stages is made in this process: one pass over the video by each, the loop's own clock for the loop, and the
+same objects that a worker uses for ours; medians over `--runs` of CPU milliseconds per sampled frame.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def run(commands: Sequence[Sequence[str]], statuses: Sequence[int] = (0,)) -> tu
     Raises
     ------
     RuntimeError
-        One ended with another status: then nothing was measured.
+        If one ended with another status, so that nothing was measured.
     """
     start = time.perf_counter()
     processes = [subprocess.Popen(command, env=ONE_THREAD, stdout=subprocess.PIPE, text=True) for command in commands]
@@ -80,19 +81,19 @@ def run_loop(videos: Sequence[Path], workers: int, every: int, folder: Path) -> 
         for worker in range(workers)
     ]
     wall_s, cpu_s, outputs = run(commands)
-    told = [json.loads(output) for output in outputs]
+    printed = [json.loads(output) for output in outputs]
     shutil.rmtree(folder / "loop")
     return {
         "s": wall_s,
         "cpu_s": cpu_s,
-        "start_s": max(one["load_s"] for one in told),
-        "frames": sum(one["frames"] for one in told),
-        "faces": sum(one["faces"] for one in told),
+        "start_s": max(one["load_s"] for one in printed),
+        "frames": sum(one["frames"] for one in printed),
+        "faces": sum(one["faces"] for one in printed),
     }
 
 
 def run_build(source: Path, workers: int, every: int, folder: Path, *, faces: bool = True) -> dict[str, float]:
-    """One run of the build. A source without faces is a build that fails, at its end."""
+    """One run of the build. Over a source without faces, the build fails at its end."""
     out = folder / "packed"
     command = [sys.executable, "-m", "packer", "build", str(source), str(out), "--preset", "faces", "--quiet"]
     command += ["--every", str(every), "--workers", str(workers), "--max-rejects", "100%"]
@@ -188,8 +189,8 @@ def stages(video: Path, every: int, runs: int, folder: Path) -> dict[str, dict[s
     passes: dict[str, list[dict[str, float]]] = {"loop": [], "build": []}
     for _ in range(runs):
         _, _, (output,) = run([[sys.executable, str(LOOP), str(folder / "stages"), str(every), str(video)]])
-        told = json.loads(output)
-        passes["loop"].append({s: 1e3 * told["cpu_seconds"][s] / told["frames"] for s in STAGES})
+        printed = json.loads(output)
+        passes["loop"].append({s: 1e3 * printed["cpu_seconds"][s] / printed["frames"] for s in STAGES})
         passes["build"].append(our_stages(video, every, *ours))
     return {
         name: {stage: statistics.median(one[stage] for one in found) for stage in STAGES}

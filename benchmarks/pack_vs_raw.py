@@ -1,16 +1,17 @@
-"""Raw against packed: what an epoch costs over files, and over what they were packed to.
+"""Raw against packed: the cost of an epoch over files, and over the dataset that they were packed into.
 
-``python -m benchmarks.pack_vs_raw --folder /somewhere --out benchmarks/results`` prints the tables of ``docs/benchmarks.md`` and
-writes the figures to a new file named by commit and time.
+``python -m benchmarks.pack_vs_raw --folder /somewhere --out benchmarks/results`` prints the tables of
+``docs/benchmarks.md`` and writes the figures to a new file named by commit and time.
 
-Method. The data are made anew: for *images*, photographs of scikit-image cut at seeded places and enlarged to 2048 × 1536 (JPEG, quality 92);
-for *faces*, twenty copies of the pictures and videos of ``examples/make_data.py``. Each recipe is packed once per way of storing, then measured
-by `packer.bench`: *raw* runs the recipe's steps over the files in as many processes as there are workers, one math thread
-each, item by item, models loaded; *packed* reads the dataset with `readers.Loader`, shuffled, all fields, in as many threads.
-Both sides live in processes of their own and work once before anything counts, so the page cache is warm (the column *disk* says
-what came from storage all the same). Runs alternate, raw, packed, raw, packed; a run lasts at least ``--seconds``, and on the
-packed side at least ``--batches`` batches, after the loader has filled up. Figures are medians over ``--runs`` runs, with the
-least and the most. Peak memory is that of all processes of a side, without the page cache that they map.
+Method. The data are made anew: for *images*, photographs of scikit-image cut at seeded places and enlarged to 2048 ×
+1536 (JPEG, quality 92); for *faces*, twenty copies of the pictures and videos of ``examples/make_data.py``. Each recipe
+is packed once per way of storing, then measured by `packer.bench`: *raw* runs the recipe's steps
+over the files in as many processes as there are workers, one math thread each, item by item, models loaded; *packed*
+reads the dataset with `readers.Loader`, shuffled, all fields, in as many threads. Both sides live in processes of their
+own and work once before anything counts, so the page cache is warm (the column *disk* says what came from storage all
+the same). Runs alternate, raw, packed, raw, packed; a run lasts at least ``--seconds``, and on the packed side at least
+``--batches`` batches, after the loader has filled up. Figures are medians over ``--runs`` runs, with the least and the
+most. Peak memory is that of all processes of a side, without the page cache that they map.
 """
 
 import argparse
@@ -70,17 +71,18 @@ SCHEMA: Mapping[str, Any] = {
     "method": {"runs": int, "seconds": NUMBER, "batches": int, "batch_size": int, "workers": int},
     "results": [
         {
-            "recipe": str, "way": str, "format": str, "same_source": bool, "items": int, "measured_items": int, "samples": int,
-            "workers": int, "batch_size": int, "seconds": NUMBER, "runs": int, "machine": MACHINE, "raw": SIDE, "read": SIDE,
-            "times_faster": NUMBER, "pack_s": NUMBER, "pack_s_recorded": bool, "paid_after_epochs": (int, float, type(None)),
+            "recipe": str, "way": str, "format": str, "same_source": bool, "items": int, "measured_items": int,
+            "samples": int, "workers": int, "batch_size": int, "seconds": NUMBER, "runs": int, "machine": MACHINE,
+            "raw": SIDE, "read": SIDE, "times_faster": NUMBER, "pack_s": NUMBER, "pack_s_recorded": bool,
+            "paid_after_epochs": (int, float, type(None)),
         }
     ],
 }  # fmt: skip
-"""The JSON that is written: types by key; a list holds one or more values of its only entry's kind."""
+"""The JSON that is written: types by key; a list holds one or more values of the kind of its only entry here."""
 
 
 def problems(found: Any, expected: Any = SCHEMA, where: str = "") -> list[str]:
-    """Where a document differs from the schema; nothing if it does not."""
+    """The places where a document differs from the schema; none if it does not."""
     if isinstance(expected, Mapping):
         if not isinstance(found, Mapping):
             return [f"{where}: expected an object, found {type(found).__name__}"]
@@ -127,7 +129,7 @@ def make_faces(folder: Path, copies: int) -> Path:
 
 
 def git(*words: str) -> list[str]:
-    """Lines that git answers, none where this is no clone."""
+    """The lines of git's output; none if this is not a clone."""
     done = subprocess.run(["git", "-C", REPOSITORY, *words], capture_output=True, text=True, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else []
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.peers --folder /somewhere --json out.json
 
-The method, and how the others are installed, is in ``benchmarks/README.md``. A loader that is not installed is a row that says
-so. Each kind of samples is measured in groups that fit into the page cache; the limits and our Loader are in every group.
+The method, and how the others are installed, is in ``benchmarks/README.md``. A loader that is not installed is a row
+that says so. Each kind of samples is measured in groups that fit into the page cache; the limits and our Loader are in
+every group.
 """
 
 import argparse
@@ -47,16 +48,16 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Peer:
-    """A loader of somebody else.
+    """A loader of another project.
 
     Attributes
     ----------
     module, pack, open : str
         Where its two functions are.
     library : str
-        What must be installed.
+        The library that must be installed.
     extra : bool
-        Whether the extra `peers` installs it; else ``benchmarks/README.md`` says how.
+        Whether the extra `peers` installs it; otherwise ``benchmarks/README.md`` says how.
     kinds : tuple of str
         The kinds of samples that it can read.
     """
@@ -91,11 +92,11 @@ _LMDB = Peer("DataLoader over LMDB", "torch_loaders", "torch", pack="pack_lmdb",
 _HDF5 = Peer("DataLoader over HDF5", "torch_loaders", "torch", pack="pack_hdf5", open="open_hdf5")
 PEERS = (_FFCV, _DALI, _DALI_TAR, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
 PER_GROUP = 4
-"""Peers of a group: so many fit into the page cache together with ours, raw crops being 1.5 GB for each."""
+"""Most peers of a group: this many fit into the page cache together with ours; raw crops take 1.5 GB for each."""
 
 
 def pack_peer(peer: Peer, source: Source, root: Path) -> dict[str, float]:
-    """Pack the source as a peer does, in a process of its own, unless that was done; seconds and MB. Empty if it failed."""
+    """Pack the source as a peer does, in a process of its own, unless that was done; seconds and MB, if it worked."""
     facts = root.with_name(root.name + ".facts.json")
     if facts.exists():
         found: dict[str, float] = json.loads(facts.read_text())
@@ -122,7 +123,7 @@ def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
 
 
 def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[str], ways: bool) -> list[Entry]:
-    """Our Loader over some formats; with `ways` in further ways over the first of them."""
+    """Our Loader over some formats and, with `ways`, in further ways over the first of them."""
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
@@ -145,7 +146,7 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
 
 
 def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[Entry]:
-    """Raw crops, epochs that visit every row several times: what is paid once per epoch weighs less."""
+    """Raw crops, in epochs that visit every row several times, so that the costs of an epoch's start weigh less."""
     root = folder / "raw-npy"
     pack_ours(Source(source, "raw"), root, "npy")
     options = {"source": str(source), "kind": "raw", "batch": batch, "root": str(root), "repeats": repeats}
@@ -156,21 +157,21 @@ def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[En
 
 
 def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
-    """The peers that read a kind, or those of them whose names begin so, in groups; one empty group if there are none."""
+    """The peers that read a kind, or those whose names have a prefix, in groups; one empty group if there are none."""
     chosen = [p for p in PEERS if kind in p.kinds and (only is None or p.name.startswith(tuple(only)))]
     return [chosen[first : first + PER_GROUP] for first in range(0, len(chosen), PER_GROUP)] or [[]]
 
 
 def installed(library: str) -> bool:
-    """Whether a library is there; nothing of it runs but the packages that it lies in."""
+    """Whether a library is installed; none of its code runs, except for the packages that contain it."""
     try:
         return importlib.util.find_spec(library) is not None
-    except ModuleNotFoundError:  # of the package that it lies in
+    except ModuleNotFoundError:  # of the package that contains it
         return False
 
 
 def not_measured(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each loader that has no figure: why, and how it is had."""
+    """A line for each loader without a figure: why it has none, and how to install it."""
     peers = {peer.name: peer for peer in PEERS}
     lines = []
     for group in groups:
@@ -208,7 +209,7 @@ def main() -> None:
         groups.append(measure_group(name, entries, arguments.rounds, arguments.settle))
         resident[name] = resident_shares(folder)
         print(group_text(groups[-1]) + "\n", flush=True)
-        write(document("peers", settings, groups), out)  # a run that is stopped leaves what it has
+        write(document("peers", settings, groups), out)  # a run that is stopped keeps what it has so far
 
     for kind in arguments.kinds:
         for number, peers in enumerate(groups_of(kind, arguments.only)):

@@ -3,10 +3,10 @@
     python -m benchmarks.plots peers.json --to docs/readers.svg
     python -m benchmarks.plots peers.json readers.json --kinds raw jpeg --to docs/raw.svg
 
-One panel for each kind of samples of each file. A bar is the median of all rounds, its whisker goes from the slowest to the fastest;
-a loader that is in several groups of a kind (limits and our Loader are in all) counts with the rounds of all of them. Dashed lines are
-limits. What was not measured is named below its panel. The same files give the same bytes with the same matplotlib, and the colours are
-told apart on light and on dark pages.
+One panel for each kind of samples of each file. A bar is the median of all rounds, its whisker goes from the slowest to
+the fastest; a loader that is in several groups of a kind (limits and our Loader are in all) counts with the rounds of
+all of them. Dashed lines are limits. Loaders that were not measured are named below their panel. The same files give
+the same bytes with the same matplotlib, and the colours are distinct on light and on dark pages.
 """
 
 import argparse
@@ -31,10 +31,14 @@ TITLES: Mapping[str, str] = {
     "photo500": "JPEG photos of 500 × 667, decoded, random crop of 224",
 }
 _INK, _OURS, _OTHERS = "#7d8590", "#d9730d", "#5b8fc7"
-"""Text and frames, bars of this project, bars of others: each has a contrast of 3 and more to white and to GitHub's dark page."""
+"""Text and frames, bars of this project, bars of others: each has a contrast of 3 and more to white and to GitHub's
+dark page.
+"""
 _DASHES = ((0, (5, 2)), (0, (2, 2)), (0, (1, 3)))
 _WIDTH, _NAMES, _ROW, _TITLE, _AXIS, _LINE = 8.9, 2.75, 0.24, 0.35, 0.25, 0.17
-"""Inches: the picture's width, the names' width, heights of a bar with its gap, of a title, of an axis' numbers, of a line of text."""
+"""Inches: the picture's width, the names' width, heights of a bar with its gap, of a title, of an axis' numbers, of a
+line of text.
+"""
 _STYLE = {
     "svg.hashsalt": "facepack",
     "svg.fonttype": "none",
@@ -112,7 +116,7 @@ def draw(axes: Axes, panel: Panel) -> None:
     for place, bar in enumerate(panel.bars):
         colour = _OURS if bar.ours else _OTHERS
         spread = [[bar.median - min(bar.rates)], [max(bar.rates) - bar.median]]
-        axes.barh(place, bar.median, 0.66, color=colour, alpha=0.45)  # so that its whisker is seen on it
+        axes.barh(place, bar.median, 0.66, color=colour, alpha=0.45)  # so that its whisker is visible on it
         axes.errorbar(bar.median, place, xerr=spread, fmt="none", ecolor=colour, elinewidth=1.4, capsize=2.5)
         axes.annotate(f"{bar.median:,.0f}", (max(bar.rates), place), (4, 0), textcoords="offset points", va="center")
     for limit, dashes in zip(panel.limits, itertools.cycle(_DASHES), strict=False):

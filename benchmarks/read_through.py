@@ -1,4 +1,4 @@
-"""The limit of `benchmarks.cold`: files that are read through, and how they are dropped from the page cache."""
+"""The limit of `benchmarks.cold`: reading whole files, after dropping them from the page cache."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ _CHUNK = 4 << 20
 
 
 def drop_cache(root: Path) -> None:
-    """Drop the pages of all files below a folder. Those that a process has mapped stay."""
+    """Drop the pages of all files below a folder, except those that a process has mapped."""
     for path in root.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -23,7 +23,7 @@ def drop_cache(root: Path) -> None:
 
 
 class ReadThrough:
-    """Reads all files of a dataset through."""
+    """Reads all files of a dataset from the first byte to the last."""
 
     def __init__(self, root: Path, rows: int, threads: int) -> None:
         self._root, self._rows, self._threads = root, rows, threads

@@ -1,4 +1,4 @@
-"""The arms of our readers, and torch's DataLoader over a memmap, as `benchmarks.contender` starts them in processes of their own."""
+"""The arms of our readers, and torch's DataLoader over a memmap; `benchmarks.contender` runs each in a process."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,11 +17,11 @@ FIELDS = ["image", "landmarks", "label"]
 
 
 class Crop(RandomResizedCrop):
-    """The random crop beside landmarks that lie on nothing: they are random numbers, to be read, and not moved by any loader here."""
+    """The random crop, for samples whose landmarks are random numbers that every loader reads, and none moves."""
 
     @property
     def moves(self) -> bool:
-        """False: nothing lies on the picture."""
+        """False: no field lies on the picture."""
         return False
 
 
@@ -48,7 +48,8 @@ def loader(
     torch.set_num_threads(1)
     dataset = open_dataset(root, FIELDS, checksums=checksums, decode=plan_of(kind, fast))
     whole: Any = dataset if repeats == 1 else _repeated(dataset, repeats)
-    made = Loader(whole, batch, shuffle=shuffle, drop_last=True, read_ahead=read_ahead)  # type: ignore[arg-type] # from JSON
+    options: dict[str, Any] = {"shuffle": shuffle, "drop_last": True, "read_ahead": read_ahead}
+    made = Loader(whole, batch, **options)
 
     if fresh:  # a ring that keeps nothing: what a loop that keeps its batches makes of it, without room for them all
         made._buffers = Ring(batch, 0)

@@ -1,12 +1,13 @@
 """Our readers: formats × ways of reading × raw and JPEG pictures, beside the limits of the same run.
 
-``python -m benchmarks.readers --folder /somewhere --json out.json``. The method is in ``benchmarks/README.md``. Ways of reading:
+``python -m benchmarks.readers --folder /somewhere --json out.json``. The method is in ``benchmarks/README.md``. Ways of
+reading:
 
-- *Loader*: `readers.Loader` with its defaults; *unchecked*: without the format's own checksums; *blocks*: blockwise order;
-  *fresh*: no buffer is used twice, as where the training loop keeps its batches; *fast*: fast inverse
-  transform and fast upsampling.
-- *DataLoader*: torch's DataLoader over our dataset, two worker processes; *DataLoader over a memmap*: the same over the shortest
-  dataset that anybody would write.
+- *Loader*: `readers.Loader` with its defaults; *unchecked*: without the format's own checksums; *blocks*: blockwise
+  order; *fresh*: no buffer is used twice, as if the training loop kept its batches; *fast*: fast inverse transform and
+  fast upsampling.
+- *DataLoader*: torch's DataLoader over our dataset, two worker processes; *DataLoader over a memmap*: the same over the
+  shortest dataset that anybody would write.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
 BLOCKWISE = ("hdf5", "parquet", "tfrecord")
-"""Formats whose single rows are dear; they are read blockwise."""
+"""Formats whose single rows are expensive; they are read blockwise."""
 
 
 def entries_of(kind: str, folder: Path, source: Path, batch: int, formats: list[str]) -> list[Entry]:

@@ -10,7 +10,7 @@ from readers.formats.mapping import map_file
 
 
 def resident_share(root: Path) -> float | None:
-    """The share of the pages of all files below a folder that are in memory; None where the system does not say (`mincore`)."""
+    """The share of the pages of a folder's files that are in memory; None if the system does not say (`mincore`)."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "mincore"):
         return None

@@ -62,20 +62,22 @@ def _number(value: float | None, digits: int) -> str:
 def packing_table(results: Sequence[Found]) -> str:
     """Raw against packed, a row for each recipe and way of storing."""
     lines = [
-        "| recipe | stored as | raw, samples/s | packed, samples/s | times | CPU ms a sample, raw → packed | peak MB, raw → packed "
-        "| file kB a sample, raw → packed | disk kB a sample, raw → packed | packing, s | paid for after |",
+        "| recipe | stored as | raw, samples/s | packed, samples/s | times | CPU ms a sample, raw → packed "
+        "| peak MB, raw → packed | file kB a sample, raw → packed | disk kB a sample, raw → packed | packing, s "
+        "| paid for after |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for found in results:
         raw, read = found["raw"], found["read"]
         paid = found["paid_after_epochs"]
+        rates = [f"{s['samples_per_s']:,.0f} ({min(s['rates']):,.0f}–{max(s['rates']):,.0f})" for s in (raw, read)]
+        disk = [s["disk_bytes_per_sample"] for s in (raw, read)]
         cells = [
-            found["recipe"], found["way"], *(f"{s['samples_per_s']:,.0f} ({min(s['rates']):,.0f}–{max(s['rates']):,.0f})" for s in (raw, read)),
-            f"{found['times_faster']:,.0f}",
+            found["recipe"], found["way"], *rates, f"{found['times_faster']:,.0f}",
             f"{raw['cpu_s_per_sample'] * 1e3:.3g} → {read['cpu_s_per_sample'] * 1e3:.3g}",
             f"{raw['peak_bytes'] / 1e6:,.0f} → {read['peak_bytes'] / 1e6:,.0f}",
             f"{raw['file_bytes_per_sample'] / 1e3:,.3g} → {read['file_bytes_per_sample'] / 1e3:,.3g}",
-            " → ".join("?" if s["disk_bytes_per_sample"] is None else f"{s['disk_bytes_per_sample'] / 1e3:.2g}" for s in (raw, read)),
+            " → ".join("?" if size is None else f"{size / 1e3:.2g}" for size in disk),
             f"{found['pack_s']:.3g}", "never" if paid is None else f"{paid:.2g} epochs",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -83,10 +85,11 @@ def packing_table(results: Sequence[Found]) -> str:
 
 
 def formats_table(kind: str, found: Found) -> str:
-    """What one kind of rows costs in every format, thousands of samples per second of processor time."""
+    """The speed of one kind of rows in every format, in thousands of samples per second of processor time."""
     names = [f"{order}: {how}" if how == PASSES[0] else how for order in ORDERS for how in PASSES]
     lines = [
-        f"{kind}, {found['bytes_per_row']:,} bytes a row. Copying the same rows in memory: {found['copy'] / 1e3:,.0f} thousand/s.",
+        f"{kind}, {found['bytes_per_row']:,} bytes a row. "
+        f"Copying the same rows in memory: {found['copy'] / 1e3:,.0f} thousand/s.",
         "",
         f"| format | MB | pack, s | {' | '.join(names)} |",
         "|---" + "|--:" * (2 + len(names)) + "|",
@@ -101,11 +104,13 @@ def formats_table(kind: str, found: Found) -> str:
 def faces_table(found: Found) -> str:
     """What each contender of the detector's benchmark found, compared with the first."""
     lines = [
-        "| | ms/frame: median, best | faces ≥ 40 px: missing, extra of | p > .95: missing of | shorter side ≥ 40 px: missing of | IoU mean, least | points, px at most |",
+        "| | ms/frame: median, best | faces ≥ 40 px: missing, extra of | p > .95: missing of "
+        "| shorter side ≥ 40 px: missing of | IoU mean, least | points, px at most |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        "| {contender} | {ms:.1f}, {best_ms:.1f} | {missing}, {extra} of {faces} | {sure_missing} of {sure_faces} | {sure_square_missing} of {sure_square_faces} "
+        "| {contender} | {ms:.1f}, {best_ms:.1f} | {missing}, {extra} of {faces} | {sure_missing} of {sure_faces} "
+        "| {sure_square_missing} of {sure_square_faces} "
         "| {iou_mean:.5f}, {iou_min:.3f} | {points_max:.4f} |".format(**row)
         for row in found["rows"]
     ]
@@ -127,7 +132,7 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "pack_vs_raw": lambda found: [packing_table(found["results"])],
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }
-"""What is made of a document, by the name of its benchmark."""
+"""The tables of a document, by the name of its benchmark."""
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -136,7 +141,7 @@ def read_document(path: Path) -> dict[str, Any]:
     Raises
     ------
     SystemExit
-        The file is none, with the reason.
+        If the file is not one; the message says why.
     """
     try:
         found: Any = json.loads(path.read_text("utf-8"))

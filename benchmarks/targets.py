@@ -1,7 +1,7 @@
 """What reading and the detector should reach, and whether a run did.
 
-A target is a line of `TARGETS`; the figures come from the JSON. Ratios are of one group, round by round, where both rows are in it;
-where the other loader stands in another group of the same run, each is first related to the limit, which is in both.
+A target is a line of `TARGETS`; the figures come from the JSON. If both rows are in one group, ratios are taken round
+by round. If the other loader is in another group of the same run, each is first divided by the limit, which is in both.
 """
 
 import statistics
@@ -19,15 +19,15 @@ class Target:
     Attributes
     ----------
     what : str
-        How the table calls it.
+        Its name in the table.
     kind, ours : str
         Beginning of the group's name, and the row's name.
     limit : str
         The row it is measured by.
     of_limit : float or None
-        Least share of it; None: none asked for.
+        Least share of the limit; None for no such target.
     times : float or None
-        Least ratio to the other loader; None: none asked for.
+        Least ratio to the other loader; None for no such target.
     other : str
         That loader; empty: the best of them all.
     """
@@ -91,7 +91,7 @@ class Ratio:
 
 
 def ratio(row: Found, other: Found) -> Ratio:
-    """Of two rows of one group: the median of their ratios, round by round; by CPU that of their medians."""
+    """The median of the ratios, round by round, of two rows of one group; by CPU, the ratio of their medians."""
     if len(row["rates"]) == len(other["rates"]):
         clock = statistics.median(a / b for a, b in zip(row["rates"], other["rates"], strict=True))
     else:  # one of them failed in mid-run
@@ -101,7 +101,7 @@ def ratio(row: Found, other: Found) -> Ratio:
 
 
 def kind_of(group: str) -> str:
-    """A group's name without its number: groups of one kind are apart only because of memory."""
+    """A group's name without its number: groups of one kind are separate only to save memory."""
     return group.rsplit(" (", 1)[0] if group.endswith(")") else group
 
 
@@ -117,7 +117,7 @@ def row_of(group: Found, name: str) -> Found | None:
 
 
 def others(groups: Sequence[Found], group: Found, mine: Found, name: str) -> Iterator[tuple[Ratio, Found]]:
-    """How much faster ours is than each loader of somebody else (or the one named), in any of the groups."""
+    """How much faster ours is than each loader of another project (or the named one), in any of the groups."""
     for place in groups:
         for row in place["rows"]:
             if row["ours"] or row["is_limit"] or not row["rates"] or (name and row["name"] != name):

@@ -28,7 +28,7 @@ def run(*command: object) -> str:
 
 
 def main() -> None:
-    """The whole demo; what it makes stays in `demo-data/`."""
+    """The whole demo; its files stay in `demo-data/`."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     raw, packed = FOLDER / "raw", FOLDER / "faces"
     run(sys.executable, HERE / "make_data.py", raw)

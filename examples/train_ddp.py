@@ -47,7 +47,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         first = saved["loader"]["epoch"]
     steps = samples = 0
     for epoch in range(first, options.epochs):
-        loader.set_epoch(epoch)  # that of the restored state keeps its progress
+        loader.set_epoch(epoch)  # setting the restored epoch keeps its progress
         for batch in loader:
             loss = nn.functional.cross_entropy(model(batch["image"].float() / 255), batch["label"])
             optimiser.zero_grad()
@@ -82,14 +82,14 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, help="save and end after so many steps")
     options = parser.parse_args()
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # where NCCL sends from
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # NCCL sends from this device
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     result = train(options)
     gathered: list[object] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, result)
     if dist.get_rank() == 0:
         print(json.dumps(gathered))
-    dist.barrier()  # gloo may abort a rank that is still closing down when another has gone
+    dist.barrier()  # gloo may abort a rank that is still shutting down when another has ended
     dist.destroy_process_group()
 
 

@@ -60,11 +60,11 @@ def main() -> None:
         loader=options.loader, workers=options.workers,
     )  # fmt: skip
     model = Classifier(len(data.train.classes or (0, 1)))
+    checkpoints = ModelCheckpoint(options.folder, filename="last", every_n_train_steps=1, enable_version_counter=False)
     trainer = Trainer(
         accelerator=options.accelerator, devices=options.devices, strategy="ddp" if options.devices > 1 else "auto",
         max_epochs=options.epochs, max_steps=options.max_steps, logger=False, default_root_dir=options.folder,
-        callbacks=[ModelCheckpoint(options.folder, filename="last", every_n_train_steps=1, enable_version_counter=False)],
-        enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[checkpoints], enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(model, data, ckpt_path=options.resume)
     if trainer.is_global_zero:

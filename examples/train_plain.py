@@ -19,7 +19,7 @@ SIZE = 224
 
 
 def make_loader(options: argparse.Namespace) -> Any:
-    """The one difference between both: where batches come from."""
+    """The only difference between the two: the source of the batches."""
     if options.raw:
         from raw_faces import RawFaces  # the reference; needs facenet-pytorch and torchvision
 

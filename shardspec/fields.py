@@ -37,7 +37,7 @@ def is_picture_field(name: str) -> bool:
 
 
 def is_further_picture(name: str) -> bool:
-    """Whether the name is that of a picture beside ``image``: ``*_image``, as ``--also`` packs them."""
+    """Whether the name is that of a picture other than ``image``: ``*_image``, as ``--also`` packs them."""
     return name.endswith("_image")
 
 

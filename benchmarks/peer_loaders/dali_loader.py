@@ -1,7 +1,7 @@
-"""NVIDIA DALI on the CPU, two threads: its TFRecord reader over our own TFRecord shards and their indexes, and its reader of tar files.
+"""NVIDIA DALI on the CPU, two threads: its TFRecord reader over our shards and their indexes, and its tar reader.
 
-The second is for raw crops: it maps the files and hands out the bytes as they lie there, where the first parses each record. Both shuffle
-by a buffer; samples are expected in random order on the disk, as they are here.
+The tar reader is for raw crops: it maps the files and hands out their bytes as they are, whereas the TFRecord reader
+parses each record. Both shuffle by a buffer; samples are expected in random order on the disk, as they are here.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""FFCV: its own page format, Numba-compiled pipelines, threads, ``os_cache``. JPEGs are encoded by FFCV itself, from pixels."""
+"""FFCV: its own page format, Numba-compiled pipelines, threads, ``os_cache``. It encodes JPEGs itself, from pixels."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""LitData: chunks of 64 MB, StreamingDataset, StreamingDataLoader with two workers. Pictures as bytes (arrays are far slower)."""
+"""LitData: chunks of 64 MB, StreamingDataset, StreamingDataLoader with two workers.
+
+Pictures are bytes, since arrays are far slower.
+"""
 
 from functools import partial
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""What the loaders of other projects share: decoding and cropping where they leave both to the user.
+"""What the loaders of other projects share: decoding and cropping, if they leave both to the user.
 
-They get what is fastest in Python: simplejpeg, and for photos the same draw of a crop and the same resize as our own decode plan.
+They use the fastest way in Python: simplejpeg, and for photos the same draw of a crop and the same resize as our own
+decode plan.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ cv2.setNumThreads(0)
 
 
 def picture(data: Any, kind: str, rng: np.random.Generator | None = None) -> Any:
-    """(224, 224, 3) uint8 of the bytes of a sample, raw or JPEG; a random crop of a photo, mirrored every second time."""
+    """The picture, (224, 224, 3) uint8, in a sample's bytes; for photos a random crop, mirrored half of the time."""
     if kind == "raw":
         return np.frombuffer(data, np.uint8).reshape(SIZE, SIZE, 3)
     image = simplejpeg.decode_jpeg(data)

@@ -17,7 +17,7 @@ from benchmarks.data import SIZE, Source
 
 
 def pack(source: Source, root: Path) -> None:
-    """Nothing: it reads the source as it lies."""
+    """Nothing: it reads the source as it is."""
 
 
 def open(source: str, kind: str, root: str, batch: int) -> Batches:

@@ -1,4 +1,4 @@
-"""torch's DataLoader, two workers, over files, LMDB and HDF5 as people write them: a sample at a time, default collate."""
+"""torch's DataLoader, two workers, over files, LMDB and HDF5 as people write them: one sample at a time, collated."""
 
 import pickle
 from pathlib import Path

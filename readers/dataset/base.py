@@ -305,7 +305,7 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
             f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as "
             f"{_class_at(ours, label)} in {name} (of {len(ours)}), "
             f"and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): "
-            "join them with 'packer merge', which numbers all classes anew, or leave out 'label' with fields="
+            "join them with 'packer merge', which renumbers all classes, or leave out 'label' with fields="
         )
 
 

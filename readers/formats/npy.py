@@ -29,8 +29,8 @@ _HEADER = re.compile(rb"\{" + _TOKEN + rb"(?:," + _TOKEN + rb")*,?\s*\}\s*")
 class NpyShardReader:
     """Reads a folder of ``.npy`` files (`readers.formats.base`); every field is mapped when it is first read.
 
-    There are no checksums in the format: a flipped bit of a value reads as another value, and only ``verify=`` finds
-    it. Encoded values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
+    The format has no checksums: a flipped bit of a value reads as another value, which only ``verify=`` finds. Encoded
+    values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0

@@ -211,7 +211,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
     )
     if measured.waiting < _WAITING_MATTERS and measured.loop_rate < _HELD_BACK * measured.step_rate:
-        return f"The step is slower beside the loader than alone: {waits} Batches are ready in time, {contention}"
+        return f"The step is slower with the loader than alone: {waits} Batches are ready in time, {contention}"
     if measured.waiting < _WAITING_MATTERS:
         return f"The step is the limit: {waits} Nothing in the loader will make it faster."
     begin = f"The loader is the limit: {waits}"

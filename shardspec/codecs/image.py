@@ -24,7 +24,7 @@ class PillowCodec:
         self.field = field
 
     def options(self) -> dict[str, Any]:
-        """The arguments of Pillow's ``save`` beside the format."""
+        """The arguments of Pillow's ``save`` other than the format."""
         raise NotImplementedError
 
     def encode(self, value: Any, **more: Any) -> Buffer:

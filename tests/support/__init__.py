@@ -1,1 +1,1 @@
-"""What the tests of all packages share."""
+"""Helpers that the tests of all packages share."""

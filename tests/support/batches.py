@@ -1,4 +1,4 @@
-"""What tests of batches look at."""
+"""What tests of batches compare."""
 
 from collections.abc import Iterable
 from typing import Any

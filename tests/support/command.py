@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND_LIMIT_S = 300
-"""No command of the tests runs anywhere near so long; one that hangs fails its test."""
+"""Seconds. No command of the tests takes nearly as long; one that hangs fails its test."""
 
 REPOSITORY = Path(__file__).parents[2]
 

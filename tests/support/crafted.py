@@ -1,6 +1,6 @@
-"""Crafted shards: bytes of a structure changed, and its checksum made right again, as somebody who means harm would.
+"""Crafted shards: bytes of a structure are changed and its checksum is corrected, as an attacker would do.
 
-The places are found in the file's bytes alone, not by our readers.
+The places are found in the bytes of the file, without our readers.
 """
 
 import random
@@ -17,7 +17,7 @@ _SIGNATURES = re.compile(rb"\x89HDF\r\n\x1a\n|OHDR|OCHK|FRHP|FHDB|FHIB|BTHD|BTLF
 _STRUCTURE_BYTES_MAX = 1024
 _HEAP_BLOCK_BYTES = 512
 _HEAP_BLOCK_CHECKSUM = 17
-"""In a heap's block the checksum stands behind its head."""
+"""In a heap's block the checksum follows the head."""
 _WIDTHS = (1, 1, 1, 2, 4, 8)
 
 
@@ -31,7 +31,7 @@ class Rewrite:
     edits : list of (start, stop, bytes in hexadecimal digits)
         Ascending, and apart from each other.
     place : int
-        Of a single change, in its structure; -1 for others.
+        Place of a single change in its structure; -1 for others.
     """
 
     file: str
@@ -48,7 +48,7 @@ class Rewrite:
 
 
 def craft_hdf5(path: Path, count: int, seed: int) -> list[Rewrite]:
-    """Changes in the structures of an HDF5 file, all kinds of structures alike often."""
+    """Changes in the structures of an HDF5 file, with all kinds of structures equally often."""
     rng, data = random.Random(seed), path.read_bytes()
     kinds: dict[bytes, list[tuple[int, int, int]]] = {}
     for name, *extent in _structures(data):
@@ -77,7 +77,7 @@ def every_byte(path: Path, structure: bytes, values: tuple[int, ...]) -> list[Re
 
 
 def _sealed(block: bytearray, checksum: int) -> bytes:
-    """A structure with its checksum made right."""
+    """A structure with its checksum corrected."""
     block[checksum : checksum + 4] = bytes(4)
     covered = block if checksum == _HEAP_BLOCK_CHECKSUM else block[:checksum]
     block[checksum : checksum + 4] = lookup3(bytes(covered)).to_bytes(4, "little")
@@ -99,7 +99,7 @@ def _structures(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
 
 
 def craft_parquet(path: Path, count: int, seed: int) -> list[Rewrite]:
-    """Changes in a Parquet file: in its footer, whose length and checksum are made right again, and in heads of pages."""
+    """Changes in a Parquet file: in its footer, whose length and checksum are corrected, and in heads of pages."""
     rng, data = random.Random(seed), path.read_bytes()
     start = _footer_start(data)
     end = len(data) - TAIL_BYTES
@@ -126,7 +126,7 @@ def craft_parquet(path: Path, count: int, seed: int) -> list[Rewrite]:
 
 
 def new_footer(path: Path, old: bytes, new: bytes) -> Rewrite:
-    """Bytes of a Parquet file's footer replaced by others, where they stand first."""
+    """Bytes of a Parquet file's footer replaced by others, where they first occur."""
     data = path.read_bytes()
     start = _footer_start(data)
     footer = data[start:-TAIL_BYTES]

@@ -1,10 +1,10 @@
 """Builds that are killed at every operation on files, one after another. Run as a program:
 ``crash_points.py SOURCE FOLDER STEP [overwrite]``.
 
-Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation (seen by an
-audit hook); then forks again and lets the same build go on to its end. It prints one JSON line per round: the operation, what
-the folder looked like at that moment, and what it looked like in the end. With ``overwrite``, each build replaces a dataset
-of smaller pictures.
+Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation
+(seen by an audit hook); then it forks again and lets the same build run to its end. It prints one JSON line per round:
+the operation, the state of the folder at that moment, and its state in the end. With ``overwrite``, each build replaces
+a dataset of smaller pictures.
 """
 
 import json
@@ -33,7 +33,7 @@ NEW_SIZE = 16
 
 
 def build(source: Path, out: Path, overwrite: bool) -> None:
-    """The build whose crashes are looked at: several tasks, several shards, in one process."""
+    """The build that is crashed: several tasks, several shards, in one process."""
     how = {"overwrite": overwrite, "engine": "inline", "progress": False}
     steps = ("decode", "resize", "support.steps:log_items")
     packer.build(source, out, steps=steps, size=NEW_SIZE, shard_size=20_000, label_from="folder", **how)
@@ -64,11 +64,11 @@ def run_forked(source: Path, out: Path, overwrite: bool, kill_at: int | None) ->
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             nonlocal count
-            told = describe(event, arguments, out)
-            if told is None:
+            operation = describe(event, arguments, out)
+            if operation is None:
                 return
             if count == kill_at:
-                os.write(writing, told.encode("utf-8", "replace"))
+                os.write(writing, operation.encode("utf-8", "replace"))
                 os.kill(os.getpid(), signal.SIGKILL)
             count += 1
 
@@ -81,13 +81,13 @@ def run_forked(source: Path, out: Path, overwrite: bool, kill_at: int | None) ->
             os._exit(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read().decode()
+        operation = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    return status, told
+    return status, operation
 
 
 def look(out: Path) -> dict[str, Any]:
-    """What a reader, and a resume, would find."""
+    """What a reader and a resume would find."""
     space = Workspace(out / ".build")
     found: dict[str, Any] = {"parts": [], "shards": {}, "readable": False}
     found["assembling"] = space.assembly.exists()
@@ -123,14 +123,14 @@ def main(source: Path, folder: Path, step: int, overwrite: bool) -> None:
             shutil.copytree(old, out)
         log = folder / f"{kill_at:04d}.log"
         os.environ[LOG] = str(log)
-        status, told = run_forked(source, out, overwrite, kill_at)
+        status, operation = run_forked(source, out, overwrite, kill_at)
         if os.WIFEXITED(status):
             print(json.dumps({"whole": fingerprints(out), "status": status}))
             return
         at_crash = look(out)
         before = read_log(log)
         status, _ = run_forked(source, out, overwrite, None)
-        line: dict[str, Any] = {"killed_before": told, "status": status, "crash": at_crash, "before": before}
+        line: dict[str, Any] = {"killed_before": operation, "status": status, "crash": at_crash, "before": before}
         if not status:
             check_whole(out)
             shards = {path.name: [path.stat().st_ino, path.stat().st_mtime_ns] for path in out.glob("*.lmdb")}

@@ -1,6 +1,7 @@
 """Small packed datasets, written by the real writers.
 
-Columns here hold *values*: an array (n, *shape) for a fixed field, a list of n values (arrays, strings, bytes) for any other.
+Columns here hold *values*: an array (n, *shape) for a fixed field, a list of n values (arrays, strings, bytes) for any
+other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def face_schema(size: int = 32, codec: str | None = None) -> Schema:
 
 
 def every_kind_schema() -> Schema:
-    """A field of every kind, dtype and number of axes that the contract has."""
+    """Fields of every kind, dtype and number of axes that the contract has."""
     dtypes = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
     letters = [dtype[1:] for dtype in dtypes]
     return Schema(
@@ -93,9 +94,9 @@ def every_kind_schema() -> Schema:
 
 
 def values_for(schema: Schema, rows: int, seed: int = 0) -> Columns:
-    """Seeded values of every field: extremes, NaN, empty values and text from several scripts among them.
+    """Seeded values of every field, including extremes, NaN, empty values and text in several scripts.
 
-    Two rows of one seed are the same whatever `rows` is.
+    For one seed, a row's values do not depend on `rows`.
     """
     columns: Columns = {field.name: [] for field in schema}
     for row in range(rows):
@@ -123,7 +124,7 @@ def _value(field: Field, row: int, rng: np.random.Generator) -> Any:
         return rng.integers(0, len(field.classes), shape).astype(field.numpy_dtype)
     if field.dtype == "|b1":
         return rng.random(shape) < 0.5
-    # Any bit pattern is a value: infinities and NaN of every payload come out of this too.
+    # Any bit pattern is a value: this gives infinities and NaN of every payload too.
     raw = rng.bytes(int(np.prod(shape, dtype=int)) * field.numpy_dtype.itemsize)
     return np.frombuffer(raw, field.numpy_dtype).reshape(shape)
 
@@ -131,13 +132,14 @@ def _value(field: Field, row: int, rng: np.random.Generator) -> Any:
 def _text(field: Field, row: int, rng: np.random.Generator) -> Any:
     if field.name == "key":
         return f"{row:08d}-{int(rng.integers(0, 10**6)):06d}"
-    words = ["", "plain", "ünïcödé", "人脸", "🙂 smile", "tab\tnewline\n", "quote\"'\\", "\udcff not utf-8", "\0 nul"]
+    words = ["", "plain", "ünïcödé", "人脸", "🙂 smile"]
+    words += ["tab\tnewline\n", "quote\"'\\", "\udcff not utf-8", "\0 nul"]
     word = words[row % len(words)] * int(rng.integers(1, 4))
     return word if field.codec.name == "utf8" else {"n": row, "word": word.replace("\udcff", ""), "none": None}
 
 
 def encode(schema: Schema, columns: Mapping[str, Any]) -> Columns:
-    """Columns as writers take them: varying fields encoded."""
+    """Columns as writers take them, with all but fixed fields encoded."""
     out: Columns = {}
     for field in schema:
         if field.is_fixed:
@@ -191,7 +193,7 @@ def write_encoded(
 
 
 def _write_index(root: Path, schema: Schema, encoded: Columns) -> list[Any]:
-    """The scalar fields once more, for the whole dataset."""
+    """Write the scalar fields again, for the whole dataset."""
     entries = []
     for field in schema:
         if field.is_fixed and field.shape == ():

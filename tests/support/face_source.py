@@ -10,7 +10,7 @@ import numpy as np
 from support.media import Picture, photograph, write_picture
 
 FACE = (170, 50, 280, 185)
-"""Left, top, right, bottom of what surely holds the astronaut's face, in pixels of the photograph."""
+"""Left, top, right, bottom of a box that holds the astronaut's face, in pixels of the photograph."""
 SECOND = 0.7
 """Scale of the second face of `pair`."""
 
@@ -26,7 +26,7 @@ def pair() -> Picture:
 
 
 def views(count: int, *, size: tuple[int, int] = (320, 240), faceless: Iterable[int] = ()) -> Iterator[Picture]:
-    """Views of the portrait that move around the face; those of the numbers in `faceless` show a cup of coffee."""
+    """Views of the portrait that move around the face; views whose numbers are in `faceless` show a cup of coffee."""
     width, height = size
     centre = ((FACE[0] + FACE[2]) / 2, (FACE[1] + FACE[3]) / 2)
     without = set(faceless)

@@ -45,13 +45,13 @@ def face_sample(layout: str = "5", seed: int = 0, frames: int | None = None) -> 
 
 
 def in_frame(sample: dict[str, Any], points: np.ndarray) -> np.ndarray:
-    """Points of the crop in the frame that its matrix leads back to."""
+    """Points of the crop, mapped back into the frame by its matrix."""
     matrix = sample["matrix"].astype(np.float64)
     return (points - matrix[:, 2]) @ np.linalg.inv(matrix[:, :2]).T
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Two samples are equal, value by value and type by type."""
+    """Assert that two samples are equal, value by value and type by type."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         if isinstance(value, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""The rows of the golden shards, spelled out. They never change for a version of the contract: a new version gets new ones.
+"""The rows of the golden shards, written out. They never change: a new version of the contract gets new ones.
 
 ``python -m support.golden FOLDER`` writes one dataset per format below FOLDER (no test does).
 """

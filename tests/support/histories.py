@@ -1,4 +1,4 @@
-"""Decoding files in a process of its own, after a history of its own."""
+"""Decoding files in a separate process, after other files."""
 
 import gc
 import hashlib
@@ -22,9 +22,9 @@ Decoded = dict[str, tuple[list[tuple[int, str]], str | None]]
 def decode_apart(
     files: Sequence[Path], before: Mapping[Path, Path] | None = None, *, collect_every: int = 0, **env: str
 ) -> Decoded:
-    """Decode files in a new process, each after another file that stands in `before`.
+    """Decode files in a new process, each after another file, which `before` gives.
 
-    Garbage is collected after every so many frames, never for 0.
+    Garbage is collected after a number of frames, again and again; never for 0.
     """
     script = "import sys; from support.histories import main; main(*sys.argv[1:])"
     pairs = json.dumps([(str(file), str((before or {}).get(file, ""))) for file in files])
@@ -57,7 +57,7 @@ def main(collect_every: str) -> None:
 
 
 def decode(path: str, collect_every: int) -> tuple[list[tuple[int, str]], str | None]:
-    """Every frame that is given, and what is said to be damaged."""
+    """Every frame that is given, and the reported damage."""
     frames: list[tuple[int, str]] = []
     try:
         with VideoReader(path, Sampling(every=1)) as reader:

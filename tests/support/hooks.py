@@ -1,4 +1,4 @@
-"""Processes of a module that do something of the test's before, or during, what they are for."""
+"""Processes of a module that run code of a test before, or during, their own work."""
 
 from pathlib import Path
 from textwrap import indent
@@ -7,7 +7,7 @@ DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def at_start_of(folder: Path, module: str, code: str) -> Path:
-    """Write into a folder what has processes of a module run some code before their own, where it is on the Python path."""
+    """Write a file that makes processes of a module run some code before their own, if its folder is on the path."""
     folder.mkdir(exist_ok=True)
     lines = f"import os, signal, sys\nif {module!r} in sys.orig_argv:\n{indent(code, '    ')}\n"
     (folder / "sitecustomize.py").write_text(lines)
@@ -15,6 +15,6 @@ def at_start_of(folder: Path, module: str, code: str) -> Path:
 
 
 def before_each(folder: Path, module: str, event: str, condition: str, deed: str = DIE) -> Path:
-    """The same for code before operations that Python tells its audit hooks of: those for whose ``arguments`` a condition holds."""
+    """Write such a file for code before operations of an audit event whose ``arguments`` fulfil a condition."""
     lines = f"def hook(event, arguments):\n    if event == {event!r} and {condition}:\n{indent(deed, '        ')}\n"
     return at_start_of(folder, module, f"{lines}sys.addaudithook(hook)")

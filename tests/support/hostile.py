@@ -1,7 +1,7 @@
-"""Damaged shards: what a reader makes of cut-off files and flipped bits, asked in a process of its own.
+"""Damaged shards: what a reader makes of truncated files and flipped bits, tried in a separate process.
 
-``python -m support.hostile ROOT CHECKSUMS``, with the changes on standard input, damages the first shard of the dataset in
-ROOT, one change at a time, reads it whole, and prints one line per change: what came of it.
+``python -m support.hostile ROOT CHECKSUMS``, with the changes on standard input, damages the first shard of the dataset
+in ROOT, one change at a time, reads it whole, and prints one line per change: what came of it.
 """
 
 import json
@@ -27,12 +27,12 @@ from support.datasets import open_shard, read_rows
 SAME, OURS, WRONG, FOREIGN, CRASH, HANG = "same", "our error", "wrong data", "foreign error", "crash", "hang"
 SECONDS_MAX = 120
 MEMORY_MAX = 8 << 30
-"""Of addresses, libraries included. Small shards never need the memory of a large one."""
+"""Limit of the address space, including libraries. Small shards never need the memory of a large one."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One damage: a file cut to `place` bytes, or one bit of it flipped where `bit` is not None."""
+    """One damage: a file cut to `place` bytes or, if `bit` is not None, with one bit flipped."""
 
     file: str
     place: int
@@ -53,7 +53,7 @@ def truncations(root: Path, manifest: Manifest, step: int) -> list[Change]:
 
 
 def flips(root: Path, manifest: Manifest, encoded: Columns, count: int, seed: int) -> list[Change]:
-    """Single-bit flips at seeded places, half of them in structural bytes: those that belong to no value."""
+    """Single-bit flips at seeded places, half of them in structural bytes, which belong to no value."""
     rng = random.Random(seed)
     values, structure = [], []
     for entry in manifest.shards[0].files:
@@ -76,7 +76,7 @@ def _value_bytes(data: bytes, encoded: Columns) -> np.ndarray:
 
 
 def outcomes(root: Path, changes: Sequence[Change | Rewrite], *, checksums: bool) -> list[str]:
-    """What came of every change; a process that dies is followed by another, which goes on behind the change at fault."""
+    """The outcome of every change; if the process dies, another continues after the change that killed it."""
     found: list[str] = []
     while len(found) < len(changes):
         left = json.dumps([vars(change) for change in changes[len(found) :]])
@@ -101,11 +101,11 @@ def outcomes(root: Path, changes: Sequence[Change | Rewrite], *, checksums: bool
 
 
 def damaged(root: Path, changes: Sequence[Change | Rewrite]) -> Iterator[Change | Rewrite]:
-    """Apply one change after another, putting the files right again in between."""
+    """Apply one change after another, and restore the files in between."""
     for change in changes:
         path = root / change.file
         whole = path.read_bytes()
-        # A new file each time: a mapping of the old one may live on.
+        # A new file each time, since a mapping of the old one may still exist.
         _replace(path, change.apply(whole))
         try:
             yield change
@@ -122,7 +122,7 @@ def _replace(path: Path, data: bytes) -> None:
 def _read(root: Path, manifest: Manifest, *, checksums: bool) -> Columns:
     reader = open_shard(root, manifest, checksums=checksums)
     try:
-        # Row by row first: readers may look up few values in another way than many.
+        # Row by row first, since readers may look up few values in another way than many.
         ones = [read_rows(reader, manifest.schema, [row]) for row in range(len(reader))]
         whole = read_rows(reader, manifest.schema, range(len(reader)))
         for row, one in enumerate(ones):
@@ -145,7 +145,7 @@ def _same(found: Columns, expected: Columns) -> bool:
 
 
 def main(root: Path, changes: Sequence[Change | Rewrite], *, checksums: bool) -> None:
-    """Print what comes of every change."""
+    """Print the outcome of every change."""
     copy = root.with_name(f"{root.name}-damaged-{os.getpid()}")
     shutil.copytree(root, copy)
     manifest = Layout(copy).load()

@@ -17,7 +17,8 @@ from readers.order.auto import AnyShuffle
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
 LIGHTNINGS_WARNINGS = (
-    # Its own: of PyTorch's private trees, of a GPU or a checkpoint's reading, of epochs shorter than its logging, of Slurm.
+    # Lightning's own warnings: about PyTorch's private trees, a GPU, reading a checkpoint, epochs shorter than its
+    # logging, and Slurm.
     "ignore:`isinstance:FutureWarning",
     "ignore:`isinstance:DeprecationWarning",
     "ignore:.*does not have many workers",
@@ -27,7 +28,7 @@ LIGHTNINGS_WARNINGS = (
 
 
 def expected_keys(path: Path, epoch: int, order: AnyShuffle = "auto") -> list[str]:
-    """The sequence of an epoch, whoever trains on it."""
+    """The sequence of an epoch, over all ranks."""
     dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
     sampler = dataset.sampler(seed=5, shuffle=order)
     sampler.set_epoch(epoch)
@@ -66,7 +67,7 @@ class SaveInside(Callback):
 
 
 def make_data(path: Path, kind: str = "threads", **options: Any) -> PackedDataModule:
-    """Some of a dataset, of a size that no number of ranks and no batch divides."""
+    """A part of a dataset, of a size that is not a multiple of the ranks or of a batch."""
     dataset = open_dataset(path, fields=["key", "image", "label"])
     options = {"batch_size": BATCH_SIZE, "seed": 5, "workers": 1, **options}
     return PackedDataModule(dataset.subset(range(SAMPLES)), dataset.subset(range(7)), loader=kind, **options)

@@ -18,7 +18,7 @@ from skimage import data
 Picture = npt.NDArray[np.uint8]
 
 FAST_START = {"movflags": "faststart"}
-"""Options of the mp4 container: the index first. Without them it is written at the end."""
+"""Options of the mp4 container that put the index first; by default it is at the end."""
 
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "libx264": {"g": "12", "bf": "2"},
@@ -27,19 +27,19 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     "mpeg4": {"g": "12", "bf": "2"},
 }
 CODECS = tuple(_GROUPS)
-"""Codecs that every build of PyAV brings, one container each: mp4, webm, mpg, avi."""
+"""Codecs that every build of PyAV has, for one container each: mp4, webm, mpg, avi."""
 
 
 @cache
 def photograph(name: str) -> Picture:
-    """One of scikit-image's photographs, RGB, read-only: ``astronaut`` (a face), ``chelsea``, ``coffee``, ``rocket`` (none)."""
+    """A read-only RGB photo of scikit-image: ``astronaut`` (with a face), ``chelsea``, ``coffee``, ``rocket``."""
     picture: Picture = np.ascontiguousarray(getattr(data, name)())
     picture.setflags(write=False)
     return picture
 
 
 def scene(number: int, size: tuple[int, int]) -> Picture:
-    """One of many different real pictures, (height, width, 3), `size` is (width, height)."""
+    """One of many different real pictures, (height, width, 3); `size` is (width, height)."""
     whole = photograph(("astronaut", "chelsea", "coffee", "rocket")[number % 4])
     shifted = np.roll(whole, 17 * number, axis=1)
     return np.ascontiguousarray(cv2.resize(shifted, size, interpolation=cv2.INTER_AREA))

@@ -1,4 +1,4 @@
-"""What a packed dataset's folder holds, byte for byte and value by value."""
+"""The contents of a packed dataset's folder, byte for byte and value by value."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def fingerprints(root: Path) -> dict[str, str]:
 
 
 def check_whole(root: Path) -> Manifest:
-    """Every file that the manifest names has the size and digest it tells, and there is no other file; items add up."""
+    """Every file in the manifest has its size and digest there, there is no other file, and the items add up."""
     layout = Layout(root)
     manifest = layout.load()
     entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]

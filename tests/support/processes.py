@@ -1,4 +1,4 @@
-"""Looking at processes from outside."""
+"""Watching processes from outside."""
 
 import os
 import time
@@ -12,7 +12,7 @@ PATIENCE_S = 120.0
 
 
 def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002) -> T:
-    """Look until something is there. Nothing is measured: a machine may be as slow as it likes, within reason."""
+    """Wait until a condition holds. Nothing is measured: a machine may be as slow as it likes, within reason."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         found = look()
@@ -23,7 +23,7 @@ def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002) -> T:
 
 
 def workers_of(parent: int, module: bytes = b"packer.jobs.worker") -> list[int]:
-    """Worker processes that a build has started, or those of another module of ours."""
+    """Worker processes that a build has started, or processes of another module of ours."""
     found = []
     for task in Path(f"/proc/{parent}/task").glob("*"):
         try:
@@ -43,7 +43,7 @@ def command_of(process: int) -> bytes:
 
 
 def workers_in(folder: Path, module: bytes = b"packer.jobs.worker") -> list[int]:
-    """Worker processes of any parent, and of none, that work in a dataset's folder, or those of another module of ours."""
+    """Worker processes, or those of another module of ours, in a dataset's folder, with any parent or none."""
     return [
         int(path.name)
         for path in Path("/proc").iterdir()
@@ -52,7 +52,7 @@ def workers_in(folder: Path, module: bytes = b"packer.jobs.worker") -> list[int]
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Scripts in processes of their own, alone or as the ranks of one training."""
+"""Scripts in separate processes, alone or as the ranks of one training."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from support.command import COMMAND_LIMIT_S, environment
 
 
 def run_script(*arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run Python on a file, on ``-m`` and a module, or on ``-c`` and a text, with its arguments, to a good end."""
+    """Run Python on a file, on ``-m`` and a module, or on ``-c`` and a text, with its arguments; it must succeed."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=environment(),
@@ -23,14 +23,14 @@ def run_script(*arguments: object, cwd: Path | None = None) -> "subprocess.Compl
 
 
 def run_ranks(script: str, *arguments: object, each: tuple[object, ...] = ("", "")) -> list[tuple[str, str]]:
-    """Run a text on several ranks at once; what each wrote to standard output and error.
+    """Run a text on several ranks at once; return what each wrote to standard output and error.
 
     Parameters
     ----------
     script : str
-        Gets `arguments`, its rank, and its one of `each`.
+        Gets `arguments`, its rank, and its element of `each`.
     each : tuple
-        One for each rank.
+        One element for each rank.
     """
     ranks = [
         subprocess.Popen(

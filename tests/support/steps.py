@@ -20,10 +20,10 @@ from shardspec.errors import ItemError
 from support.processes import workers_of
 
 LOG = "PACKER_TEST_LOG"
-"""The environment variable that names the log file; it is no part of the recipe, so that recipes stay the same."""
+"""The environment variable that names the log file; it is not part of the recipe, so recipes stay the same."""
 
 BAD = "bad"
-"""What the name of an item holds on which the bad steps misbehave."""
+"""What the names of the items contain on which the bad steps misbehave."""
 
 Sample = dict[str, Any]
 
@@ -51,7 +51,7 @@ def log_items(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def slow(samples: Iterator[Sample], seconds: float = 0.02) -> Iterator[Sample]:
-    """Take a while over every sample."""
+    """Spend a while on every sample."""
     for sample in samples:
         time.sleep(seconds)
         yield sample
@@ -80,7 +80,7 @@ def kill_beside_others(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def exit_hard(samples: Iterator[Sample], status: int = 75) -> Iterator[Sample]:
-    """End the whole process on a bad item, with the status that many programs end with when they should be tried again."""
+    """End the whole process on a bad item, with the status by which many programs ask to be tried again."""
     for sample in samples:
         if _is_bad(sample):
             os._exit(status)
@@ -88,7 +88,7 @@ def exit_hard(samples: Iterator[Sample], status: int = 75) -> Iterator[Sample]:
 
 
 def hang(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Never come back from a bad item."""
+    """Never return from a bad item."""
     for sample in samples:
         if _is_bad(sample):
             time.sleep(10_000)
@@ -96,7 +96,7 @@ def hang(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def hang_hard(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Never come back from a bad item, and never let go of the interpreter's lock."""
+    """Never return from a bad item, and never release the interpreter's lock."""
     for sample in samples:
         if _is_bad(sample):
             log_line(str(os.getpid()))
@@ -113,7 +113,7 @@ def fail(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def fail_late(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Raise on a bad item after it gave a sample."""
+    """Raise on a bad item after giving a sample."""
     for sample in samples:
         yield sample
         if _is_bad(sample):
@@ -211,7 +211,7 @@ def read_input(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def start_child(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Start a program on a bad item that would outlive everything, and wait for it."""
+    """On a bad item, start a program that would outlive everything, and wait for it."""
     for sample in samples:
         if _is_bad(sample):
             child = subprocess.Popen(["sleep", "10000"])
@@ -224,13 +224,13 @@ not_a_step = 3
 
 
 def tell_ahead(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Say in every sample whether its video is decoded in a thread of its own."""
+    """Note in every sample whether its video is decoded in a thread of its own."""
     for sample in samples:
         yield {**sample, "ahead": any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())}
 
 
 def leave_little_memory(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Let the process take 90 MB more at most while a bad item is under way."""
+    """Let the process take at most 90 MB more while a bad item is in work."""
     for sample in samples:
         if _is_bad(sample):
             log_line(sample["source"])
@@ -243,7 +243,7 @@ LACKS = 3
 
 
 def _lack_memory(samples: Iterator[Sample], error: Exception) -> Iterator[Sample]:
-    """Raise an error on a bad item for the first times that it is tried."""
+    """Raise an error on a bad item the first few times that it is tried."""
     for sample in samples:
         if _is_bad(sample):
             log_line(sample["source"])
@@ -253,24 +253,24 @@ def _lack_memory(samples: Iterator[Sample], error: Exception) -> Iterator[Sample
 
 
 def lack_memory_nothing(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """As Python and Pillow say it."""
+    """Out of memory, as Python and Pillow report it."""
     yield from _lack_memory(samples, MemoryError())
 
 
 def lack_memory_opencv(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """As OpenCV says it."""
+    """Out of memory, as OpenCV reports it."""
     yield from _lack_memory(
         samples, cv2.error("OpenCV(4) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate")
     )
 
 
 def lack_memory_system(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """As the system says it."""
+    """Out of memory, as the system reports it."""
     yield from _lack_memory(samples, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
 
 
 def lack_memory_wrapped(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """As a step says it that takes every error for its item's."""
+    """Out of memory, as a step reports it that blames its item for every error."""
     try:
         yield from _lack_memory(samples, MemoryError())
     except MemoryError as error:

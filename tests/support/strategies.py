@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what the contract can say."""
+"""Hypothesis strategies for the documents of the contract."""
 
 from typing import Any
 

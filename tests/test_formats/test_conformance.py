@@ -57,7 +57,7 @@ def test_every_kind_comes_back_bit_for_bit(tmp_path: Path, format: str, rows: in
 
 
 @FORMAT
-def test_rows_in_any_order_and_more_than_once_go_where_they_are_told(tmp_path: Path, format: str) -> None:
+def test_rows_in_any_order_and_more_than_once_go_to_their_places(tmp_path: Path, format: str) -> None:
     schema = face_schema()
     manifest, encoded = packed(tmp_path, format, schema, 12)
     reader = open_shard(tmp_path, manifest)
@@ -324,12 +324,14 @@ def test_the_suffixes_are_those_of_the_table(tmp_path: Path, format: str) -> Non
 
 @FORMAT
 @pytest.mark.parametrize("claimed", [2, 4])
-def test_a_writer_refuses_more_or_fewer_rows_than_told(tmp_path: Path, format: str, claimed: int) -> None:
+def test_a_writer_refuses_more_or_fewer_rows_than_announced(tmp_path: Path, format: str, claimed: int) -> None:
     schema = Schema((fixed("label", "<i8"),))
     encoded = encode(schema, values_for(schema, 3))
-    told = size_of(schema, encoded)
+    announced = size_of(schema, encoded)
     writer_class = resolve("format", format, {format: get_format(format).writer})
-    writer = writer_class(tmp_path, "shard-00000", schema, ShardSize(claimed, told.field_bytes, told.field_max_bytes))
+    writer = writer_class(
+        tmp_path, "shard-00000", schema, ShardSize(claimed, announced.field_bytes, announced.field_max_bytes)
+    )
 
     def write() -> None:
         writer.write(encoded)

@@ -66,7 +66,7 @@ FOOTERS = {
     "a name of 2 ** 63 bytes": (b"\x18\x06source", b"\x18" + b"\x80" * 9 + b"\x01source"),
     "a thousand structs in each other": (b"\x18\x06source", b"\x1c" * 1000 + b"\x18\x06source"),
 }
-"""Bytes of a footer and what stands there instead. The first ended the process that gave it to the library, by SIGABRT."""
+"""Bytes of a footer and their replacement. The first crashed the process that gave it to the library, by SIGABRT."""
 
 
 @pytest.mark.parametrize("what", FOOTERS)

@@ -1,4 +1,4 @@
-"""Damaged shards: our error or the right data, never a crash, a hang or another error; wrong data only where nothing checks.
+"""Damaged shards: our error or the right data, never a crash, a hang or another error; wrong data only if unchecked.
 
 The reader is asked without the checks of size and digest that stand in front of it in use.
 """

@@ -18,7 +18,7 @@ def create(path: Path, libver: str = "v110") -> h5py.File:
 
 @pytest.mark.parametrize("count", [1, 8, 9, 40, 1100, 9000])
 def test_any_number_of_datasets_is_found(tmp_path: Path, count: int) -> None:
-    """Up to 8 links stand in the header; of 1,100 the B-tree has two levels, of 9,000 the heap has tables in a table."""
+    """Up to 8 links are in the header; for 1,100 the B-tree has two levels, for 9,000 the heap has nested tables."""
     names = [f"field_{number:04d}_{'x' * (number % 50)}" for number in range(count)]
     with create(tmp_path / "a.h5") as file:
         for number, name in enumerate(names):

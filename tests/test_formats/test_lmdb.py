@@ -34,7 +34,7 @@ def test_the_map_is_large_enough_for_any_mix_of_sizes(tmp_path: Path, sizes: lis
     assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
 
 
-def test_a_file_that_cannot_be_begun_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_begun_is_reported_with_the_reason(tmp_path: Path) -> None:
     """A limit of the size of files does as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))

@@ -240,7 +240,7 @@ def test_damaged_pictures_never_do_more_than_raise_codec_errors(codec_name: str)
         assert decoded.ndim == 3
 
 
-def test_an_unknown_codec_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_codec_is_reported_with_those_that_are_known() -> None:
     field = object.__new__(Field)
     object.__setattr__(field, "codec", NamedConfig("pickle"))
     with pytest.raises(UsageError, match="unknown codec 'pickle': expected one of jpeg, json, png, raw, utf8, webp"):

@@ -117,8 +117,8 @@ def test_hostile_bytes_are_a_manifest_error(data: bytes) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "/etc/passwd", "../other.lmdb", "shard-00000/../../x", "..", ".", "", "a//b", "a/", "./a", ".hidden", "a/.hidden",
-        "a\\b", "C:x", "a\0b", "a\n", "a b", "ä", "~/x", "-x",
+        "/etc/passwd", "../other.lmdb", "shard-00000/../../x", "..", ".", "", "a//b", "a/", "./a", ".hidden",
+        "a/.hidden", "a\\b", "C:x", "a\0b", "a\n", "a b", "ä", "~/x", "-x",
     ],
 )  # fmt: skip
 def test_a_name_that_could_leave_the_folder_is_refused(name: str) -> None:
@@ -160,7 +160,7 @@ def test_a_version_that_never_was_is_refused(version: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         (("format",), 1, "format: expected str, found int"),
         (("format",), "tar", "format: expected one of"),
@@ -182,7 +182,7 @@ def test_a_version_that_never_was_is_refused(version: Any) -> None:
         (("surprise",), 1, "surprise: unknown key"),
     ],
 )  # fmt: skip
-def test_a_rule_that_is_broken_is_told_with_its_place(path: tuple[Any, ...], value: Any, told: str) -> None:
+def test_a_rule_that_is_broken_is_reported_with_its_place(path: tuple[Any, ...], value: Any, message: str) -> None:
     document = small()
     target: Any = document
     for key in path[:-1]:
@@ -190,10 +190,10 @@ def test_a_rule_that_is_broken_is_told_with_its_place(path: tuple[Any, ...], val
     target[path[-1]] = value
     with pytest.raises(ManifestError) as caught:
         loads(document)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     document = small()
     document["files"][0].update(name="/x", bytes=-1, sha256="?")
     document["generations"][0]["shards"][0].update(samples=-1, block_rows=0)

@@ -31,12 +31,12 @@ def test_a_name_stands_for_what_its_entry_names() -> None:
     assert resolve("thing", "here", TABLE) is import_target("json:dumps", what="x")
 
 
-def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_name_is_reported_with_those_that_are_known() -> None:
     with pytest.raises(UsageError, match="unknown thing 'her': expected one of here, nowhere, uninstalled"):
         resolve("thing", "her", TABLE)
 
 
-def test_a_missing_library_is_told_with_the_extra_that_brings_it(modules: Path) -> None:
+def test_a_missing_library_is_reported_with_the_extra_that_brings_it(modules: Path) -> None:
     (modules / "support_needs_a_library.py").write_text("import a_library_that_nobody_has.inside\n")
     with pytest.raises(
         MissingDependencyError,
@@ -47,7 +47,7 @@ def test_a_missing_library_is_told_with_the_extra_that_brings_it(modules: Path) 
         import_target("support_needs_a_library:name", what="step 'x'")
 
 
-def test_a_misspelt_target_is_told(modules: Path) -> None:
+def test_a_misspelt_target_is_reported(modules: Path) -> None:
     (modules / "support_steps.py").write_text("def step(samples):\n    yield from samples\n")
     assert callable(import_target("support_steps:step", what="step"))
     with pytest.raises(UsageError, match="module 'support_steps' has no attribute 'stop'"):

@@ -52,7 +52,7 @@ def test_a_schema_is_a_collection_of_its_fields(schema: Schema) -> None:
 
 @given(st.data())
 def test_no_document_makes_it_raise(data: st.DataObject) -> None:
-    """Whatever stands in a document, every problem is told and nothing but a schema comes out."""
+    """Whatever is in a document, every problem is reported and nothing but a schema comes out."""
     document = data.draw(schemas()).to_json()
     entry = document["fields"][0]
     place = data.draw(st.sampled_from([*entry, "unknown"]))
@@ -64,7 +64,7 @@ def test_no_document_makes_it_raise(data: st.DataObject) -> None:
         assert (made is None) == bool(problems)
 
 
-def test_every_problem_of_a_field_is_told_at_once() -> None:
+def test_every_problem_of_a_field_is_reported_at_once() -> None:
     with pytest.raises(SchemaError) as caught:
         Field("Not A Name", "fixed", "<c8", (None, -1), NamedConfig("jpeg"), classes=("a",))
     message = str(caught.value)
@@ -82,7 +82,7 @@ def test_every_problem_of_a_field_is_told_at_once() -> None:
         assert part in message, part
 
 
-def test_every_problem_of_a_schema_is_told_with_its_place() -> None:
+def test_every_problem_of_a_schema_is_reported_with_its_place() -> None:
     good = Field("a", "fixed", "<f4", (2,)).to_json()
     document = {
         "fields": [
@@ -106,7 +106,7 @@ def test_every_problem_of_a_schema_is_told_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"name": "key\n"}, "name"),
         ({"name": ""}, "name"),
@@ -135,11 +135,11 @@ def test_every_problem_of_a_schema_is_told_with_its_place() -> None:
         ({"layout": 5}, "layout"),
     ],
 )
-def test_a_field_that_breaks_a_rule_is_refused(change: dict[str, Any], told: str) -> None:
+def test_a_field_that_breaks_a_rule_is_refused(change: dict[str, Any], message: str) -> None:
     document = Field("a", "fixed", "<f4", (2, 3)).to_json() | change
     problems = Problems()
     assert Field.from_json(through_json(document), problems) is None or problems
-    assert told in "; ".join(problems.found)
+    assert message in "; ".join(problems.found)
 
 
 def test_names_are_unique_and_there_is_at_least_one() -> None:

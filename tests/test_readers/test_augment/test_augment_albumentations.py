@@ -44,7 +44,7 @@ AFFINE = st.lists(
 @EVERY
 @given(transforms=AFFINE, seed=st.integers(0, 2**30))
 def test_everything_moves_together(layout, transforms, seed):
-    """Of any affine pipeline: shapes stay, the matrix leads back, left and right are swapped if and only if it mirrors."""
+    """Any affine pipeline keeps shapes, the matrix maps back, and left and right are swapped exactly if it mirrors."""
     sample = face_sample(layout)
     transform = Albumentations(transforms)
     found = transform(sample, sample_rng(seed, 0, 0))

@@ -16,7 +16,7 @@ from shardspec.schema import Schema
 
 @pytest.fixture(scope="module")
 def video_path(tmp_path_factory):
-    """Two videos. In the first two tracks and a face without one, frames 0, 5, 10 ... with a gap; the second with one track."""
+    """Two videos. The first has two tracks, a face without one, frames 0, 5, 10 ... and a gap; the second, one."""
     rows = [(0, f, t) for f in range(0, 60, 5) for t in (0, 1) if not (t == 1 and f == 30)]
     rows += [(0, 60, -1)]
     rows += [(1, f, 0) for f in range(0, 20, 2)]
@@ -131,7 +131,7 @@ def test_wrong_clips(video_path, raw_path):
 
 @pytest.fixture
 def named_path(tmp_path):
-    """One video of two people in turn, who have names instead of tracks."""
+    """One video of two people in turn, with names instead of tracks."""
     schema = Schema((text("key"), text("name"), *(fixed(n, "<i8") for n in ("frame", "label")), fixed("score", "<f4")))
     columns = {
         "key": [f"00000000-{i:06d}" for i in range(12)],
@@ -150,7 +150,7 @@ def test_texts_tell_tracks_apart(named_path):
     assert clips[2]["name"] == ["Bö", "Bö", "Bö"]
 
 
-def test_what_tells_no_tracks_apart_is_refused(named_path):
+def test_a_field_that_does_not_distinguish_tracks_is_refused(named_path):
     with pytest.raises(
         UsageError, match=r"by: expected a field of one integer or of text.*found 'score', float32 \(\)"
     ):

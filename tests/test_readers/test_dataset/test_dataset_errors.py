@@ -128,7 +128,7 @@ def test_newer_versions_and_other_formats_are_refused(tmp_path, raw_path):
 
 
 @pytest.mark.parametrize("index", [slice(0, 3), [0, 1], 1.5, "a", None])
-def test_what_is_no_index_is_told(tmp_path: Path, index: Any) -> None:
+def test_an_invalid_index_is_reported(tmp_path: Path, index: Any) -> None:
     write_dataset(tmp_path / "d", "npy", face_schema(), values_for(face_schema(), 3))
     with pytest.raises(TypeError, match="expected one index, found"):
         open_dataset(tmp_path / "d")[index]

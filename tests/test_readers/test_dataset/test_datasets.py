@@ -166,7 +166,8 @@ def test_ten_million_samples_open_in_little_memory(tmp_path):
 
 
 def test_importing_readers_loads_neither_torch_nor_formats():
-    code = "import sys, readers; print([n for n in ('torch', 'lmdb', 'pyarrow', 'h5py', 'cv2', 'PIL') if n in sys.modules])"
+    libraries = ("torch", "lmdb", "pyarrow", "h5py", "cv2", "PIL")
+    code = f"import sys, readers; print([name for name in {libraries} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
 

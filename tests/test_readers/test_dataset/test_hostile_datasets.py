@@ -1,4 +1,4 @@
-"""Datasets that nobody vouches for: manifests that lie, and other things in place of their files. Always an error of ours, soon."""
+"""Datasets of unknown origin: manifests that lie, and other things in place of files. Always an error of ours, soon."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_blocks_longer_than_the_shard_are_the_shard(root: Path, block_rows: int)
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("place", "value", "message"),
     [
         ((*FIRST, "block_rows"), 2**63, "block_rows: expected an integer of 64 bits, found 9223372036854775808"),
         ((*FIRST, "files", 0, "bytes"), 10**30, "bytes: expected an integer of 64 bits"),
@@ -121,12 +121,12 @@ def test_blocks_longer_than_the_shard_are_the_shard(root: Path, block_rows: int)
         (("format",), "x" * 10_000, "format: expected one of"),
     ],
 )
-def test_manifests_beyond_bounds_are_told_in_a_screen(
-    root: Path, place: tuple[Any, ...], value: Any, told: str
+def test_manifests_beyond_bounds_are_reported_within_a_screen(
+    root: Path, place: tuple[Any, ...], value: Any, message: str
 ) -> None:
     change(root, (place, value))
     done = run_packer("inspect", root, expect=1)
-    assert told in done.stderr
+    assert message in done.stderr
     assert len(done.stderr) < 8_000
 
 
@@ -170,8 +170,8 @@ def test_what_is_no_file_is_neither_waited_for_nor_read(root: Path, put: Callabl
         dataset = open_dataset(root, verify=name == "index/label.npy")
         with pytest.raises(DatasetError):
             dataset[0] if name.startswith("shard") else dataset.column("label")
-    told = run_packer("verify", root, "--deep", expect=1)
-    assert name in told.stdout + told.stderr
+    done = run_packer("verify", root, "--deep", expect=1)
+    assert name in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -181,8 +181,8 @@ def test_a_file_of_holes_is_refused_before_it_is_hashed(tmp_path: Path, format: 
     entry = Layout(tmp_path / "d").load().shards[0].files[0]
     os.truncate(tmp_path / "d" / entry.name, size := 1 << 43)
     change(tmp_path / "d", ((*FIRST, "files", 0, "bytes"), size))
-    told = run_packer("verify", tmp_path / "d", expect=1)
-    assert f"expected a file of {size} bytes, found one of which the disk holds" in told.stdout + told.stderr
+    done = run_packer("verify", tmp_path / "d", expect=1)
+    assert f"expected a file of {size} bytes, found one of which the disk holds" in done.stdout + done.stderr
     with pytest.raises(DatasetError):
         open_dataset(tmp_path / "d", verify=True)[0]
     with suppress(DatasetError):  # what lies in front of the holes may be whole

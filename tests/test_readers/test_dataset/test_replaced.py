@@ -1,4 +1,4 @@
-"""Datasets whose place another takes while they are open: a reader gives the values of the one that it opened, or an error."""
+"""Datasets that are replaced while they are open: a reader gives the values of the one that it opened, or an error."""
 
 import json
 import os

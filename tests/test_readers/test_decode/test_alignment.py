@@ -1,4 +1,4 @@
-"""Decode plans beside fields that lie on the stored picture: refused at once, unless they still lie on what is decoded."""
+"""Decode plans and fields that lie on the stored picture: refused at once, unless these lie on the decoded one too."""
 
 import re
 

@@ -22,14 +22,14 @@ JPEGS = [simplejpeg.encode_jpeg(np.ascontiguousarray(photo), quality=95, colorsu
 
 
 def area_weights(low, high, size, pixels):
-    """How much of each of `pixels` pixels each of `size` equal parts of low … high covers, as fractions: (size, pixels)."""
+    """The fractions of `pixels` pixels that each of `size` equal parts of low … high covers: (size, pixels)."""
     edges = np.linspace(low, high, size + 1)
     overlap = np.minimum(edges[1:, None], np.arange(1, pixels + 1)) - np.maximum(edges[:-1, None], np.arange(pixels))
     return np.maximum(overlap, 0) * size / (high - low)
 
 
 def through_the_whole(plan, data, seed):
-    """Decode everything at full size, then resize the part that the plan takes, its edges between pixels where they fall so."""
+    """Decode everything at full size, then resize the plan's part, even if its edges are between pixels."""
     image = simplejpeg.decode_jpeg(data, "RGB")
     full = image.shape[:2]
     rng = sample_rng(seed, 0, 0)

@@ -83,7 +83,7 @@ def test_the_advice_on_decoding_is_an_argument(jpeg_path):
             60,
             900,
             100,
-            "slower beside the loader than alone: .* in time, so step and loader take the processors",
+            "slower with the loader than alone: .* in time, so step and loader take the processors",
         ),
         (
             0.30,
@@ -171,7 +171,7 @@ def test_the_loaders_place_is_kept(raw_path, steps):
 
 
 def test_what_waits_for_the_transforms_is_not_blamed(raw_path):
-    """A transform that holds Python's lock holds back the loop's thread too; here the threads' mere being there does."""
+    """A transform that holds Python's lock slows the loop's thread too; here the mere presence of the threads does."""
 
     def slow(sample):
         time.sleep(0.02)

@@ -162,7 +162,7 @@ def test_seeded_transforms_draw_the_same_everywhere(raw_path):
     sampler = dataset.sampler(seed=4)
     loader = DataLoader(dataset, 8, sampler=sampler, num_workers=2, collate_fn=dataset.collate, persistent_workers=True)
     assert drawn(loader) == expected
-    second = drawn(loader)  # the workers persist, so only the indices can tell them of the new epoch
+    second = drawn(loader)  # the workers persist, so only the indices can carry the new epoch to them
     assert second != expected
     loader_of_two = Loader(dataset, 8, seed=4)
     loader_of_two.set_epoch(1)
@@ -308,7 +308,7 @@ class Seeds:
 
 
 class Skip:
-    """What accelerate's ``skip_first_batches``, by which Hugging Face's Trainer resumes, puts around a batch sampler."""
+    """The batch sampler's wrapper of accelerate's ``skip_first_batches``, by which Hugging Face's Trainer resumes."""
 
     def __init__(self, batch_sampler, skipped):
         self.batch_sampler, self.skipped = batch_sampler, skipped
@@ -318,7 +318,7 @@ class Skip:
 
 
 def resumed(loader, skipped):
-    """A DataLoader as ``skip_first_batches`` makes it: torch's defaults where the loader lacks an attribute, but for one."""
+    """A DataLoader as ``skip_first_batches`` makes it: with torch's defaults for all missing attributes but one."""
     assert not isinstance(loader.sampler, BatchSampler)
     names = {"num_workers": 0, "collate_fn": None, "pin_memory": False, "timeout": 0, "prefetch_factor": 2}
     how = {name: getattr(loader, name, default) for name, default in names.items()}

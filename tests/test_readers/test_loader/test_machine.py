@@ -68,7 +68,7 @@ def test_the_processors_that_a_quota_of_either_version_allows(system, eight_proc
 
 @pytest.mark.parametrize("quota", ["", "max 100000\n", "200000 100000\n", "250000 100000\n", "20000 100000\n"])
 def test_packer_and_readers_count_the_processors_of_a_container_alike(system, eight_processors, monkeypatch, quota):
-    """There are two functions, since packer imports no more of readers than its formats, and shardspec is the contract."""
+    """There are two functions, since packer imports only the formats of readers, and shardspec is only the contract."""
     system("0::/\n", cpu_DOT_max=quota)
     monkeypatch.setattr(resources, "_CGROUP", machine._CGROUP)
     assert available_processors() == resources.usable_cores()

@@ -76,7 +76,7 @@ def test_what_is_asked_for_comes_and_no_more(big_file):
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be asked")
-def test_a_page_that_is_touched_comes_without_its_neighbours_once_the_system_was_told(big_file):
+def test_a_page_that_is_touched_comes_without_its_neighbours_once_the_system_was_asked_to(big_file):
     data = map_file(big_file)
     read_only_asked(data[100 * mmap.PAGESIZE :])
     assert len(data[700 * mmap.PAGESIZE :][:9].tobytes()) == 9

@@ -39,7 +39,8 @@ new = []
 thread = threading.Thread(target=lambda: new.append(torch.get_num_threads()))
 thread.start()
 thread.join()
-print(json.dumps({"before": before, "most": max(seen), "batches": len(batches), "main": torch.get_num_threads(), "new": new}))
+main = torch.get_num_threads()
+print(json.dumps({"before": before, "most": max(seen), "batches": len(batches), "main": main, "new": new}))
 """
 
 

@@ -1,4 +1,4 @@
-"""What a caller is told who gives an argument that cannot be meant: when it is given, not in the first batch."""
+"""The errors for invalid arguments, which come when the argument is given and not in the first batch."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from readers.lightning import PackedDataModule
 from shardspec.errors import NotADatasetError, UsageError
 
 
-def told(message, make):
+def refused(message, make):
     with pytest.raises(UsageError, match="^" + re.escape(message)):
         make()
 
@@ -52,7 +52,7 @@ def told(message, make):
     ],
 )
 def test_a_loaders(raw_path, arguments, message):
-    told(message, lambda: Loader(open_dataset(raw_path), **{"batch_size": 4, **arguments}))
+    refused(message, lambda: Loader(open_dataset(raw_path), **{"batch_size": 4, **arguments}))
 
 
 def test_a_device_that_is_not_there(raw_path, monkeypatch):
@@ -62,7 +62,9 @@ def test_a_device_that_is_not_there(raw_path, monkeypatch):
         assert Loader(dataset, 4, device=device, pin_memory=False).device == torch.device(device)
     if not torch.cuda.is_available():
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-        told("device: expected one that torch can use here, found 'cuda' (", lambda: Loader(dataset, 4, device="cuda"))
+        refused(
+            "device: expected one that torch can use here, found 'cuda' (", lambda: Loader(dataset, 4, device="cuda")
+        )
 
 
 def test_memory_is_pinned_where_there_is_a_device_to_pin_it_for(raw_path):
@@ -94,7 +96,7 @@ def test_torchs_names_lead_to_the_loaders(raw_path, name, instead):
 
 
 def test_a_misspelt_name(raw_path):
-    told(
+    refused(
         "prefetsh: expected an argument of Loader, found none of that name; did you mean 'prefetch'?",
         lambda: Loader(open_dataset(raw_path), 4, prefetsh=3),
     )
@@ -128,7 +130,7 @@ def test_what_numpy_gives_is_taken_for_pythons(raw_path):
     ],
 )
 def test_a_crops(make, message):
-    told(message, make)
+    refused(message, make)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_crops(make, message):
 )
 def test_a_datasets(raw_path, arguments, message):
     for open_ in (open_dataset, NpyDataset):
-        told(message, lambda open_=open_: open_(**{"path": raw_path, **arguments}))
+        refused(message, lambda open_=open_: open_(**{"path": raw_path, **arguments}))
 
 
 def test_a_field_that_is_misspelt(raw_path):
@@ -167,7 +169,7 @@ def test_what_was_never_packed(tmp_path):
 @pytest.mark.parametrize("indices", [[1.5], np.arange(60) < 30, ["a"]])
 def test_what_is_no_index_in_a_batch(raw_path, indices):
     """A mask would have been taken for the rows 0 and 1."""
-    told("indices: expected integers, found ", lambda: open_dataset(raw_path).read_batch(indices))
+    refused("indices: expected integers, found ", lambda: open_dataset(raw_path).read_batch(indices))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_what_is_no_index_in_a_batch(raw_path, indices):
     ],
 )
 def test_a_parts_and_a_states(raw_path, make, message):
-    told(message, lambda: make(open_dataset(raw_path)))
+    refused(message, lambda: make(open_dataset(raw_path)))
 
 
 def test_shares_come_in_any_list(raw_path):
@@ -220,7 +222,7 @@ def test_shares_come_in_any_list(raw_path):
     ],
 )
 def test_a_transforms(make, message):
-    told(message, make)
+    refused(message, make)
 
 
 class Forgetful:
@@ -239,27 +241,27 @@ def forgets(sample):
 )
 def test_a_transform_that_returns_nothing(raw_path, transform, name):
     message = f"transform: expected {name} to return the sample, found None: end it with 'return sample'"
-    told(message, lambda: next(iter(Loader(open_dataset(raw_path), 4, sample_transform=transform))))
-    told(message, lambda: open_dataset(raw_path, transform=transform)[0])
+    refused(message, lambda: next(iter(Loader(open_dataset(raw_path), 4, sample_transform=transform))))
+    refused(message, lambda: open_dataset(raw_path, transform=transform)[0])
 
 
 def test_a_transform_that_returns_no_dict(raw_path):
     dataset = open_dataset(raw_path, transform=lambda sample: (sample["image"], sample["label"]))
     assert len(dataset[0]) == 2  # a DataLoader's own collate_fn may want just that
-    told("transform: expected a dict of the sample's fields, found tuple", lambda: next(iter(Loader(dataset, 4))))
+    refused("transform: expected a dict of the sample's fields, found tuple", lambda: next(iter(Loader(dataset, 4))))
 
 
 def test_a_batch_transform_that_returns_nothing(raw_path):
     loader = Loader(open_dataset(raw_path), 4, batch_transform=forgets)
-    told("batch_transform: expected forgets to return the batch, found None", lambda: next(iter(loader)))
+    refused("batch_transform: expected forgets to return the batch, found None", lambda: next(iter(loader)))
 
 
 def test_a_modules(raw_path):
-    told(
+    refused(
         "num_workers: expected an argument of PackedDataModule, found one of torch's DataLoader: use workers=",
         lambda: PackedDataModule(raw_path, batch_size=4, num_workers=2),
     )
-    told(
+    refused(
         "batchsize: expected an argument of PackedDataModule, found none of that name; did you mean 'batch_size'?",
         lambda: PackedDataModule(raw_path, batch_size=4, batchsize=2),
     )
@@ -267,26 +269,27 @@ def test_a_modules(raw_path):
 
 def test_a_mixtures(raw_path, jpeg_path):
     dataset = open_dataset(raw_path)
-    told("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
-    told("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
+    refused("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
+    refused("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
     assert len(MixedDataset(d for d in (dataset, dataset))) == 2 * len(dataset)
-    told("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
-    told("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
+    refused("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
+    refused("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
     small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})
-    told(
-        "datasets: expected the same fields in all, found 'image' uint8 (48, 48, 3) in the first, uint8 (8, 8, 3) in number 1; "
-        "'landmarks' float32 (5, 2) in the first, missing in number 1: choose fields=, decode= or transform=",
+    refused(
+        "datasets: expected the same fields in all, found 'image' uint8 (48, 48, 3) in the first, "
+        "uint8 (8, 8, 3) in number 1; 'landmarks' float32 (5, 2) in the first, missing in number 1: "
+        "choose fields=, decode= or transform=",
         lambda: MixedDataset([dataset, small]),
     )
 
 
 def test_a_samplers_and_a_clips(raw_path, face_path):
     dataset = open_dataset(raw_path)
-    told("rank: expected 0 <= rank < world_size, found rank 3", lambda: dataset.sampler(rank=3, world_size=2))
-    told("seed: expected an integer, found 1.5", lambda: dataset.sampler(seed=1.5))
-    told("epoch: expected an integer, found 'a'", lambda: dataset.sampler().set_epoch("a"))
+    refused("rank: expected 0 <= rank < world_size, found rank 3", lambda: dataset.sampler(rank=3, world_size=2))
+    refused("seed: expected an integer, found 1.5", lambda: dataset.sampler(seed=1.5))
+    refused("epoch: expected an integer, found 'a'", lambda: dataset.sampler().set_epoch("a"))
     for arguments in ({"length": 2.5}, {"length": 2, "stride": 2.5}, {"length": 2, "max_step": 2.5}):
-        told(
+        refused(
             f"{[*arguments][-1]}: expected an integer, found 2.5",
             lambda a=arguments: open_dataset(face_path).clips(**a),
         )

@@ -233,7 +233,7 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_begin_different_loaders_are_told(tmp_path):
+def test_ranks_that_begin_different_loaders_are_refused(tmp_path):
     path = write_crops(tmp_path / "d", "npy", None, count=60, size=8)
     (first, _), (second, _) = run_ranks(_OTHER_LOADER, path, tmp_path)
     assert first.strip() == "begun"
