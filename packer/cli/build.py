@@ -19,7 +19,9 @@ from shardspec.errors import TooManyRejectsError, UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add every option of `Recipe` and `BuildOptions`, and those that only the command line has."""
     parser.add_argument(
-        "source", metavar="SOURCE", help="a folder, or a table (.csv, .jsonl, .parquet) with a path column"
+        "source",
+        metavar="SOURCE",
+        help="a folder, a packed dataset, or a table (.csv, .jsonl, .parquet) with a path column",
     )
     parser.add_argument("out", metavar="OUT", help="folder of the dataset: new, empty, or with the build to resume")
     parser.add_argument(

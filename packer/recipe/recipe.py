@@ -143,10 +143,10 @@ class Recipe:
         40, "faces: smallest box to keep, by its shorter side in pixels of the frame", metavar="PX", minimum=20
     )
     min_score: float = option(
-        0.95, "faces: lowest score of a face to keep (certainty of the detector)", metavar="P", minimum=0, maximum=1
+        0.95, "faces: lowest score (the detector's certainty) of a face to keep", metavar="P", minimum=0, maximum=1
     )
     detector: str = option("auto", "faces: runtime of the detector", choices=("auto", "openvino", "torch"))
-    device: str = option("cpu", "faces: device that the detector runs on (torch runtime)")
+    device: str = option("cpu", "faces: device for the torch runtime of the detector")
     parity: bool = option(
         False, "faces: search the whole image pyramid, from faces of 20 px on, as facenet-pytorch does"
     )
@@ -181,8 +181,8 @@ class Recipe:
     )
     also_resample: str | None = option(
         None,
-        "how the picture of --also and other further pictures, such as masks, are resized: by averaging areas (the "
-        "default) or by taking the nearest pixel; required if a packed dataset has further pictures",
+        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default) "
+        "or by taking the nearest pixel; required if a packed dataset has further pictures",
         choices=("area", "nearest"),
     )
 

@@ -34,7 +34,7 @@ class Plot:
                 f"{path}: expected a name that ends in one of {', '.join(f'.{name}' for name in suffixes)}"
             )
         if not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: expected a file in a folder that is there, found no folder {path.parent}")
+            raise UsageError(f"{path}: expected a file in an existing folder, found no folder {path.parent}")
         self._path = path
 
     def __call__(self, report: BenchReport) -> None:
