@@ -9,7 +9,7 @@ from benchmarks.data import SIZE
 from benchmarks.memory_group import memory_group
 from benchmarks.read_through import drop_cache
 from benchmarks.reader_arms import loader
-from readers.machine import available_processors
+from readers.formats.machine import available_processors
 
 _OWN_BYTES = 32 << 20
 """Memory for threads and page tables, in addition to batches and page cache."""

@@ -30,7 +30,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
     "packer": (("recipe", "workspace", "vision"), "assembly", "sources", "steps", "jobs", "builds", "packed", "cli"),
     "readers": (
-        ("arguments", "formats", "machine"),
+        ("arguments", "formats"),
         "seeding",
         "order",
         "decode",

@@ -9,9 +9,9 @@ from typing import Any
 
 from packer.assembly.groups import NO_GROUP, read_groups
 from packer.assembly.rows import read_column
-from packer.recipe.resources import usable_cores
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
+from readers.formats.machine import available_processors
 from shardspec.errors import UsageError
 from shardspec.fields import is_further_picture
 from shardspec.layout import MANIFEST_NAME, Layout
@@ -127,7 +127,7 @@ class PackedSource:
 
 def _check_digests(layout: Layout, manifest: Manifest) -> None:
     entries = [entry for shard in manifest.shards for entry in shard.files]
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(available_processors()) as pool:
         for _ in pool.map(layout.check_digest, entries):
             pass
 

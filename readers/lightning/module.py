@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader
 from readers.arguments import as_count, refuse_unknown
 from readers.dataset.base import SampleDataset, check_classes
 from readers.decode.plans import DecodePlan
+from readers.formats.machine import available_processors
 from readers.formats.pool import Verify
 from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches, as_dataset
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
-from readers.machine import available_processors
 from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
 from readers.order.order import WINDOW_BLOCKS
 from readers.order.sampler import OrderSampler

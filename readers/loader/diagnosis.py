@@ -14,9 +14,9 @@ from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.decode.values import allocate_values
+from readers.formats.machine import available_processors
 from readers.loader.device import apply_transform, move, wants_seeds
 from readers.loader.loader import Loader
-from readers.machine import available_processors
 from readers.order.order import Picks
 from shardspec.errors import UsageError
 

@@ -14,6 +14,7 @@ from torch.utils.data import Sampler, SequentialSampler, get_worker_info
 from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
+from readers.formats.machine import available_processors
 from readers.formats.pool import explain_thread
 from readers.loader.batches import BatchPicks, BatchWork, Buffers, PinnedBuffers, Ring, sample_seeds
 from readers.loader.device import (
@@ -29,7 +30,6 @@ from readers.loader.device import (
 )
 from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth
 from readers.loader.torch_threads import take_one_thread
-from readers.machine import available_processors
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.order import WINDOW_BLOCKS, Cut, Picks
 from readers.order.progress import EpochProgress, Iteration, Resumable

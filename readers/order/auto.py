@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from readers.machine import file_system_of, usable_memory
+from readers.formats.machine import file_system_of, usable_memory
 from readers.order.order import Order, Shuffle
 from shardspec.errors import DatasetError
 

@@ -19,7 +19,7 @@ from benchmarks.measure import artefact, check_document, summarise
 from benchmarks.memory_group import NoMemoryGroupError, memory_group
 from benchmarks.residency import resident_share, resident_shares
 from benchmarks.tables import reading_table
-from readers.machine import usable_memory
+from readers.formats.machine import usable_memory
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import torch
 from support.crops import write_crops
 from support.datasets import face_schema, values_for, write_dataset
 
-from readers import machine
+from readers.formats import machine
 
 torch.set_num_threads(1)
 

@@ -18,9 +18,9 @@ from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.export.tables import TABLES, Table
-from packer.recipe.resources import usable_cores
 from packer.workspace.durable import writing
 from packer.workspace.folder import refuse_files
+from readers.formats.machine import available_processors
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
@@ -168,7 +168,7 @@ def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table
     """Write pictures and rows, and return the number of pictures."""
     pictures = 0
     with (
-        ThreadPoolExecutor(usable_cores()) as pool,
+        ThreadPoolExecutor(available_processors()) as pool,
         Stage(listener, "exporting", len(samples), "samples") as shown,
     ):
         for first in range(0, len(samples), _BATCH_ROWS):

@@ -16,9 +16,9 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.verify.damage import describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
-from packer.recipe.resources import usable_cores
 from readers.formats.base import open_shard
 from readers.formats.checks import without_advice
+from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
 from shardspec.entries import FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError
@@ -168,7 +168,7 @@ def _parallel(
 
     Closing the generator cancels the checks that have not begun.
     """
-    pool = ThreadPoolExecutor(usable_cores())
+    pool = ThreadPoolExecutor(available_processors())
     try:
         futures = {pool.submit(check, subject): subject for subject in subjects}
         left = set(futures)

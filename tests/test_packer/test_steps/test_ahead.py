@@ -173,7 +173,7 @@ def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):
     ("cores", "workers", "spare"), [(1, 1, False), (2, 1, True), (2, 2, False), (5, 3, False), (16, 8, True)]
 )
 def test_a_worker_has_a_core_to_spare_if_there_are_two_for_each(monkeypatch, cores, workers, spare):
-    monkeypatch.setattr(resources, "usable_cores", lambda: cores)
+    monkeypatch.setattr(resources, "available_processors", lambda: cores)
     assert resources.has_core_to_spare(workers) == spare
 
 

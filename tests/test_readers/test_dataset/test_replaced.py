@@ -236,7 +236,7 @@ def test_verify_says_that_another_dataset_took_the_place_meanwhile(
         check_digest(self, entry)
 
     monkeypatch.setattr(Layout, "check_digest", replaced_before)
-    monkeypatch.setattr("packer.packed.verify.verify.usable_cores", lambda: 1)
+    monkeypatch.setattr("packer.packed.verify.verify.available_processors", lambda: 1)
     with pytest.raises(DatasetError, match="another took its place meanwhile: run the command again"):
         verify(out)
 

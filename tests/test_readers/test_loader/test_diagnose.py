@@ -10,8 +10,8 @@ import torch
 
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.base import reader_class
+from readers.formats.machine import available_processors
 from readers.loader.diagnosis import Diagnosis, _verdict
-from readers.machine import available_processors
 from shardspec.errors import UsageError
 
 

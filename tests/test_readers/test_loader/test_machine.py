@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from packer.recipe import resources
-from readers import Loader, machine, open_dataset
-from readers.machine import available_processors, usable_memory
+from packer.recipe.resources import count_workers
+from readers import Loader, open_dataset
+from readers.formats.machine import available_processors, usable_memory
 
 
 @pytest.fixture
@@ -66,12 +66,21 @@ def test_the_processors_that_a_quota_of_either_version_allows(system, eight_proc
     assert available_processors() == expected
 
 
-@pytest.mark.parametrize("quota", ["", "max 100000\n", "200000 100000\n", "250000 100000\n", "20000 100000\n"])
-def test_packer_and_readers_count_the_processors_of_a_container_alike(system, eight_processors, monkeypatch, quota):
-    """There are two functions, since packer imports only the formats of readers, and shardspec is only the contract."""
-    system("0::/\n", cpu_DOT_max=quota)
-    monkeypatch.setattr(resources, "_CGROUP", machine._CGROUP)
-    assert available_processors() == resources.usable_cores()
+def test_auto_gives_as_many_workers_as_nested_groups_allow(system, eight_processors):
+    """As in a job of Slurm, whose limits stand in a group below the root."""
+    limits = {"slurm__job__cpu_DOT_max": "300000 100000\n", "slurm__job__memory_DOT_max": "4000000000\n"}
+    system("0::/slurm/job\n", **limits, slurm__job__memory_DOT_current="3500000000\n")
+    assert count_workers("auto", "images", 99) == 1, "half a gigabyte is left"
+    cache = "inactive_file 3000000000\nactive_file 1\n"
+    system(
+        "0::/slurm/job\n",
+        **limits,
+        slurm__job__memory_DOT_current="3500000000\n",
+        slurm__job__memory_DOT_stat=cache,
+    )
+    assert count_workers("auto", "images", 99) == 3, "what lies idle in the page cache is free"
+    assert available_processors() == 3
+    assert count_workers("auto", "faces", 99) == 2, "a worker of faces is allowed 1.5 GB"
 
 
 def test_a_loader_starts_as_many_threads_as_the_quota_allows(system, eight_processors, raw_path: Path):

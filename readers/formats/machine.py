@@ -22,6 +22,28 @@ def usable_memory() -> int | None:
     return min((limit for limit in found if limit > 0), default=None)
 
 
+def available_memory() -> int | None:
+    """Bytes of memory that are free to take, or fewer if a cgroup's limit leaves fewer; None if neither is known.
+
+    Files in a group's page cache that it has not used lately count as free.
+    """
+    found = [
+        int(line.split()[1]) * 1024
+        for line in _read(_PROC / "meminfo").splitlines()
+        if line.startswith("MemAvailable:")
+    ]
+    for folder, version in _cgroups("memory"):
+        limit, used = (
+            _read(folder / name).strip()
+            for name in (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+            )
+        )
+        if limit.isdecimal() and used.isdecimal():
+            found.append(max(0, int(limit) - int(used) + _idle_cache(folder)))
+    return min(found, default=None)
+
+
 def file_system_of(folder: Path) -> tuple[str, str]:
     """Mount point and type of the file system that a folder lies on; ``("/", "")`` if the system does not say."""
     real, best = Path(os.path.realpath(folder)), ("/", "")
@@ -49,6 +71,13 @@ def _cgroup_memory() -> Iterator[int]:
         text = _read(folder / ("memory.limit_in_bytes" if version == 1 else "memory.max")).strip()
         if text.isdecimal():
             yield int(text)
+
+
+def _idle_cache(group: Path) -> int:
+    """Bytes of files in a memory group's page cache that were not used lately."""
+    words = [line.split() for line in _read(group / "memory.stat").splitlines()]
+    found = {name: int(value) for name, value in (pair for pair in words if len(pair) == 2) if value.isdecimal()}
+    return found.get("total_inactive_file", found.get("inactive_file", 0))
 
 
 def _cgroups(controller: str) -> Iterator[tuple[Path, int]]:
