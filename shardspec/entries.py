@@ -20,6 +20,13 @@ ASIDE = "next-"
 other is gone."""
 
 
+def strip_aside(name: str) -> str:
+    """A file's or shard's name without `ASIDE`."""
+    while name.startswith(ASIDE):
+        name = name.removeprefix(ASIDE)
+    return name
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """One file of the dataset.
@@ -40,10 +47,7 @@ class FileEntry:
     @property
     def own_name(self) -> str:
         """The name without `ASIDE`."""
-        name = self.name
-        while name.startswith(ASIDE):
-            name = name.removeprefix(ASIDE)
-        return name
+        return strip_aside(self.name)
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a JSON object."""

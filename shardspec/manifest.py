@@ -7,11 +7,11 @@ plan have the same manifest apart from that section.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from shardspec.entries import FileEntry, Generation, Shard, read_entries
+from shardspec.entries import FileEntry, Generation, Shard, read_entries, strip_aside
 from shardspec.errors import ManifestError, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
@@ -70,10 +70,29 @@ class Manifest:
         """The dataset's identity: SHA-256 over the schema and the digests of all files of all shards.
 
         The hashed text is the canonical JSON (see `canonical_json`) of
-        ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}`` with the files in the manifest's order.
+        ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}`` with the files in the manifest's order, and
+        their names without `ASIDE`.
         """
-        shards = [[entry.name, entry.sha256] for shard in self.shards for entry in shard.files]
+        shards = [[entry.own_name, entry.sha256] for shard in self.shards for entry in shard.files]
         return sha256_json({"schema": self.schema.to_json(), "shards": shards})
+
+    def with_own_names(self) -> "Manifest":
+        """The same manifest, with all names as they are once no other dataset gives way to this one: without `ASIDE`."""
+
+        def own(entry: FileEntry) -> FileEntry:
+            return replace(entry, name=entry.own_name)
+
+        generations = tuple(
+            replace(
+                generation,
+                shards=tuple(
+                    replace(shard, name=strip_aside(shard.name), files=tuple(map(own, shard.files)))
+                    for shard in generation.shards
+                ),
+            )
+            for generation in self.generations
+        )
+        return replace(self, generations=generations, files=tuple(map(own, self.files)))
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as a JSON object."""

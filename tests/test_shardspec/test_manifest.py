@@ -70,6 +70,22 @@ def test_the_digest_is_of_schema_and_shards_alone() -> None:
     assert loads(document).digest != digest
 
 
+def test_a_dataset_that_takes_the_place_of_another_keeps_its_digest() -> None:
+    """Its files bear other names meanwhile."""
+    schema = Schema((Field("label", "fixed", "<i8", ()),))
+
+    def made(prefix: str) -> Manifest:
+        file = FileEntry(f"{prefix}shard-00000.lmdb", 4096, "ab" * 32)
+        shard = Shard(f"{prefix}shard-00000", 1, 1, (file,))
+        generation = Generation("build", "cd" * 32, {}, {}, Counts(1, 1, 0, 0, 1, 0, 0, 0), (shard,))
+        return Manifest("lmdb", schema, (generation,), (FileEntry(f"{prefix}items.jsonl", 1, "ef" * 32),), {})
+
+    aside, own = made("next-next-"), made("")
+    assert aside.digest == own.digest
+    assert aside.with_own_names() == own
+    assert aside != own
+
+
 @given(st.data())
 def test_a_document_with_anything_anywhere_is_a_manifest_or_a_manifest_error(data: st.DataObject) -> None:
     document = json.loads(data.draw(manifests()).dumps())
