@@ -80,6 +80,9 @@ def import_target(target: str, *, what: str, extra: str | None = None) -> Any:
         raise MissingDependencyError(
             f"{what} needs the library {missing!r}, which is not installed: {advice}"
         ) from error
+    except SyntaxError as error:
+        place = f"{error.filename}, line {error.lineno}"
+        raise UsageError(f"{what}: expected Python in {place}, found a mistake: {error.msg}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:

@@ -70,6 +70,10 @@ class BuildResult(JobResult):
         lost = [f"{counts.rejected_items} rejected"]
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
+        if counts.ignored_files:
+            lost.append(
+                f"{counted(counts.ignored_files, 'file')} ignored that are no pictures or videos by their suffix"
+            )
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"

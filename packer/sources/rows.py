@@ -72,6 +72,8 @@ class RowsSource:
         names = list(dict.fromkeys(key for row in rows for key in row))
         fields = {name: field_name(name) for name in names if name != path_column}
         _check_names(fields)
+        if label_from == "none":
+            fields = {name: field for name, field in fields.items() if field != "label"}
         _check_types(self._types, fields)
         columns: dict[str, list[Any]] = {}
         for name, field in fields.items():
@@ -183,6 +185,11 @@ def _check_rows(given: Sequence[Any], rows: Sequence[Any]) -> None:
 def _check_names(fields: Mapping[str, str]) -> None:
     taken: dict[str, str] = {}
     for column, field in fields.items():
+        if any(letter.isalnum() and not letter.isascii() for letter in str(column)):
+            # Left out, they would make one name of different columns, and a merge would mix their values.
+            raise UsageError(
+                f"column {shorten(column)}: expected a name of letters a to z and digits, as fields have, found others: rename it"
+            )
         if field in taken:
             raise UsageError(f"columns {taken[field]!r} and {column!r} would both become field {field!r}: rename one")
         if field in RESERVED - {"image"}:
@@ -283,7 +290,8 @@ def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], wh
 
 
 def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[list[int], list[str] | None]:
-    """Labels as integers: texts are numbered in sorted order; integers stay as they are."""
+    """Labels as integers: texts are numbered in sorted order, without spaces around them; integers stay as they are."""
+    values = [value.strip() if isinstance(value, str) else value for value in values]
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
     if all(isinstance(value, bool | int) for value in known):
         return [int(value) if ok else 0 for value, ok in zip(values, valid, strict=True)], None

@@ -359,3 +359,40 @@ def build_listing(table: Path, root: Path, also: str) -> list[Any]:
 
     recipe = Recipe(preset="faces", also=also, root=(str(root),))
     return list(list_items(open_source(table, table.parent / "out", recipe), recipe).items)
+
+
+def test_columns_in_other_letters_are_refused(tmp_path: Path) -> None:
+    """Without them, an age and a sex would both be `column`, and a merge would mix them."""
+    write_pictures(tmp_path, ["a.png"])
+    (tmp_path / "t.csv").write_text("path,\u5e74\u9f84\na.png,30\n", encoding="utf-8")
+    done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet", expect=2)
+    assert "expected a name of letters a to z and digits" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_spaces_around_a_class_make_no_other_and_none_drops_the_label(tmp_path: Path) -> None:
+    write_pictures(tmp_path, ["a.png", "b.png", "c.png"])
+    (tmp_path / "t.csv").write_text("path,label\na.png,fake\nb.png, fake\nc.png,real\n")
+    run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet")
+    ds = open_dataset(tmp_path / "out")
+    assert ds.manifest.schema["label"].classes == ("fake", "real")
+    assert ds.column("label").tolist() == [0, 0, 1]
+    run_packer("build", tmp_path / "t.csv", tmp_path / "none", "--label-from", "none", "--quiet")
+    assert "label" not in open_dataset(tmp_path / "none").manifest.schema
+
+
+def test_ignored_files_are_counted_at_the_end(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", ["a.png"])
+    for name in ("b.heic", "c.avif"):
+        (tmp_path / "in" / name).write_bytes(b"x")
+    done = run_packer("build", tmp_path / "in", tmp_path / "out", "--quiet")
+    assert "0 rejected, 2 files ignored that are no pictures or videos by their suffix" in done.stdout
+
+
+def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", ["a.png"])
+    (tmp_path / "broken_step.py").write_text("def denoise(samples)\n    pass\n")
+    call = ("build", tmp_path / "in", tmp_path / "out", "--steps", "decode,broken_step:denoise", "--quiet")
+    done = run_packer(*call, cwd=tmp_path, expect=2)
+    assert "broken_step.py, line 1, found a mistake" in done.stderr
+    assert "Traceback" not in done.stderr
