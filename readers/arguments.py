@@ -1,4 +1,4 @@
-"""Checks of what a caller gives, for constructors: the value as it is used from there on, or an error that names the argument."""
+"""Checks of a caller's arguments: each gives the value in the form used from then on, or an error that names it."""
 
 from collections.abc import Iterable
 from operator import index
@@ -9,20 +9,24 @@ from typing import Any
 from shardspec.errors import UsageError
 from shardspec.wording import did_you_mean
 
-_ORDER = "the order is chosen by shuffle=, seed= and weights=; for one of your own use torch's DataLoader with collate_fn=dataset.collate"
+_ORDER = (
+    "the order is chosen by shuffle=, seed= and weights=; "
+    "for one of your own use torch's DataLoader with collate_fn=dataset.collate"
+)
 
 _NO_PROCESSES = "leave it out, since batches are made by threads, and no process is started"
 
 _INSTEAD = {
     "batch_sampler": _ORDER,
-    "collate_fn": "batches are collated as they are read: change samples by sample_transform=, whole batches by batch_transform=",
+    "collate_fn": "batches are collated as they are read: "
+    "change samples by sample_transform=, whole batches by batch_transform=",
     "generator": "the order is a function of seed= and the epoch",
     "in_order": "leave it out, since batches always come in order",
     "multiprocessing_context": _NO_PROCESSES,
     "num_workers": "use workers=, the number of threads",
     "persistent_workers": _NO_PROCESSES,
     "pin_memory_device": "use device=",
-    "prefetch_factor": "use prefetch=, the batches ahead of the training loop, of all threads together",
+    "prefetch_factor": "use prefetch=, the number of batches ahead of the training loop, over all threads",
     "sampler": _ORDER,
     "timeout": "use timeout_s=",
     "worker_init_fn": _NO_PROCESSES,
@@ -30,12 +34,12 @@ _INSTEAD = {
 
 
 def as_integer(name: str, value: Any) -> int:
-    """An integer of Python's, of whichever library's kind it was given as.
+    """An integer of any library's kind, as an ``int``.
 
     Raises
     ------
     UsageError
-        It is none; a bool is none either.
+        If the value is not an integer; a bool does not count as one.
     """
     try:
         if not isinstance(value, bool):
@@ -51,11 +55,12 @@ def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
     Parameters
     ----------
     unit : str
-        What is counted, in the number that fits `least`, for the message.
+        What is counted, for the message: singular or plural as it suits `least`.
 
     Raises
     ------
     UsageError
+        If the value is not an integer, or is less.
     """
     number = as_integer(name, value)
     if number < least:
@@ -69,7 +74,7 @@ def as_number(name: str, value: Any) -> float:
     Raises
     ------
     UsageError
-        It is none; text that spells one is none either.
+        If the value is not a number; text is refused even if it spells one.
     """
     try:
         if not isinstance(value, str | bytes | bool):
@@ -85,6 +90,7 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     Raises
     ------
     UsageError
+        If the value is not two numbers.
     """
     try:
         low, high = value
@@ -94,12 +100,12 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
 
 
 def as_range(user: str, name: str, value: Any) -> tuple[float, float]:
-    """The least and the largest share of something, of what a transform is to draw between.
+    """The least and the largest share of something, between which a transform draws.
 
     Raises
     ------
     UsageError
-        They are not above 0, at most 1, and in this order.
+        If they are not above 0, at most 1, and in this order.
     """
     least, most = as_pair(f"{user}: {name}", value)
     if not 0 < least <= most <= 1:
@@ -113,7 +119,7 @@ def as_probability(user: str, value: Any) -> float:
     Raises
     ------
     UsageError
-        It is no number from 0 to 1.
+        If the value is not a number from 0 to 1.
     """
     p = as_number(f"{user}: p", value)
     if not 0 <= p <= 1:
@@ -127,7 +133,7 @@ def as_path(name: str, value: Any) -> Path:
     Raises
     ------
     UsageError
-        It is none.
+        If the value is not a path.
     """
     try:
         return Path(fspath(value))
@@ -141,7 +147,7 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], user: str = "Load
     Raises
     ------
     UsageError
-        There is one; the message says what takes its place.
+        If there is one; the message says what to use instead.
     """
     for name in names:
         instead = _INSTEAD.get(name)

@@ -9,7 +9,7 @@ _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def available_processors() -> int:
-    """Processors that this process may use: by affinity, or fewer if the CPU quota of a cgroup allows fewer; at least 1."""
+    """Processors that this process may use: by affinity, or fewer if a cgroup's CPU quota allows fewer; at least 1."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([processors, *_cgroup_processors()]))
 

@@ -20,14 +20,14 @@ _MAX_SEED = (1 << 64) - 1
 
 
 class SeededTransform(Protocol):
-    """A transform of one sample whose random draws all come from the generator that it is given.
+    """A transform of one sample that takes all its random draws from a given generator.
 
-    Marked by ``seeded = True``; a transform without the mark is called with the sample alone. One object may be called from
-    several threads at once only if it keeps no state between calls: a transform with state takes a copy per thread, which
-    the `readers` make by ``copy.deepcopy`` for every worker thread, seeded or not.
+    It is marked by ``seeded = True``; a transform without the mark is called with the sample alone. One object may be
+    called from several threads at once only if it keeps no state between calls. A transform with state needs a copy per
+    thread, and the `readers` make one by ``copy.deepcopy`` for every worker thread, seeded or not.
 
-    Called with a sample, a dict of numpy values (``image`` (H, W, 3) uint8 RGB), which it may change in place, and with
-    ``rng``, which differs for every (seed, epoch, row). Returns the sample, with any fields.
+    It is called with a sample, a dict of numpy values (``image`` (H, W, 3) uint8 RGB), which it may change in place,
+    and with ``rng``, which differs for every (seed, epoch, row). It returns the sample, with any fields.
     """
 
     seeded: Literal[True]
@@ -40,8 +40,8 @@ class SeededTransform(Protocol):
 class SampleTransform(Protocol):
     """A transform of one sample: a dict of numpy values in, a dict out.
 
-    Random draws of its own are not repeatable: the copies of the threads get generators newly seeded by the system, in place of
-    those that the object holds (numpy's, torch's, Python's).
+    Random draws of its own are not repeatable: in the copies for the threads, generators that the object holds
+    (numpy's, torch's, Python's) are replaced by new ones, seeded by the system.
     """
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
@@ -60,12 +60,12 @@ def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
 
 
 def given_back(transform: AnyTransform, result: Result) -> Result:
-    """What a transform gave back.
+    """The result of a transform.
 
     Raises
     ------
     UsageError
-        It is None: a ``return`` was forgotten.
+        If it is None, because a ``return`` was forgotten.
     """
     if result is None:
         name = getattr(transform, "__name__", type(transform).__name__)
@@ -74,7 +74,7 @@ def given_back(transform: AnyTransform, result: Result) -> Result:
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
-    """Hands a key to Philox as it is. Philox(key=...) would read the system's entropy first, three times the cost."""
+    """Hands a key to Philox as it is; ``Philox(key=...)`` would first read the system's entropy, at thrice the cost."""
 
     def __init__(self, words: npt.NDArray[np.uint64]) -> None:
         self._words = words
@@ -87,8 +87,8 @@ class _Key(np.random.bit_generator.ISeedSequence):
 def sample_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
     """The generator of one sample in one epoch: Philox 4x64 with the key (seed, epoch · 2**40 + row).
 
-    Philox is a keyed function of a counter: streams of different keys are independent however near the keys are. Making one
-    takes about 4 µs.
+    Philox is a keyed function of a counter: streams of different keys are independent, however similar the keys are. A
+    generator takes about 4 µs to make.
 
     Parameters
     ----------
@@ -100,11 +100,12 @@ def sample_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
         Row in the base dataset, 0 to 2**40 - 1.
     """
     key = np.array((seed, (epoch << ROW_BITS) | row), np.uint64)
-    return np.random.Generator(np.random.Philox(_Key(key)))  # type: ignore[arg-type] # numpy's stub leaves out ISeedSequence
+    philox = np.random.Philox(_Key(key))  # type: ignore[arg-type] # numpy's stub leaves out ISeedSequence
+    return np.random.Generator(philox)
 
 
 def check_seed(seed: int) -> int:
-    """The seed, if it is one."""
+    """The seed; an error if it is not an integer from 0 to 2**64 - 1."""
     number = as_integer("seed", seed)
     if not 0 <= number <= _MAX_SEED:
         raise UsageError(f"seed: expected 0 to 2**64 - 1, found {seed}")
@@ -112,7 +113,7 @@ def check_seed(seed: int) -> int:
 
 
 def check_epoch(epoch: Any) -> int:
-    """The epoch, if it is one."""
+    """The epoch; an error if it is not an integer from 0 to 2**24 - 1."""
     number = as_integer("epoch", epoch)
     if not 0 <= number <= _MAX_EPOCH:
         raise UsageError(f"epoch: expected 0 to {_MAX_EPOCH}, found {epoch}")
@@ -120,13 +121,13 @@ def check_epoch(epoch: Any) -> int:
 
 
 class SampledIndex(int):
-    """A row index that carries the seed and epoch it was sampled under. Elsewhere it is the plain integer.
+    """A row index that carries the seed and the epoch under which it was sampled. It is an integer like any other.
 
     Attributes
     ----------
     seed, epoch : int
     occurrence : int
-        How often the row came before in the epoch; copies of a row are augmented apart.
+        How often the row came before in the epoch; each copy of a row is augmented with draws of its own.
     """
 
     seed: int
@@ -142,7 +143,7 @@ class SampledIndex(int):
         return self
 
     def again(self, occurrence: int) -> "SampledIndex":
-        """The same row as its copy number `occurrence`, 0 or more, for samplers that repeat rows."""
+        """The same row as copy number `occurrence`, 0 or more, for samplers that repeat rows."""
         return SampledIndex(int(self), self.seed, self.epoch, as_count("occurrence", occurrence, 0))
 
     def __reduce__(self) -> tuple[Any, ...]:

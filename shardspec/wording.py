@@ -1,4 +1,4 @@
-"""Values, texts, lists, counts and likely corrections in messages, so that messages stay short whatever they are about."""
+"""Values, texts, lists, counts and likely corrections in messages, so that these stay short whatever they are about."""
 
 import reprlib
 from collections.abc import Iterable, Sequence

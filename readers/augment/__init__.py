@@ -1,9 +1,9 @@
-"""Augmentation of face samples: pictures, landmarks, hull, regions, masks and matrix together, drawn from a given generator.
+"""Augmentation of face samples: pictures, landmarks, hull, regions, masks and matrix together, from a given generator.
 
-Every transform of a sample is called with the sample, a dict of numpy values, and a `numpy.random.Generator`; it first draws
-its parameters from the generator and then applies them to all fields alike. It makes a new dict and new arrays and never
-writes into those that it was given. Given the generator of (seed, epoch, row) (`readers.seeding`), the result is a function
-of those integers, at any number of workers.
+Every transform of a sample is called with the sample, a dict of numpy values, and a `numpy.random.Generator`; it first
+draws its parameters from the generator and then applies them to all fields alike. It makes a new dict and new arrays
+and never writes into those that it was given. With the generator of (seed, epoch, row) (`readers.seeding`), the result
+is a function of those integers, at any number of workers.
 
 Names resolve on first use: importing the package loads neither OpenCV, torch nor Albumentations.
 """

@@ -1,7 +1,7 @@
-"""Albumentations pipelines on picture, masks, landmarks, hull, regions and matrix together, drawn from a given generator.
+"""Albumentations pipelines on picture, masks, landmarks, hull, regions and matrix together, from a given generator.
 
-For the last MIT-licensed line, 2.0.0 to 2.0.8. Its successor AlbumentationsX has the same import name under another licence
-(AGPL-3.0 or commercial) and is refused.
+Supported are the last MIT-licensed versions, 2.0.0 to 2.0.8. The successor AlbumentationsX has the same import name
+under another licence (AGPL-3.0 or commercial) and is refused.
 """
 
 import importlib
@@ -23,19 +23,21 @@ from readers.augment.masks import as_mask_names, masks_of
 from shardspec.errors import MissingDependencyError, UsageError
 
 _INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
-# Small right-angled triangles that travel with the landmarks: how they come back says what the pipeline did to the picture.
+# Small right-angled triangles that go through the pipeline with the landmarks: what becomes of them shows what the
+# pipeline did to the picture.
 _PLACES = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.8], [0.8, 0.8], [0.45, 0.55]])  # shares of width and height
 _TRIANGLE = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])  # pixels
-_TOLERANCE = 0.02  # pixels: what float32 keypoints leave of an exact map in a picture of some thousand pixels
+_TOLERANCE = 0.02  # pixels: the error that float32 keypoints add to an exact map in a picture of some thousand pixels
 
 
 def load_albumentations() -> Any:
-    """The library, without the question for updates that its import would send over the network.
+    """The library, imported without the check for updates that it would otherwise make over the network.
 
     Raises
     ------
     MissingDependencyError
-        It is not installed, or not in a version from 2.0.0 to 2.0.8, or AlbumentationsX is in its place.
+        If it is not installed, its version is not one from 2.0.0 to 2.0.8, or AlbumentationsX is installed in its
+        place.
     """
     try:
         other = version("albumentationsx")
@@ -43,8 +45,8 @@ def load_albumentations() -> Any:
         pass
     else:
         raise MissingDependencyError(
-            f"expected Albumentations 2.0 (MIT), found AlbumentationsX {other}, which takes its import name under AGPL-3.0 or a "
-            f"commercial licence: pip uninstall albumentationsx, then {_INSTALL}"
+            f"expected Albumentations 2.0 (MIT), found AlbumentationsX {other}, which takes its import name under "
+            f"AGPL-3.0 or a commercial licence: pip uninstall albumentationsx, then {_INSTALL}"
         )
     try:
         found = version("albumentations")
@@ -61,9 +63,9 @@ class Albumentations:
     """Applies an Albumentations pipeline to a sample; fulfils `readers.seeding.SeededTransform`.
 
     * All draws come from the generator that is given with the sample. The pipeline's own seeding is not used: in worker
-      processes it repeats itself, and `Compose.set_random_seed` gives every transform the same seed, so that a flip and a
-      rotation of p=0.5 come always together. Here all transforms draw from one stream.
-    * Landmarks and hull keep their number of points (``remove_invisible=False``), also those that leave the picture.
+      processes it repeats itself, and `Compose.set_random_seed` gives every transform the same seed, so that a flip and
+      a rotation of p=0.5 always come together. Here all transforms draw from one stream.
+    * Landmarks and hull keep all their points (``remove_invisible=False``), even those that leave the picture.
     * If the pipeline mirrors, left and right are swapped in landmarks, hull and regions.
     * A region's box becomes the upright box around its four mapped corners.
     * ``matrix`` follows, as long as the pipeline is affine.
@@ -78,16 +80,16 @@ class Albumentations:
     Raises
     ------
     MissingDependencyError
-        See `load_albumentations`.
+        As for `load_albumentations`.
     UsageError
-        When made: not such transforms. When called: a transform changed the number of points, or a pipeline that is not affine
-        met a sample with a ``matrix``.
+        When made: if `transforms` are not transforms of Albumentations. When called: if a transform changes the number
+        of points, or the pipeline is not affine and the sample has a ``matrix``.
 
     Notes
     -----
-    Safe across threads (each has its own copy of the pipeline), fork and pickle. Points are handed over as Albumentations
-    counts them, pixel centres as whole numbers. Its resizing transforms scale such numbers without regard to the half pixel,
-    so points are off by half a pixel times (scale - 1).
+    Safe across threads (each has its own copy of the pipeline), fork and pickle. Points are handed over in the
+    coordinates of Albumentations, in which pixel centres are whole numbers. Its resizing transforms scale such numbers
+    without regard to the half pixel, so points are off by half a pixel times (scale - 1).
     """
 
     seeded: ClassVar[Literal[True]] = True
@@ -99,18 +101,18 @@ class Albumentations:
         if isinstance(transforms, library.Compose):
             if transforms.processors:
                 raise UsageError(
-                    "Albumentations: expected a Compose without keypoint_params and bbox_params, which are set here, found "
-                    f"{', '.join(transforms.processors)}"
+                    "Albumentations: expected a Compose without keypoint_params and bbox_params, which are set here, "
+                    f"found {', '.join(transforms.processors)}"
                 )
             p, chain = transforms.p, transforms.transforms
         known = (library.BasicTransform, library.BaseCompose)
         if not isinstance(chain, list | tuple) or not chain or not all(isinstance(t, known) for t in chain):
             raise UsageError(f"Albumentations: expected a list of its transforms, or a Compose, found {transforms!r}")
         keypoints = library.KeypointParams(format="xy", remove_invisible=False)
-        with warnings.catch_warnings():  # a pipeline that moves nothing is no mistake
+        with warnings.catch_warnings():  # a pipeline that moves no points is not a mistake
             warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
             self._pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
-            _add_masks(self._pipeline, ["mask mask"])  # it warns at the first of them, and is silent from then on
+            _add_masks(self._pipeline, ["mask mask"])  # it warns at the first only, here where warnings are ignored
         self._restore()
 
     def _restore(self) -> None:
@@ -127,7 +129,7 @@ class Albumentations:
         return f"Albumentations({[type(transform).__name__ for transform in self._pipeline.transforms]})"
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """The transformed sample, a new dict; the arrays of the old one are not written to."""
+        """The transformed sample, a new dict. The arrays of the given one are not written to."""
         pipeline = getattr(self._local, "pipeline", None)
         if pipeline is None:
             pipeline = self._local.pipeline = deepcopy(self._pipeline)
@@ -165,12 +167,12 @@ class Albumentations:
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """A mask of the library's own, in a dtype that OpenCV, by which it moves pictures, takes: its values stay what they are.
+    """A copy of a mask in a dtype that OpenCV can move, with the same values.
 
     Raises
     ------
     UsageError
-        A value does not fit.
+        If a value does not fit.
     """
     if mask.dtype in (np.bool_, np.float16):
         return mask.astype(np.uint8 if mask.dtype == np.bool_ else np.float32)
@@ -179,21 +181,24 @@ def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     limits = np.iinfo(np.int32)
     if mask.size and not limits.min <= mask.min() <= mask.max() <= limits.max:
         raise UsageError(
-            f"Albumentations: expected masks of values from {limits.min} to {limits.max}, found {mask.min()} to {mask.max()} "
-            f"in {name!r}: renumber them, or leave it out of masks"
+            f"Albumentations: expected masks of values from {limits.min} to {limits.max}, found {mask.min()} to "
+            f"{mask.max()} in {name!r}: renumber them, or leave it out of masks"
         )
     return mask.astype(np.int32)
 
 
 def _add_masks(pipeline: Any, targets: Iterable[str]) -> None:
-    """Tell a pipeline what is a mask: under a name for each, since its own list of masks must have one shape."""
+    """Declare masks to a pipeline, each under a name of its own, since its list of masks must have one shape."""
     new = {target: target.partition(" ")[0] for target in targets if target not in pipeline.additional_targets}
     if new:
         pipeline.add_targets(new)
 
 
 def _gather(sample: Sample, size: tuple[int, int]) -> tuple[npt.NDArray[np.float32], dict[str, slice]]:
-    """All points of a sample as one array (N, 2): the reference points, landmarks, hull, corners of the regions."""
+    """All points of a sample as one array (N, 2), and where each field's are in it.
+
+    The points are the reference points, the landmarks, the hull and the corners of the regions.
+    """
     parts = {"": (_PLACES[:, None] * size + _TRIANGLE).reshape(-1, 2)}
     for name in present(sample, ("landmarks", "hull")):
         parts[name] = sample[name].reshape(-1, 2)
@@ -233,8 +238,8 @@ def _followed(
     miss = np.abs(known @ affine.T - after).max()
     if miss > _TOLERANCE:
         raise UsageError(
-            f"Albumentations: the field 'matrix' can follow affine transforms only, and this pipeline bends the picture (by "
-            f"{miss:.2f} pixels or more): read the dataset without that field"
+            f"Albumentations: the field 'matrix' can follow affine transforms only, and this pipeline bends the "
+            f"picture (by {miss:.2f} pixels or more): read the dataset without that field"
         )
     new = affine[:, :2] @ matrix
     new[..., 2] += affine[:, 2]

@@ -1,4 +1,4 @@
-"""What all transforms of a sample share."""
+"""The base of all transforms of a sample, and access to a sample's fields."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,15 @@ class Transform(ABC, Generic[Params]):
     p : float, in [0, 1]
         How often it is applied.
     masks : sequence of str or None
-        Fields that lie on the picture pixel by pixel, (H, W) or (H, W, C), and go where it goes. None: all that are called
-        ``mask``, ``*_mask`` or ``*_image`` (as ``packer build --also`` calls them) and have the picture's height and width. Those
-        that are named have to be such arrays. ``()``: none.
+        Fields that lie on the picture pixel by pixel, (H, W) or (H, W, C), and move with it. None: all fields named
+        ``mask``, ``*_mask`` or ``*_image`` (as ``packer build --also`` names them) that have the picture's height and
+        width. Fields that are listed must be such arrays. ``()``: none.
 
     Notes
     -----
-    Without state between calls: safe across threads, fork and pickle. ``image`` may be a clip, (T, H, W, C); every other field
-    then has the same first axis, except for ``matrix``, which may have it; one draw serves the whole clip.
+    No state is kept between calls, so a transform is safe across threads, fork and pickle. ``image`` may be a clip,
+    (T, H, W, C); every other field then has the same first axis, except for ``matrix``, which may have it; one draw
+    serves the whole clip.
     """
 
     seeded: ClassVar[Literal[True]] = True
@@ -41,18 +42,18 @@ class Transform(ABC, Generic[Params]):
         self.masks = as_mask_names(masks, type(self).__name__)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """The transformed sample: a new dict, or the very one if nothing is to be done."""
+        """The transformed sample: a new dict, or the given one if there is nothing to do."""
         if rng.random() >= self.p:
             return sample
         return self.apply(sample, self.draw(sample, rng))
 
     @abstractmethod
     def draw(self, sample: Sample, rng: np.random.Generator) -> Params:
-        """All that is random about one application."""
+        """Draw the parameters of one application: everything random about it."""
 
     @abstractmethod
     def apply(self, sample: Sample, params: Params) -> Sample:
-        """The sample with drawn parameters applied. The same parameters give the same result."""
+        """Apply drawn parameters to a sample. The same parameters give the same result."""
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
@@ -65,13 +66,13 @@ def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:
     Raises
     ------
     UsageError
-        The sample has no such field.
+        If the sample has no such field.
     """
     value = sample.get(name)
     if not isinstance(value, np.ndarray):
         raise UsageError(
-            f"{user} needs the field {name!r}: expected an array, found {'none' if value is None else type(value).__name__}; "
-            f"read it with fields=[..., {name!r}]"
+            f"{user} needs the field {name!r}: expected an array, found "
+            f"{'none' if value is None else type(value).__name__}; read it with fields=[..., {name!r}]"
         )
     return value
 
@@ -82,7 +83,7 @@ def get_image(sample: Sample, user: str) -> npt.NDArray[np.uint8]:
     Raises
     ------
     UsageError
-        There is none, or it is not uint8 of three or four axes.
+        If there is none, or it is not uint8 with three or four axes.
     """
     image = get_field(sample, "image", user)
     if image.dtype != np.uint8 or image.ndim not in (3, 4):
@@ -104,5 +105,5 @@ def per_frame(value: npt.NDArray[Any], ndim: int) -> Iterator[npt.NDArray[Any]]:
 
 
 def valid_frames(sample: Sample, count: int) -> npt.NDArray[np.bool_]:
-    """In which of `count` frames the landmarks can be trusted: those of ``landmarks_valid``, all where there is no such field."""
+    """In which of `count` frames the landmarks are valid, (count,): in all if there is no field ``landmarks_valid``."""
     return np.broadcast_to(np.asarray(sample.get("landmarks_valid", True), np.bool_).reshape(-1), (count,))

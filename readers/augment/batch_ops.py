@@ -1,4 +1,4 @@
-"""What the batched transforms do to pictures and geometry, row by row, in torch."""
+"""Operations of the batched transforms on pictures and geometry, each row by its own parameters, in torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def masks_of(batch: Batch, names: MaskNames, user: str) -> list[str]:
     Raises
     ------
     UsageError
-        A named one is missing, or is no such tensor.
+        If a named mask is missing, or is not such a tensor.
     """
     image: Tensor = batch["image"]
     rows, sides = len(image), image.shape[-2:]
@@ -62,17 +62,17 @@ def over(rows: Tensor, value: Tensor) -> Tensor:
 def move(batch: Batch, matrix: Tensor) -> Batch:
     """Map the geometry of every row by its matrix (B, 2, 3), old crop pixels to new ones; nothing is renumbered.
 
-    The matrices scale and mirror, and do not turn: all is on their diagonals and in their last columns.
+    The matrices scale and mirror, and do not rotate: only their diagonals and last columns count.
     """
     out = dict(batch)
-    # No product of matrices: autocast and TF32 would round it.
+    # Not a matrix product, which autocast and TF32 would round.
     scale, shift = matrix.diagonal(dim1=1, dim2=2), matrix[:, :, 2]
     for name in present(batch, ("landmarks", "hull")):
         points = batch[name]
         out[name] = points * scale[:, None].to(points.dtype) + shift[:, None].to(points.dtype)
     for name in present(batch, ("regions",)):
         boxes = batch[name]
-        ends = boxes.view(len(boxes), -1, 2, 2)  # two opposite corners say all
+        ends = boxes.view(len(boxes), -1, 2, 2)  # two opposite corners suffice
         ends = ends * scale[:, None, None].to(boxes.dtype) + shift[:, None, None].to(boxes.dtype)
         out[name] = torch.cat([ends.amin(2), ends.amax(2)], -1)
     for name in present(batch, ("matrix",)):
@@ -84,7 +84,7 @@ def move(batch: Batch, matrix: Tensor) -> Batch:
 
 
 def orders(batch: Batch) -> dict[str, Any]:
-    """How the points of each field are renumbered by a mirror."""
+    """How a mirror renumbers the points of each field."""
     found: dict[str, Any] = {}
     for name in present(batch, ("landmarks",)):
         found[name] = flip_permutation(layout_of(batch[name].shape[1]).name).copy()
@@ -102,7 +102,10 @@ def window(value: Tensor, left: Tensor, top: Tensor, size: int) -> Tensor:
 
 
 def sampled(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int) -> Tensor:
-    """Squares of (B, C, H, W), resized bilinearly to (B, C, size, size) float32; pixel (0, 0) covers [0, 1) x [0, 1)."""
+    """Squares of (B, C, H, W), resized bilinearly to (B, C, size, size) float32.
+
+    Pixel (0, 0) covers [0, 1) x [0, 1).
+    """
     height, width = value.shape[-2:]
     x, y = (2 * places / end - 1 for places, end in zip(_centres(left, top, side, size), (width, height), strict=True))
     grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], -1)
@@ -112,7 +115,7 @@ def sampled(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int) -
 
 
 def picked(value: Tensor, left: Tensor, top: Tensor, side: Tensor, size: int) -> Tensor:
-    """Squares of (B, …, H, W), resized to (B, …, size, size) by the pixel in which each centre lies; no value is made up."""
+    """Squares of (B, …, H, W), resized to (B, …, size, size) by the pixel at each centre; no value is new."""
     ends = value.shape[:-3:-1]
     columns, rows = (
         places.floor().long().clamp_(0, end - 1)

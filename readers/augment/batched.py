@@ -1,12 +1,13 @@
 """Augmentation of whole batches in torch, on the device that the batch is on.
 
-A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last memory as the readers give it, or floating; and, if
-read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix`` (B, 2, 3), ``landmarks_valid`` (B,), and
-masks (B, H, W) or (B, C, H, W). Every module gives a new dict with new tensors; other fields pass through.
+A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last memory as the readers give it, or floating;
+and, if they are read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix`` (B, 2, 3),
+``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). Every module gives a new dict with new tensors; other
+fields pass through.
 
-Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.loader.device`), a module is a function
-of each row and its seed, and so of (seed, epoch, row). Called with the batch alone it draws from torch's generator of the
-process, which is not repeatable at another number of ranks.
+Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.loader.device`), a module
+is a function of each row and its seed, and so of (seed, epoch, row). Called with the batch alone, it draws from the
+process's generator of torch, which is not repeatable at another number of ranks.
 """
 
 from collections.abc import Sequence
@@ -25,11 +26,11 @@ from shardspec.points import REGIONS
 
 Batch = dict[str, Any]
 Seeds = Tensor | RowDraws | None
-"""int64 (B,) on the CPU, one per row; or draws that earlier modules have begun."""
+"""One seed per row, int64 (B,) on the CPU; or the draws, from which earlier modules may have taken some."""
 
 
 class BatchModule(nn.Module):
-    """What the modules of this file share. `seeded` says that they take one seed per row."""
+    """The base of the modules of this file. `seeded` says that they take one seed per row."""
 
     seeded: Literal[True] = True
 
@@ -39,11 +40,11 @@ class BatchModule(nn.Module):
 
 
 class BatchCompose(BatchModule):
-    """Modules one after the other; those that are no `BatchModule` (Kornia's, say) get the image alone.
+    """Modules one after the other; those that are not a `BatchModule` (Kornia's, say) get the image alone.
 
-    Kornia and torchvision take floating pictures to be from 0 to 1, and cut off what is above; the modules here keep 0 to 255 until
-    `BatchNormalize`. So floating pictures from 0 to 255 are refused in front of another library's module, and pictures from 0 to 1
-    in front of `BatchNormalize`. ``BatchNormalize((0, 0, 0), (1, 1, 1))`` makes the one of the other.
+    Kornia and torchvision expect floating pictures from 0 to 1 and clip larger values; the modules here keep 0 to 255
+    up to `BatchNormalize`. So floating pictures from 0 to 255 are refused before another library's module, and pictures
+    from 0 to 1 before `BatchNormalize`. ``BatchNormalize((0, 0, 0), (1, 1, 1))`` turns 0 to 255 into 0 to 1.
 
     Parameters
     ----------
@@ -52,13 +53,13 @@ class BatchCompose(BatchModule):
     Raises
     ------
     UsageError
-        When called: a module would take the pictures' values for others than they are.
+        When called: if a module would misread the range of the pictures' values.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
         self.chain = nn.ModuleList(modules)
-        self._scaled: dict[int, bool] = {}  # whether the module at this place makes 0 to 1 of uint8
+        self._scaled: dict[int, bool] = {}  # whether the module at this place turns uint8 into 0 to 1
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch after the last of them."""
@@ -66,7 +67,7 @@ class BatchCompose(BatchModule):
         return self._run(batch, draws, _Values.BYTES if _is_uint8(batch) else _Values.ANY)[0]
 
     def _run(self, batch: Batch, draws: RowDraws | None, values: "_Values") -> "tuple[Batch, _Values]":
-        """The batch after the last of them, and what its pictures' values are then."""
+        """The batch after the last of them, and the range of its pictures' values then."""
         for place, module in enumerate(self.chain):
             if isinstance(module, BatchCompose):
                 batch, values = module._run(batch, draws, values)
@@ -85,10 +86,10 @@ class BatchCompose(BatchModule):
         return batch, values
 
     def _values_after(self, place: int, before: Tensor, after: Any) -> "_Values":
-        """What a module has made of uint8. That is looked at once: it means to wait for the device."""
+        """The range of values that a module makes of uint8. Looked at only once, since that waits for the device."""
         if place not in self._scaled and isinstance(after, Tensor) and after.numel() and float(before.amax()) > 1:
             self._scaled[place] = float(after.amax()) <= 1
-        if place not in self._scaled:  # of black pictures nothing can be seen
+        if place not in self._scaled:  # black pictures do not show the range
             return _Values.ANY
         return _Values.UNIT if self._scaled[place] else _Values.BYTES
 
@@ -158,7 +159,7 @@ class BatchCrop(BatchModule):
         left, top = x * (width - side), y * (height - side)
         out = dict(batch)
         if self.scale is None:
-            # of the whole places 0 … room, each is equally likely
+            # whole pixels from 0 to the room there is, all equally likely
             left, top = choose(x, width - self.size + 1), choose(y, height - self.size + 1)
         for name in ("image", *masks_of(batch, self.masks, "BatchCrop")):
             if self.scale is None:
@@ -257,11 +258,11 @@ class BatchNormalize(BatchModule):
 
 
 _KEEPING = (BatchFlip, BatchCrop, BatchDropRegion)
-"""Modules that leave 0 to 255 as it is."""
+"""Modules that do not change the range of the values."""
 
 
 class _Values(Enum):
-    """What the values of pictures mean."""
+    """The range of the values of pictures."""
 
     BYTES = "from 0 to 255"
     UNIT = "from 0 to 1, or normalised"
@@ -276,8 +277,8 @@ def _is_uint8(batch: Batch) -> bool:
 def _check_normalizable(module: nn.Module, values: _Values) -> None:
     if values is _Values.UNIT:
         raise UsageError(
-            f"{type(module).__name__}: expected pictures from 0 to 255, found them {values.value} by a module before it: "
-            "take torchvision.transforms.v2.Normalize(mean, std) in its place"
+            f"{type(module).__name__}: expected pictures from 0 to 255, but a module before it makes them "
+            f"{values.value}: use torchvision.transforms.v2.Normalize(mean, std) in its place"
         )
 
 
@@ -285,12 +286,13 @@ def _call_other(module: nn.Module, batch: Batch, values: _Values) -> Batch:
     """Hand the image to a module of another library."""
     name, image = type(module).__name__, batch["image"]
     remedy = (
-        "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes them 0 to 1, and behind it, to normalise, "
-        "torchvision.transforms.v2.Normalize(mean, std)"
+        "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes them 0 to 1, and, to normalise, "
+        "torchvision.transforms.v2.Normalize(mean, std) after it"
     )
     if values is _Values.BYTES and isinstance(image, Tensor) and image.is_floating_point():
         raise UsageError(
-            f"{name}: expected floating pictures from 0 to 1, as modules of other libraries take them, found {values.value}: {remedy}"
+            f"{name}: expected floating pictures from 0 to 1, as modules of other libraries take them, "
+            f"found {values.value}: {remedy}"
         )
     try:
         return {**batch, "image": module(image)}
@@ -298,7 +300,7 @@ def _call_other(module: nn.Module, batch: Batch, values: _Values) -> Batch:
         if not _is_uint8(batch):
             raise
         raise UsageError(
-            f"{name}: expected a module that takes pictures of uint8, found {str(error)[:200]!r}: {remedy}"
+            f"{name}: expected a module that takes uint8 pictures, found {str(error)[:200]!r}: {remedy}"
         ) from error
 
 

@@ -42,11 +42,11 @@ class OneOf:
     Parameters
     ----------
     transforms : sequence of callable
-        See `Compose`. Their own `p` holds as well: give those that shall always act ``p=1``.
+        See `Compose`. Their own `p` counts as well: give ``p=1`` to those that should always act.
     weights : sequence of float or None
         How often each is drawn, 0 or more, by share of their sum; None draws all equally often.
     p : float, in [0, 1]
-        How often one is drawn at all.
+        Probability that one is drawn at all.
     """
 
     seeded: ClassVar[Literal[True]] = True
@@ -76,8 +76,9 @@ class OneOf:
 
 
 def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:
-    result = transform(sample, rng) if is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
-    return given_back(transform, result)
+    if is_seeded(transform):
+        return given_back(transform, transform(sample, rng))
+    return given_back(transform, transform(sample))  # type: ignore[call-arg] # is_seeded narrows one way only
 
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:

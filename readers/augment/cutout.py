@@ -20,7 +20,7 @@ class _Cut:
 
 
 class LandmarkCutout(Transform[_Cut]):
-    """Paints a square over a landmark drawn from the sample's; the landmark lies anywhere in the square.
+    """Paints a square over one of the sample's landmarks, drawn at random; the landmark lies anywhere in the square.
 
     A sample (or frame) whose ``landmarks_valid`` is false stays as it is.
 

@@ -23,7 +23,7 @@ class HorizontalFlip(Transform[None]):
     Raises
     ------
     UsageError
-        When called: the number of landmarks or hull points is that of no layout of `shardspec.points`.
+        When called: if no layout of `shardspec.points` has the number of landmarks or hull points.
     """
 
     def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How a 2x3 matrix moves what a face sample knows about its picture: landmarks, hull, regions, and the matrix of the crop.
+"""How a 2x3 matrix moves the geometry of a face sample: landmarks, hull, regions, and the matrix of the crop.
 
 Pixel (0, 0) covers [0, 1) x [0, 1) in all coordinates, so a mirror is ``x -> width - x``.
 """
@@ -23,7 +23,7 @@ def moved_points(points: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[An
 
 def moved_boxes(boxes: npt.NDArray[Any], matrix: FloatArray) -> npt.NDArray[Any]:
     """Upright boxes around mapped boxes (..., 4), left, top, right, bottom, in their own dtype."""
-    if matrix[0, 1] == 0 and matrix[1, 0] == 0:  # upright boxes stay upright: two corners say all
+    if matrix[0, 1] == 0 and matrix[1, 0] == 0:  # upright boxes stay upright: two corners suffice
         corners = boxes.reshape(*boxes.shape[:-1], 2, 2)
     else:
         corners = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(*boxes.shape[:-1], 4, 2)
@@ -58,12 +58,12 @@ def move(sample: Sample, matrix: FloatArray) -> Sample:
 
 
 def relabel(sample: Sample) -> Sample:
-    """A new dict in which what was the person's left is called right, and the other way round: what a mirror does.
+    """A new dict in which the person's left and right are swapped, as a mirror swaps them.
 
     Raises
     ------
     UsageError
-        The landmarks or the hull have as many points as no layout of `shardspec.points`.
+        If no layout of `shardspec.points` has the number of landmarks or hull points.
     """
     out = dict(sample)
     for name in present(sample, ("landmarks",)):

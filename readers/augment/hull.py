@@ -1,4 +1,4 @@
-"""The face's outline: half of it painted over, or all but it."""
+"""Transforms by the face's outline: half of the face painted over, or everything but the face."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from readers.augment.paint import Fill, check_fill, paint_frames
 from shardspec.errors import UsageError
 
 HALVES = ("left", "right", "top", "bottom")
-"""Of the hull, in the picture's directions."""
+"""Halves of the hull, in the picture's directions."""
 
 _SUBPIXEL = 4  # fractional bits of OpenCV's drawing coordinates
-_FARTHEST = 2.0**15  # pixels: what is drawn farther away would overflow OpenCV's integers
+_FARTHEST = 2.0**15  # pixels: drawing farther away would overflow OpenCV's integers
 
 
 class BlackoutHull(Transform[str]):
     """Paints over one half of the convex hull of the face: left, right, top or bottom of its centroid.
 
-    What the winners of the DeepFake Detection Challenge did to keep a network from leaning on one part of the face. A sample
-    (or frame) whose ``landmarks_valid`` is false, or whose hull has no area, stays as it is.
+    The winners of the DeepFake Detection Challenge did this to keep a network from relying on one part of the face. A
+    sample (or frame) whose ``landmarks_valid`` is false, or whose hull has no area, stays as it is.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class KeepHull(Transform[None]):
         self.fill_mask = fill_mask
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> None:
-        """Nothing: there is one way to do it."""
+        """Nothing: there are no parameters."""
 
     def apply(self, sample: Sample, params: None) -> Sample:
         """The sample with nothing but the face."""
@@ -121,7 +121,7 @@ def _convex(hulls: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
 
 
 def _fill_polygon(picture: npt.NDArray[Any], polygon: npt.NDArray[np.float32], fill: Fill) -> None:
-    """Set the pixels of a (H, W, ...) picture within a convex polygon, its edge included: right to half a pixel."""
+    """Set the pixels of a (H, W, ...) picture within a convex polygon, its edge included: exact to half a pixel."""
     if not picture.size:
         return
     centred = np.clip(polygon - np.float32(0.5), -_FARTHEST, _FARTHEST)  # OpenCV's whole numbers are pixel centres
@@ -138,7 +138,7 @@ def _fill_polygon(picture: npt.NDArray[Any], polygon: npt.NDArray[np.float32], f
 def _set_where(picture: npt.NDArray[Any], where: npt.NDArray[np.uint8], fill: Fill) -> None:
     """Set the pixels of a (H, W, ...) picture at which a (H, W) array is not zero."""
     if fill == 0 and picture.dtype == np.uint8 and picture.ndim == 3:
-        # a quarter of the time of setting by a mask
+        # takes a quarter of the time of indexing by a mask
         cv2.copyTo(np.zeros_like(picture), where, picture)
         return
     picture[where > 0] = fill

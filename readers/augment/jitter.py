@@ -1,4 +1,4 @@
-"""Another crop within the stored one."""
+"""A random crop within the stored one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from readers.augment.geometry import move
 from readers.augment.masks import masks_of
 from shardspec.errors import UsageError
 
-# By the bytes of an item: what OpenCV takes as it is. A pixel that is picked keeps its bits, whatever they mean.
+# Dtypes that OpenCV accepts, by their size in bytes. Picking the nearest pixel keeps its bits, whatever they mean.
 _BITS: Mapping[int, np.dtype[Any]] = {
     1: np.dtype(np.uint8),
     2: np.dtype(np.uint16),
@@ -33,22 +33,23 @@ class _Window:
 class CropJitter(Transform[_Window]):
     """Cuts a random square out of the stored crop and resizes it: face and margin move and scale.
 
-    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels; it is resized bilinearly, shrunk to
-    less than a half by averaging areas, and masks take the nearest pixel. A picture that is not square gives a square from within it.
+    Landmarks, hull, regions, masks and matrix follow. The square has whole pixels; it is resized bilinearly, or by
+    averaging areas if it shrinks to less than a half, and masks take the nearest pixel. A picture that is not square
+    gives a square from within it.
 
     Parameters
     ----------
     scale : tuple of float, in (0, 1]
-        Least and largest side of the square, as a share of the picture's shorter side. A crop stored with a margin of 0.3 is
-        1.6 times as wide as the box, so 0.625 leaves the box alone, and 0.875 a margin of 0.2.
+        Least and largest side of the square, as a share of the picture's shorter side. A crop stored with a margin of
+        0.3 is 1.6 times as wide as the box, so 0.625 leaves the box without a margin, and 0.875 leaves a margin of 0.2.
     shift : float, in [0, 1]
-        How far the square may leave the middle, as a share of the room that there is on each side; 1 allows every place
-        within the crop.
+        How far the square may move from the middle, as a share of the room on each side; 1 allows every place within
+        the crop.
     size : int or None, pixels
         Side of the result; None keeps the shorter side of the picture.
     p : float
-        Of a square drawn at random; else, where `size` is given, the largest square in the middle is resized to it, so that
-        all results have one size.
+        Probability of a random square. Otherwise, if `size` is given, the largest square in the middle is resized to
+        it, so that all results have one size.
     masks : sequence of str or None
         See `Transform`.
     """
@@ -89,7 +90,7 @@ class CropJitter(Transform[_Window]):
         k = size / params.side
         out = move(sample, np.array([[k, 0.0, -k * params.left], [0.0, k, -k * params.top]]))
         clip = image.ndim == 4
-        # down to a half, bilinear values leave out no pixel, and take a third of the time of areas
+        # down to a half, bilinear interpolation uses every pixel, in a third of the time of averaging areas
         smooth = cv2.INTER_AREA if k < 0.5 else cv2.INTER_LINEAR
         out["image"] = _cut(image, params, size, smooth, clip)
         for name in masks_of(sample, image, self.masks, "CropJitter"):
@@ -98,7 +99,7 @@ class CropJitter(Transform[_Window]):
 
 
 def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
-    """A square by its share of the shorter side and its shift from the middle, from -1 to 1, in whole pixels."""
+    """A square in whole pixels, given its share of the shorter side and its shift from the middle, from -1 to 1."""
     height, width = get_image(sample, "CropJitter").shape[-3:-1]
     side = min(max(round(share * min(height, width)), 1), min(height, width))
     left, top = (width - side) * (1 + x) / 2, (height - side) * (1 + y) / 2

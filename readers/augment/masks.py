@@ -1,4 +1,4 @@
-"""Which further pictures of a sample lie on its picture pixel by pixel, and so go where it goes."""
+"""Which further pictures of a sample lie on its picture pixel by pixel, and so move with it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -11,16 +11,16 @@ from shardspec.errors import UsageError
 from shardspec.fields import is_mask_name
 
 MaskNames = tuple[str, ...] | None
-"""The fields that a caller named; None for those whose names and sizes say that they are masks."""
+"""The fields that a caller listed; None for all fields that are masks by their names and sizes."""
 
 
 def as_mask_names(masks: Sequence[str] | None, user: str) -> MaskNames:
-    """What was given as ``masks``.
+    """The value given as ``masks``.
 
     Raises
     ------
     UsageError
-        It is no list of names, and not None.
+        If it is neither a list of names nor None.
     """
     if masks is None:
         return None
@@ -39,7 +39,7 @@ def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskName
     ----------
     sample : mapping
     image : ndarray, (H, W, C) or (T, H, W, C)
-        Its masks are (H, W) or (H, W, C), behind the same first axis.
+        Its masks are (H, W) or (H, W, C), for a clip after the same first axis.
     names : tuple of str or None
     user : str
         The transform's name, for messages.
@@ -47,7 +47,7 @@ def masks_of(sample: Mapping[str, Any], image: npt.NDArray[Any], names: MaskName
     Raises
     ------
     UsageError
-        A named one is missing, or is no such array.
+        If a named mask is missing, or is not such an array.
     """
     sides = image.shape[:-1]
     axes = len(sides)
@@ -68,12 +68,12 @@ def choose_masks(
     fits : callable
         Whether a value is a picture of the image's size.
     wanted : str
-        What it has to be for that, for messages.
+        What such a value looks like, for messages.
 
     Raises
     ------
     UsageError
-        A named one is missing or does not fit.
+        If a named mask is missing or does not fit.
     """
     if names is None:
         return [name for name in _mask_names(tuple(sample)) if fits(sample[name])]
@@ -89,7 +89,7 @@ def choose_masks(
 
 @lru_cache(maxsize=256)
 def _mask_names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of a sample's fields that are masks by their names. Kept, since every sample and transform asks for the same ones."""
+    """The fields that are masks by their names; cached, since every sample and transform asks for the same ones."""
     return tuple(name for name in fields if is_mask_name(name))
 
 

@@ -1,4 +1,4 @@
-"""Filling parts of pictures in place."""
+"""Painting over parts of pictures in place."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ def check_fill(fill: Fill, user: str) -> Fill:
     Raises
     ------
     UsageError
-        A value is outside 0 to 255.
+        If a value is not an integer from 0 to 255.
     """
     values = fill if isinstance(fill, tuple) else (fill,)
     if not values or not all(isinstance(value, int) and 0 <= value <= 255 for value in values):

@@ -1,4 +1,4 @@
-"""Regions of the face painted over."""
+"""A transform that paints over regions of the face."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,8 @@ class DropRegion(Transform[str]):
     Parameters
     ----------
     regions : sequence of str
-        What may be dropped: ``"eyes"`` (both), ``"left_eye"``, ``"right_eye"``, ``"nose"``, ``"mouth"``. One of them is drawn.
+        What may be dropped: ``"eyes"`` (both), ``"left_eye"``, ``"right_eye"``, ``"nose"``, ``"mouth"``. One of them is
+        drawn.
     p : float
     fill : int or tuple of int
         Value of the painted pixels.

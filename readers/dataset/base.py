@@ -1,4 +1,4 @@
-"""The map-style dataset that packed datasets, subsets, clips and mixtures share: samples, batches, collate, sampler."""
+"""The base of packed datasets, subsets, clips and mixtures: samples, batches, collation and samplers, map-style."""
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _PROBES = 4
 
 
 class SampleDataset(Dataset[dict[str, Any]]):
-    """A map-style dataset that is read by the batch. Subclasses say how long they are and how rows are read.
+    """A map-style dataset that is read by the batch. A subclass defines its length and how its rows are read.
 
     Parameters
     ----------
@@ -40,40 +40,40 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self._layout: BatchLayout | None = None
         self._collates = False
 
-    # What a subclass says.
+    # What a subclass defines.
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     @property
     def blocks(self) -> Blocks | None:
-        """The runs of rows that are cheap to read together, None if there are no such."""
+        """The runs of rows that are cheap to read together; None if there are none."""
         return None
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values lie before the transform."""
+        """How values are laid out before the transform."""
         raise NotImplementedError
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read rows, without the transform, row i into place ``at[i]`` of a batch of `raw_layout`."""
+        """Read rows without the transform, row i into place ``at[i]`` of a batch of `raw_layout`."""
         raise NotImplementedError
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Where the samples lie, and how many bytes an epoch reads there; empty where that is not known."""
+        """Where the samples are stored, and how many bytes an epoch reads there; empty if that is not known."""
         return ()
 
     @property
     def sample_bytes(self) -> float:
-        """Bytes that a sample takes in the stores, in the mean."""
+        """Mean number of bytes that a sample takes in the stores."""
         return sum(store.bytes for store in self.stores) / max(1, len(self))
 
     def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon. Does nothing where they do not lie in files."""
+        """Ask the system for the bytes of rows that will be read soon. Does nothing if they are not in files."""
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base dataset, and the seeds, under which transforms draw."""
+        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return picks if picks.keys is None else Picks(picks.keys, picks.seeds, picks.epoch)
 
     def describe(self, row: int) -> str:
@@ -82,22 +82,22 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def nesting(self) -> int:
-        """How many datasets that repeat rows lie one in another here."""
+        """Number of nested datasets, among this one and its bases, that may repeat rows."""
         return 0
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``, None if there is no such field or it has no names."""
+        """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
         return None
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole dataset: an array, (N, *shape), or a list where the shape varies."""
+        """One field of the whole dataset: an array, (N, *shape), or a list if the shape varies."""
         raise NotImplementedError
 
     # What every dataset has.
 
     def with_transform(self, transform: AnyTransform | None) -> Self:
-        """The same dataset with one more transform behind its own."""
+        """The same dataset with one more transform after its own."""
         if transform is None:
             return self
         other = copy(self)
@@ -112,7 +112,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
     @property
     def layout(self) -> BatchLayout:
-        """How values lie in a batch. With a transform, a few samples are tried to find out."""
+        """How values are laid out in a batch. With a transform, a few samples are transformed to find out."""
         if not self.has_transform:
             return self.raw_layout
         if self._layout is None:
@@ -122,9 +122,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         if not isinstance(index, SupportsIndex):
             raise TypeError(
-                f"expected one index, found {type(index).__name__}: use subset(rows) for a part, or read_batch(rows) for a batch"
+                f"expected one index, found {type(index).__name__}: "
+                "use subset(rows) for a part, or read_batch(rows) for a batch"
             )
-        # A sampled index is an int that carries its seed and epoch, so it goes on as it is.
+        # A sampled index is an int that carries its seed and epoch, so it is passed on as it is.
         return self.__getitems__([index if isinstance(index, int) else index.__index__()])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -141,19 +142,19 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return self._transform(samples, picks)
 
     def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
-        """Torch's way to put datasets one behind the other; `readers.MixedDataset` takes them in given shares."""
+        """Concatenate datasets, as torch does; `readers.MixedDataset` mixes them in given shares."""
         if isinstance(other, SampleDataset) and "label" in self.raw_layout and "label" in other.raw_layout:
             check_classes("datasets", {"the first": self, "the second": other})
         return super().__add__(other)
 
     def read_batch(self, indices: Sequence[int] | IntArray) -> Columns:
-        """The samples at some indices as columns: a stacked array per field, a list where shapes vary."""
+        """The samples at some indices as columns: a stacked array per field, a list if its shape varies."""
         out = allocate_values(self.layout, len(indices))
         self.read_into(indices, out)
         return out
 
     def read_into(self, indices: Sequence[int] | IntArray, out: Columns) -> None:
-        """Read the samples at some indices into the first places of the caller's columns (`layout` says how they look)."""
+        """Read the samples at some indices into the first places of the caller's columns, laid out by `layout`."""
         self.read_picks(self._picks(indices), out, np.arange(len(indices)))
 
     def read_picks(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -177,7 +178,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def collate(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
         """For a DataLoader's ``collate_fn``: turns samples into the batches that `Loader` gives.
 
-        Who asks for it will collate, so worker processes then read straight into the shared memory that the batch needs.
+        Reading this property announces that samples will be collated, so worker processes read straight into shared
+        memory.
         """
         self._collates = True
         return self._collate
@@ -197,7 +199,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         try:
             weighed = None if weights is None else np.asarray(weights, np.float64)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"weights: expected a number for each sample, {error}") from error
+            raise UsageError(f"weights: expected a number for each sample: {error}") from error
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws)
 
     def sampler(
@@ -216,10 +218,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         Parameters
         ----------
         shuffle : {"auto", "full", "blocks", False}
-            ``"auto"`` is chosen now, by what this machine's memory holds (`readers.Loader`). Where there are several ranks it is
-            ``"full"``: a sampler cannot ask the others.
+            ``"auto"`` is decided now, by what this machine's memory holds (`readers.Loader`). With several ranks it is
+            ``"full"``, because a sampler cannot ask the other ranks.
         drop_last : bool
-            Ranks have equal lengths: by leaving out the last few samples, or by repeating the first few.
+            Make the ranks' lengths equal by leaving out the last few samples instead of repeating the first few.
         weights : float array, (N,), optional
             Relative probabilities of draws with replacement (`readers.order.sampler.class_balanced_weights`).
         draws : int, optional
@@ -235,12 +237,13 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
         """Rows, with the seeds and the epoch that their indices carry.
 
-        Indices that carry none (torch's own samplers) draw a seed from torch's generator, so that transforms differ from epoch
-        to epoch and follow ``torch.manual_seed``. An index that comes again in the batch counts as another occurrence of its row.
+        For indices without a seed (torch's own samplers), one is drawn from torch's generator, so that transforms
+        differ from epoch to epoch and follow ``torch.manual_seed``. An index that is repeated in the batch counts as
+        another occurrence of its row.
         """
         length = len(self)
         given = np.asarray(indices)
-        if given.dtype.kind not in "iu" and given.size:  # a mask, say, which would be taken for rows 0 and 1
+        if given.dtype.kind not in "iu" and given.size:  # a mask, say, would be read as rows 0 and 1
             raise UsageError(f"indices: expected integers, found {given.dtype}: a mask's rows are np.flatnonzero(mask)")
         rows = given.astype(np.int64).reshape(-1)
         if len(rows) and not (-length <= rows.min() and rows.max() < length):
@@ -271,7 +274,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return out
 
     def _probe(self) -> BatchLayout:
-        """The layout of transformed samples, found by trying a few that lie apart."""
+        """The layout of transformed samples, found by transforming a few from all over the dataset."""
         count = min(_PROBES, len(self))
         if count == 0:
             raise UsageError("expected one sample or more to try the transform on, found an empty dataset")
@@ -285,12 +288,12 @@ class SampleDataset(Dataset[dict[str, Any]]):
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
-    """See that a label is the number of the same class in all of some datasets, called by their names.
+    """Check that a label means the same class in all of some datasets, which messages call by the given names.
 
     Raises
     ------
     UsageError
-        The lists of classes differ; the message shows the first label that does.
+        If the lists of classes differ; the message shows the first label that does.
     """
     (name, first), *others = datasets.items()
     for other_name, other in others:
@@ -299,8 +302,9 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
         ours, theirs = first.classes or (), other.classes or ()
         label = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
         raise UsageError(
-            f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as {_class_at(ours, label)} in {name} "
-            f"(of {len(ours)}), and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): "
+            f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as "
+            f"{_class_at(ours, label)} in {name} (of {len(ours)}), "
+            f"and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): "
             "join them with 'packer merge', which numbers all classes anew, or leave out 'label' with fields="
         )
 
@@ -310,7 +314,7 @@ def _class_at(classes: Sequence[str], label: int) -> str:
 
 
 def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> Picks:
-    """The picks of sampled indices; copies of a row are drawn apart, also where a sampler gives one index several times."""
+    """The picks of sampled indices; copies of a row have seeds of their own, even if a sampler repeats one index."""
     picks = Picks(rows, np.array([i.seed for i in indices], np.uint64), epoch)
     occurrences = np.array([i.occurrence for i in indices], np.int64)
     if occurrences.any():

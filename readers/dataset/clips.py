@@ -1,4 +1,4 @@
-"""Clips: samples that follow one another in one video, or in one track of a face, as one sample."""
+"""Clips: consecutive samples of one video, or of one track of a face, as one sample."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 
 ONCE = ("key", "label", "source", "track")
-"""Fields that are one for a clip: the first sample's."""
+"""Fields that a clip has once: the value of its first sample."""
 
 _log = logging.getLogger("readers")
 
@@ -28,11 +28,12 @@ _GAP = 1.5  # times the median distance between neighbours
 
 
 class ClipDataset(SampleDataset):
-    """Clips of `length` samples: every field gets a leading axis, ``image`` (T, H, W, 3), but for those named in `once`.
+    """Every field gets a leading axis of `length` samples, ``image`` (T, H, W, 3), except for those named in `once`.
 
-    A clip's samples are neighbours: of one item (the key's part before the ``-``), with one value of `by`, in the order of
-    ``frame``, without a gap, and with one ``label`` where that is among `once`. Random decode plans draw once per clip. The
-    base dataset's transform is for single samples and not applied; a clip has its own, which sees the whole of it.
+    A clip's samples are neighbours: they have the same item (the key's part before the ``-``), the same value of `by`
+    and, if ``label`` is among `once`, the same label; they are in the order of ``frame``, without a gap. Random decode
+    plans draw once per clip. The base dataset's transform is for single samples and is not applied; a clip has its own,
+    which gets the whole clip.
 
     Parameters
     ----------
@@ -41,12 +42,13 @@ class ClipDataset(SampleDataset):
     length : int
         Samples of a clip.
     stride : int
-        Samples from the start of a clip to the start of the next of the same track.
+        Samples from the start of one clip to the start of the next clip of the same track.
     by : str or None
-        An integer field, or one of text; samples where an integer is negative belong to no clip. None: by item alone.
+        A field of integers or of text; samples with a negative integer belong to no clip. None: by item alone.
     once : sequence of str
     max_step : int, optional
-        Frames between neighbours; more is a gap. By default 1.5 times the median distance in the track.
+        Most frames from one neighbour to the next; a longer step is a gap. By default 1.5 times the track's median
+        step.
     transform : callable, optional
         See `readers.seeding`. ``image`` is (T, H, W, 3) there.
 
@@ -55,7 +57,8 @@ class ClipDataset(SampleDataset):
     videos : int
         Items of which `base` has samples.
     videos_without : int
-        Those that gave no clip: they are too short, have gaps, or no track. The log of ``readers`` and the ``repr`` say so.
+        Items that gave no clip, because they are too short, have gaps, or have no track. The log of ``readers`` and the
+        ``repr`` show the number.
     """
 
     def __init__(
@@ -85,7 +88,8 @@ class ClipDataset(SampleDataset):
         self.videos_without = self.videos - len(np.unique(items[self._sequence[self._firsts]]))
         if self.videos_without:
             _log.warning(
-                "%d of %d videos gave no clip of %d samples: take a smaller length, a larger max_step or another by=, or pack more frames",
+                "%d of %d videos gave no clip of %d samples: "
+                "take a smaller length, a larger max_step or another by=, or pack more frames",
                 self.videos_without,
                 self.videos,
                 self.length,
@@ -110,12 +114,12 @@ class ClipDataset(SampleDataset):
 
     @property
     def blocks(self) -> Blocks:
-        """Runs of clips that lie near each other."""
+        """Runs of neighbouring clips."""
         return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """The base dataset's, with a leading axis for what is not once."""
+        """The base dataset's, with a leading axis for every field that is not in `once`."""
         return {
             name: value if name in self._once else self._stacked(value) for name, value in self.base.raw_layout.items()
         }
@@ -126,7 +130,7 @@ class ClipDataset(SampleDataset):
         return replace(value, shape=(self.length, *value.shape))
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read clips, row i into place ``at[i]``; pictures straight into the batch."""
+        """Read clips, clip i into place ``at[i]``; pictures go straight into the batch."""
         rows = self._rows_of(picks.rows)
         origins = self.origins(picks)
         keys, seeds = np.repeat(origins.rows, self.length), np.repeat(origins.seeds, self.length)
@@ -145,7 +149,7 @@ class ClipDataset(SampleDataset):
         if not apart:
             self.base.read_raw(flat, columns, places)
             return
-        # Values apart are short lists of this call alone, the others the whole batch: both take the same places.
+        # Values of fields apart go into short lists made here, the others into the batch; both use the same places.
         count = int(places.max()) + 1 if len(places) else 0
         columns.update(allocate_values(apart, count))
         self.base.read_raw(flat, columns, places)
@@ -161,7 +165,7 @@ class ClipDataset(SampleDataset):
 
     @property
     def sample_bytes(self) -> float:
-        """Those of `length` samples."""
+        """Mean number of bytes that the `length` samples of a clip take in the stores."""
         return self.length * self.base.sample_bytes
 
     def read_ahead(self, picks: Picks) -> None:
@@ -170,7 +174,7 @@ class ClipDataset(SampleDataset):
         self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, self.length), picks.epoch))
 
     def origins(self, picks: Picks) -> Picks:
-        """Each clip's first row in the base dataset, under which its transforms draw."""
+        """Each clip's first row in the base dataset, which keys its transforms' random draws."""
         firsts = Picks(self._sequence[self._firsts[picks.rows]], picks.seeds, picks.epoch)
         return self.base.origins(firsts)
 
@@ -181,7 +185,7 @@ class ClipDataset(SampleDataset):
 
     @property
     def nesting(self) -> int:
-        """As in the base dataset."""
+        """That of the base dataset."""
         return self.base.nesting
 
     def describe(self, row: int) -> str:
@@ -201,7 +205,7 @@ class ClipDataset(SampleDataset):
 
 
 def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bool) -> IntArray:
-    """A number for each sample that is one for what may be a clip together, −1 where it may not: int64, (N,)."""
+    """Number the samples by groups, of which clips are made: int64, (N,); −1 for samples that belong to no clip."""
     parts = [items]
     if by is not None:
         parts.append(_numbers(by, base.column(by)))
@@ -215,7 +219,7 @@ def _groups(base: SampleDataset, items: IntArray, by: str | None, with_label: bo
 
 
 def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
-    """Integers as they are; texts numbered: int64, (N,)."""
+    """A column's integers as they are, or its texts numbered: int64, (N,)."""
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub":
         return column.astype(np.int64)
     if isinstance(column, list) and all(isinstance(value, str) for value in column):
@@ -226,7 +230,7 @@ def _numbers(by: str, column: npt.NDArray[Any] | list[Any]) -> IntArray:
 
 
 def item_of(key: str) -> int:
-    """The item's number in a sample's key: ``"00000003-000012"`` is of item 3."""
+    """The item's number in a sample's key: ``"00000003-000012"`` belongs to item 3."""
     item, separator, _ = key.partition("-")
     if not separator or not item.isdecimal():
         raise UsageError(f"key: expected an item's number, '-' and the sample's number within it, found {key!r}")
@@ -234,7 +238,7 @@ def item_of(key: str) -> int:
 
 
 def _runs(groups: IntArray, frames: IntArray, max_step: int | None) -> tuple[IntArray, IntArray]:
-    """All samples in groups, by group and frame, and where runs without a gap begin and the last ends."""
+    """All samples in groups, sorted by group and frame; and where runs without a gap begin, and the last one ends."""
     order = np.lexsort((np.arange(len(groups)), frames, groups))
     order = order[groups[order] >= 0]
     group, frame = groups[order], frames[order]

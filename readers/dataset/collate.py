@@ -1,4 +1,4 @@
-"""From numpy values to the tensors of a batch: dicts of stacked tensors, pictures as (B, 3, H, W) in channels_last memory."""
+"""Numpy values as the tensors of a batch: stacked per field, pictures as (B, 3, H, W) in channels_last memory."""
 
 from collections.abc import Mapping, Sequence
 from operator import is_
@@ -14,11 +14,12 @@ from shardspec.columns import Columns
 from shardspec.errors import SchemaError
 
 Batch = dict[str, Any]
-"""Field name to a tensor (B, ...), or to a list of B values where shapes vary (tensors) or the values are text or objects."""
+"""Field name to a tensor (B, ...), or to a list of B values if shapes vary (tensors) or the values are text or objects.
+"""
 
 
 class SampleList(list[dict[str, Any]]):
-    """Samples that were read as one batch, which `collate` then need not stack again.
+    """Samples that were read as one batch, so that `collate` need not stack them again.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ class SampleList(list[dict[str, Any]]):
 
     @property
     def columns(self) -> Mapping[str, Any] | None:
-        """The batch, None if the samples are not its rows any more: a caller may have changed them on the way to `collate`."""
+        """The batch; None if the samples are no longer its rows, because a caller has changed them before `collate`."""
         names = list(self._columns)
         same = len(self) == len(self._read) and all(
             sample is read and list(sample) == names and all(map(is_, sample.values(), values))
@@ -59,7 +60,7 @@ def collate_samples(samples: Sequence[Mapping[str, Any]], layout: BatchLayout) -
 
 
 def _collate_field(name: str, values: list[Any], layout: ValueLayout | None) -> Any:
-    """The values of one field, stacked where the layout, or for a field that it lacks the first value, says so."""
+    """The values of one field, stacked if the layout says so, or, for a field not in the layout, the first value."""
     first = values[0]
     if layout is None:
         layout = layout_of_value(first)
@@ -71,16 +72,18 @@ def _collate_field(name: str, values: list[Any], layout: ValueLayout | None) -> 
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise SchemaError(
-            f"field {name!r}: expected one shape in a batch, found {sorted(shapes)}: make them equal in the transform, or batch them yourself"
+            f"field {name!r}: expected one shape in a batch, found {sorted(shapes)}: "
+            "make them equal in the transform, or batch them yourself"
         )
     out = _empty((len(values), *arrays[0].shape), arrays[0].dtype)
     return _tensor_of_column(np.stack(arrays, out=out), layout)
 
 
 def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
-    """How a value lies that is in no schema: arrays, tensors and numbers stack, anything else is listed.
+    """The layout of a value that no schema describes: arrays, tensors and numbers are stacked, anything else is listed.
 
-    `picture` says whether an array that ends with (H, W, 3) is one; a tensor is taken to be (3, H, W) already.
+    `picture` says whether an array whose last axes are (H, W, 3) is a picture; a tensor is taken to be (3, H, W)
+    already.
     """
     if isinstance(value, list):
         return ValueLayout(None, None, picture)
@@ -110,7 +113,7 @@ def _tensor_of_value(value: Any, picture: bool) -> Any:
 
 
 def allocate_batch(layout: BatchLayout, rows: int) -> Columns:
-    """Room for a batch, in memory that can be handed to the training process: shared memory within a worker process."""
+    """Columns to fill, in memory that can be handed to the training process: shared memory within a worker process."""
     return {
         name: [None] * rows if value.shape is None or value.dtype is None else _empty((rows, *value.shape), value.dtype)
         for name, value in layout.items()

@@ -19,29 +19,31 @@ from shardspec.errors import UsageError
 
 _MIX_TAG = 0x6D6978
 _LISTED = 4
-"""Fields that a message names."""
+"""Most fields that a message lists."""
 
 
 class MixedDataset(SampleDataset):
-    """Several datasets mixed: an epoch takes exactly its share from each, and no sample again before all of its dataset were taken.
+    """Several datasets as one. An epoch takes exactly its share from each dataset.
 
-    Every dataset is gone through in permutations of its own, which run on from epoch to epoch: one whose share is smaller than
-    it is shows other samples in the next epoch; one whose share is larger shows some more often, augmented apart. Which sample a
-    row is depends on the epoch, so read through `Loader` or with this dataset's ``sampler``; a plain index means epoch 0. Takes no
-    memory per sample. There are no blocks: mix what was packed shuffled, or read in the order ``"full"``.
+    No sample of a dataset is repeated before all of them were taken. Every dataset is gone through in permutations of
+    its own, which continue from epoch to epoch: a dataset larger than its share shows other samples in the next epoch;
+    one smaller than its share shows some samples more often, each time with augmentation of its own. Which sample a row
+    is depends on the epoch, so read through `Loader` or with this dataset's ``sampler``; a plain index means epoch 0. A
+    mixture takes no memory per sample. It has no blocks: mix datasets that were packed shuffled, or read in the order
+    ``"full"``.
 
     Parameters
     ----------
     datasets : sequence of SampleDataset
         With the same fields, shapes and dtypes, after their transforms, and the same classes.
     weights : sequence of float, optional
-        Shares; by default as many as each has samples.
+        The shares, of any sum; by default each dataset's number of samples.
     length : int, optional
         Samples of an epoch; the sum of all lengths by default.
     seed : int
-        Of the permutations of each dataset.
+        Of the permutations.
     transform : callable, optional
-        Behind those of the datasets.
+        One more transform, after those of the datasets.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class MixedDataset(SampleDataset):
         transform: AnyTransform | None = None,
     ) -> None:
         super().__init__(transform)
-        # A dataset, taken for a list of them, would be read to its end.
+        # A dataset is iterable too: taken for a list of datasets, it would be read to its end.
         several = isinstance(datasets, Iterable) and not isinstance(datasets, SampleDataset)
         self.datasets = tuple(datasets) if several else ()
         if not several or not all(isinstance(dataset, SampleDataset) for dataset in self.datasets):
@@ -89,7 +91,7 @@ class MixedDataset(SampleDataset):
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values lie in each of the datasets."""
+        """How values are laid out in each of the datasets."""
         return self.datasets[0].layout
 
     @property
@@ -98,18 +100,18 @@ class MixedDataset(SampleDataset):
         return self.datasets[0].classes
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read rows from whichever dataset they are of, with its transform."""
+        """Read each row from its dataset, with that dataset's transform."""
         for number, part, places in self._in_datasets(picks):
             self.datasets[number].read_picks(part, out, at[places])
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Those of all datasets: later epochs read what this one leaves out."""
+        """The stores of all datasets, whole: later epochs read what this one leaves out."""
         return tuple(store for dataset in self.datasets for store in dataset.stores)
 
     @property
     def sample_bytes(self) -> float:
-        """Those of the datasets, by their shares."""
+        """Mean number of bytes that a sample takes in the stores, weighted by the shares of the datasets."""
         parts = zip(self._quotas.tolist(), self.datasets, strict=True)
         return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / len(self)
 
@@ -119,7 +121,7 @@ class MixedDataset(SampleDataset):
             self.datasets[number].read_ahead(part)
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in each one's base dataset, and seeds of each dataset's and each repetition's own."""
+        """The rows in the base datasets, and the seeds, which differ by dataset and by repetition."""
         rows, seeds = np.empty(len(picks), np.int64), np.empty(len(picks), np.uint64)
         for number, part, places in self._in_datasets(picks):
             origins = self.datasets[number].origins(part)
@@ -133,7 +135,7 @@ class MixedDataset(SampleDataset):
 
     @property
     def nesting(self) -> int:
-        """The most of any of the datasets."""
+        """The largest of any of the datasets."""
         return max(dataset.nesting for dataset in self.datasets)
 
     def describe(self, row: int) -> str:
@@ -142,24 +144,30 @@ class MixedDataset(SampleDataset):
         return f"sample: row {row} of a mixture, from dataset number {number}"
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """There is none."""
+        """A mixture has no columns.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
         raise UsageError(
             f"column {name!r}: expected one dataset, found a mixture, whose rows are other samples in every epoch: "
-            "take the columns, subsets and splits of its datasets, and mix those"
+            "take columns, subsets and splits of its datasets, and mix the parts"
         )
 
     def _in_datasets(self, picks: Picks) -> Iterator[tuple[int, Picks, IntArray]]:
-        """For each dataset that is met: its number, the picks there, and their places in the batch."""
+        """For each dataset that has some of the picks: its number, its picks, and their places in the batch."""
         which = np.searchsorted(self._ends, picks.rows, side="right")
         for number in np.unique(which).tolist():
             places = np.flatnonzero(which == number)
             rows, cycles = self._rows_of(number, picks.rows[places], picks.epoch)
-            # A sample that comes again in the same epoch is augmented under a seed of its own.
+            # A sample that is repeated in an epoch is augmented under a seed of its own.
             seeds = picks.seeds[places] ^ mix_array(cycles, mix_words(_MIX_TAG, number))
             yield number, Picks(rows, seeds, picks.epoch), places
 
     def _rows_of(self, number: int, rows: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
-        """The rows of one dataset, which come after those of the epochs before, and how often it was gone through by then."""
+        """Rows of one dataset, continuing those of earlier epochs; and how often all rows came before each of them."""
         length, quota = len(self.datasets[number]), int(self._quotas[number])
         cycles, within = np.divmod(rows - (int(self._ends[number]) - quota) + epoch * quota, length)
         out = np.empty(len(rows), np.int64)

@@ -1,4 +1,4 @@
-"""Packed datasets for torch: map-style, read by the batch, one class per format."""
+"""Packed datasets for torch: map-style, read by the batch, with one class per format."""
 
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
@@ -24,6 +24,7 @@ from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
+from shardspec.wording import counted
 
 _COLUMN_CHUNK = 4096
 
@@ -31,36 +32,38 @@ _COLUMN_CHUNK = 4096
 class PackedDataset(DivisibleDataset):
     """A packed dataset of any format.
 
-    ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening reads the manifest and the sizes
-    of the shards, no more. Shards open when they are first read; at most 128 descriptors are held per process, over all
-    datasets. Safe between threads, after a fork, and to pickle: no handle travels.
+    ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening a dataset reads only
+    the manifest and the sizes of the shards. Shards are opened when they are first read; at most 128 descriptors are
+    held per process, over all datasets. A dataset may be used from several threads and after a fork, and be pickled: no
+    open handle is pickled with it.
 
     Parameters
     ----------
     path : path-like
         The folder.
     fields : sequence of str, optional
-        The fields to read, in this order; all of them by default. What is not named is not read.
+        The fields to read, in this order; all of them by default. Fields that are not named are not read from the disk.
     transform : callable, optional
-        Called with every sample (`readers.seeding`); one marked ``seeded`` gets a generator that is a function of seed, epoch
-        and row.
+        Called with every sample (`readers.seeding`); one marked ``seeded`` gets a generator that is a function of seed,
+        epoch and row.
     verify : {"size", "digest", "off"} or bool
-        ``"size"``: every file is there and has its size, checked now. ``"digest"``: also its SHA-256, once per process before it
-        is first opened. True is ``"digest"``, False is ``"off"``.
+        ``"size"``: check now that every file exists and has its size. ``"digest"``: check also its SHA-256, once per
+        process, before it is first opened. True is ``"digest"``, False is ``"off"``.
     checksums : bool
-        Whether the format's own checksums are checked at every read, where it has any.
+        Whether the format's own checksums, if it has any, are checked at every read.
     decode : dict of str to DecodePlan, optional
-        For picture fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster ways (`readers.Whole`). Beside a
-        crop or size for ``image``, fields that lie on the picture as it is stored (``landmarks``, masks) cannot be read.
+        For picture fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster modes
+        (`readers.Whole`). With a crop or size for ``image``, fields that lie on the stored picture (``landmarks``,
+        masks) cannot be read.
 
     Raises
     ------
     NotADatasetError, ManifestError, VersionError
-        There is no dataset, or none that can be read.
+        If there is no dataset, or it cannot be read.
     ShardMissingError, ShardCorruptError
-        A file is missing or differs.
+        If a file is missing or differs.
     UsageError
-        An argument cannot be meant, or a field is read that a plan of `decode` would make wrong (`readers.decode.plans`).
+        If an argument is invalid, or a plan of `decode` would make one of the fields wrong (`readers.decode.plans`).
     """
 
     format: ClassVar[str | None] = None
@@ -98,7 +101,7 @@ class PackedDataset(DivisibleDataset):
         root, shards = self.pool.layout.root, len(self.manifest.shards)
         return (
             f"{type(self).__name__}({str(root)!r}): {len(self)} samples ({', '.join(self.schema.names)}), "
-            f"{self.manifest.format}, {shards} shard{'' if shards == 1 else 's'}"
+            f"{self.manifest.format}, {counted(shards, 'shard')}"
         )
 
     @property
@@ -113,7 +116,7 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``, None if there is no such field or it has no names."""
+        """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
         schema = self.manifest.schema
         return schema["label"].classes if "label" in schema else None
 
@@ -124,7 +127,7 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values lie before the transform."""
+        """How values are laid out before the transform."""
         return self._decoding.layout
 
     @property
@@ -133,7 +136,7 @@ class PackedDataset(DivisibleDataset):
         return super().draws_at_random or any(plan.random for plan in self._decoding.plans.values())
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read rows, without the transform, row i into place ``at[i]`` of a batch."""
+        """Read rows without the transform, row i into place ``at[i]`` of a batch."""
         self._decoding.read_into(picks, out, at)
 
     @property
@@ -150,14 +153,14 @@ class PackedDataset(DivisibleDataset):
         return self._decoding.describe(row)
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """One field of the whole dataset, whether it is among those read or not.
+        """One field of the whole dataset, even if it is not among `fields`.
 
-        Scalar fields come from the index, mapped, without touching a shard. Others are read through, which for pictures means
-        decoding all of them.
+        Scalar fields come from the index, mapped into memory, without touching a shard. Any other field is read from
+        the shards, and a picture field decoded, from the first row to the last.
 
         Returns
         -------
-        ndarray, (N, *shape), read-only where it is mapped; a list of N where the shape varies
+        ndarray, (N, *shape), read-only if it is mapped; a list of N if the shape varies
         """
         field = self.manifest.schema[name]
         index = self.pool.map_index(field) if field.kind == "fixed" and field.shape == () else None
@@ -174,7 +177,7 @@ class PackedDataset(DivisibleDataset):
 
 
 def _are_names(fields: Any) -> bool:
-    """Whether something is a list of one name or more, or the like."""
+    """Whether something is a list, or another collection, of one name or more."""
     named = isinstance(fields, Collection) and not isinstance(fields, str) and len(fields) > 0
     return named and all(isinstance(name, str) for name in fields)
 
@@ -222,6 +225,6 @@ def open_dataset(
     checksums: bool = True,
     decode: Mapping[str, DecodePlan] | None = None,
 ) -> PackedDataset:
-    """Open a packed dataset of whatever format. The parameters are those of `PackedDataset`."""
+    """Open a packed dataset of any format. The parameters are those of `PackedDataset`."""
     kind = _CLASSES.get(Layout(as_path("path", path).absolute()).load().format, PackedDataset)
     return kind(path, fields, transform, verify, checksums, decode)

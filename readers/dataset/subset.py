@@ -25,7 +25,7 @@ _SPLIT_TAG = 0x73706C6974
 
 
 class DivisibleDataset(SampleDataset):
-    """A dataset of which parts can be taken, and parts of these."""
+    """A dataset that can be divided into parts, which can be divided again."""
 
     def clips(
         self,
@@ -48,14 +48,15 @@ class DivisibleDataset(SampleDataset):
         return where(self, predicate, fields)
 
     def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> "tuple[Subset, ...]":
-        """Disjoint random parts; `by` names a field whose equal values stay together (`readers.dataset.subset.split`)."""
+        """Disjoint random parts; equal values of the field `by` stay together (`readers.dataset.subset.split`)."""
         return split(self, fractions, seed, by)
 
 
 class Subset(DivisibleDataset):
-    """Some rows of a dataset, in a given order. Takes 8 bytes a row; samples keep the base dataset's transform and randomness.
+    """Some rows of a dataset, in a given order. Samples keep the base dataset's transform and randomness.
 
-    A row may come several times, which takes another 8 bytes a row: its copies are augmented apart, the first as in the base dataset.
+    A subset takes 8 bytes of memory a row, and another 8 if rows are repeated. Each copy of a row is augmented with
+    draws of its own, the first as in the base dataset.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class Subset(DivisibleDataset):
     rows : int array, (n,)
         Rows of `base`, 0 to len(base) - 1.
     transform : callable, optional
-        One more transform, behind that of `base`.
+        One more transform, after that of `base`.
     """
 
     def __init__(self, base: SampleDataset, rows: npt.ArrayLike, transform: AnyTransform | None = None) -> None:
@@ -94,12 +95,12 @@ class Subset(DivisibleDataset):
 
     @property
     def blocks(self) -> Blocks | None:
-        """Runs of this subset's rows that lie in one block of the base dataset, or in a few; None where its rows do not ascend."""
+        """Runs of rows in one block of the base dataset, or in a few; None if this subset's rows do not ascend."""
         return self._blocks
 
     @property
     def raw_layout(self) -> BatchLayout:
-        """How values lie in the base dataset."""
+        """How values are laid out in the base dataset."""
         return self.base.layout
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
@@ -114,7 +115,7 @@ class Subset(DivisibleDataset):
 
     @property
     def sample_bytes(self) -> float:
-        """As in the base dataset."""
+        """That of the base dataset."""
         return self.base.sample_bytes
 
     def read_ahead(self, picks: Picks) -> None:
@@ -122,7 +123,7 @@ class Subset(DivisibleDataset):
         self.base.read_ahead(self._in_base(picks))
 
     def origins(self, picks: Picks) -> Picks:
-        """The rows in the base dataset, and the seeds, under which transforms draw."""
+        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return self.base.origins(self._in_base(picks))
 
     @property
@@ -146,14 +147,14 @@ class Subset(DivisibleDataset):
 
     def _in_base(self, picks: Picks) -> Picks:
         inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
-        # Picks with keys have the seeds of their clips, which `origins` took through here before.
+        # Picks with keys have their clips' seeds, which already went through here by `origins`.
         if self._occurrences is None or picks.keys is not None:
             return inside
         return inside.again(self._occurrences[picks.rows], self.nesting)
 
 
 def _repeats(rows: IntArray, length: int) -> bool:
-    """Whether one of the rows, each below `length`, comes twice."""
+    """Whether any of the rows, each below `length`, is repeated."""
     if len(rows) < 2 or bool((rows[1:] > rows[:-1]).all()):
         return False
     met = np.zeros(length, np.bool_)
@@ -162,9 +163,9 @@ def _repeats(rows: IntArray, length: int) -> bool:
 
 
 def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
-    """Where rows that ascend pass from block to block; of few rows each, several make one.
+    """The blocks of a base dataset as they cut ascending rows; blocks with few of the rows are joined.
 
-    An order mixes a number of blocks, so blocks of few rows would hardly mix anything.
+    An order mixes a fixed number of blocks, so blocks of few rows would hardly mix anything.
     """
     if base is None or (len(rows) > 1 and not bool((rows[1:] > rows[:-1]).all())):
         return None
@@ -182,15 +183,22 @@ def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
 
 
 def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> Subset:
-    """The rows for which a predicate on small fields holds. Pictures are not touched.
+    """The rows for which a predicate on small fields holds. Pictures are not read.
 
     Parameters
     ----------
     predicate : callable
-        Called once with the whole column of each field, in order; returns booleans, (N,). Texts are an array too, of numpy's
-        ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on all of them; other fields of varying shape are lists.
+        Called once with the whole column of each field, in order; returns booleans, (N,). Texts are an array too, of
+        numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole columns; other fields of
+        varying shape are lists.
     fields : sequence of str
-        Scalar fields come from the dataset's index; others are read through.
+        Scalar fields come from the dataset's index; any other field is read from the shards, from the first row to the
+        last.
+
+    Raises
+    ------
+    UsageError
+        If the predicate does not return booleans, (N,).
     """
     chosen = np.asarray(predicate(*(_comparable(dataset.column(name)) for name in fields)))
     if chosen.shape != (len(dataset),) or chosen.dtype != bool:
@@ -201,7 +209,7 @@ def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], field
 
 
 def _comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
-    """A column whose comparisons are made value by value, where its values are numbers or texts."""
+    """A column that is compared value by value: texts as an array; anything else as it is."""
     if isinstance(column, np.ndarray) or not all(isinstance(value, str) for value in column):
         return column
     try:
@@ -215,20 +223,21 @@ def split(
 ) -> tuple[Subset, ...]:
     """Split a dataset at random into disjoint parts; a function of the seed.
 
-    With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of ``label`` where
-    there are enough; the same seed parts the groups as ``packer split`` does (`shardspec.splits.assign_groups`).
+    With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
+    ``label`` if there are enough; the same seed gives the same parts as ``packer split``
+    (`shardspec.splits.assign_groups`).
 
     Parameters
     ----------
     fractions : sequence of float
-        Of the samples, above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+        Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
     by : str, optional
         A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
 
     Raises
     ------
     UsageError
-        If there are no such fractions, or they leave a part without a sample, or samples have no value of `by`.
+        If the fractions are invalid, or leave a part without a sample, or samples have no value of `by`.
     """
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
         raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
@@ -248,7 +257,7 @@ def split(
 
 
 def _split_groups(dataset: SampleDataset, shares: list[float], seed: int, by: str) -> tuple[Subset, ...]:
-    """Parts that have groups whole."""
+    """Parts that consist of whole groups."""
     values = np.asarray(dataset.column(by))
     _check_values(dataset, by, values)
     found, groups = np.unique(values, return_inverse=True)
@@ -279,7 +288,7 @@ def _empty_part(shares: list[float], count: int, what: str) -> UsageError:
 
 
 def _check_values(dataset: SampleDataset, by: str, values: npt.NDArray[Any]) -> None:
-    """Samples without a value are no group: they may belong to any."""
+    """Refuse samples without a value: they do not form a group, since each may belong to any."""
     without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
     with suppress(SchemaError):
         valid = np.asarray(dataset.column(f"{by}_valid"))
@@ -287,6 +296,7 @@ def _check_values(dataset: SampleDataset, by: str, values: npt.NDArray[Any]) -> 
             without |= ~valid
     if without.any():
         raise UsageError(
-            f"by: expected a value of {by!r} in every sample, found none in {np.count_nonzero(without)} of {len(values)}, so nothing "
-            "tells where they belong: take another field, or split with `where` what has one"
+            f"by: expected a value of {by!r} in every sample, found none in {np.count_nonzero(without)} of "
+            f"{len(values)}, which therefore belong to no part: "
+            "take another field, or first select the samples that have one with `where`"
         )

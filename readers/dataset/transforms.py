@@ -1,4 +1,4 @@
-"""Transforms at work: a copy per thread, a generator per sample, and what the transformed values look like."""
+"""How transforms are applied: a copy per thread, a generator per sample, and the layout of the transformed values."""
 
 import random
 import threading
@@ -17,7 +17,8 @@ from readers.seeding import AnyTransform, given_back, is_seeded, sample_rng
 from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
-"""Samples read together before a transform takes them one by one: 16 pictures of 224 px still lie in a processor's cache."""
+"""Samples that are read together before they are transformed one by one: 16 pictures of 224 px fit into a processor's
+cache."""
 
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
@@ -25,7 +26,7 @@ _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 class Chain:
     """Transforms one after the other. Safe between threads: every thread but the first has copies of its own.
 
-    A library's transform often keeps state during a call; one shared between threads gives wrong samples silently.
+    A library's transform often keeps state during a call; shared between threads, it would silently give wrong samples.
 
     Attributes
     ----------
@@ -63,7 +64,10 @@ class Chain:
         """The transformed sample."""
         rng = sample_rng(seed, epoch, row) if self.seeded else None
         for transform in self._own():
-            result = transform(sample, rng) if rng is not None and is_seeded(transform) else transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
+            if rng is not None and is_seeded(transform):
+                sample = given_back(transform, transform(sample, rng))
+                continue
+            result = transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
             sample = given_back(transform, result)
         return sample
 
@@ -78,7 +82,7 @@ class Chain:
 
 
 def _copy(transform: AnyTransform) -> AnyTransform:
-    """A thread's own copy. Generators that it holds (Albumentations' do) are new ones: copies would repeat each other's draws."""
+    """A thread's own copy. Generators that the transform holds are replaced by new ones: no two copies draw alike."""
     return deepcopy(transform, {id(generator): _fresh(generator) for generator in _generators(transform, set())})
 
 
@@ -116,7 +120,7 @@ def _fresh(generator: Any) -> Any:
 
 
 def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:
-    """The rows start … stop-1 of a batch as samples: views of its arrays, numpy scalars of 0-d fields."""
+    """The rows start … stop-1 of a batch as samples: views of its arrays, and numpy scalars for 0-d fields."""
     for i in range(start, stop):
         yield {name: column[i] for name, column in columns.items()}
 
@@ -124,18 +128,19 @@ def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str
 def probe_layout(
     raw: BatchLayout, inputs: list[dict[str, tuple[int, ...] | None]], outputs: list[dict[str, Any]]
 ) -> BatchLayout:
-    """How transformed values lie in a batch, from a few transformed samples.
+    """How transformed values are laid out in a batch, judged by a few transformed samples.
 
-    What has one shape in all of them is stacked, unless it varies in the dataset and the transform left every shape as it was.
+    A field that has one shape in all of them is stacked, unless its shape varies in the dataset and the transform has
+    not changed any.
 
     Parameters
     ----------
     raw : BatchLayout
-        Before the transform.
+        The layout before the transform.
     inputs : list of dict
         The shapes of the arrays of each sample before the transform.
     outputs : list of dict
-        The samples after it.
+        The samples after the transform.
     """
     layout: dict[str, ValueLayout] = {}
     for sample in outputs:
@@ -152,12 +157,12 @@ def probe_layout(
 
 
 def _kind_rank(dtype: np.dtype[Any] | None) -> int:
-    """Numbers of a kind can be written as numbers of a kind of the same or a greater rank."""
+    """The rank of a kind of number; a number can be written as any kind of the same or a greater rank."""
     return _KINDS.get("" if dtype is None else dtype.kind, len(_KINDS))
 
 
 def _check_sample(sample: Any) -> None:
-    """A transform of single samples may give anything back, but only dicts make batches."""
+    """Refuse anything but a dict: of other values no batch can be made."""
     if not isinstance(sample, dict):
         raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
 
@@ -176,18 +181,19 @@ def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: Batch
             out[name][place] = array.copy() if isinstance(array, np.ndarray) else array
             continue
         found = np.asarray(array)
-        # Python's numbers have no dtype of their own: an integer may stand among floats, but no float among integers.
+        # Python's numbers have no dtype of their own: an integer may be stored among floats, but not a float among
+        # integers.
         same = found.dtype == expected.dtype
         fits = same if hasattr(array, "dtype") else same or _kind_rank(found.dtype) <= _kind_rank(expected.dtype)
         if found.shape != expected.shape or not fits:
             raise SchemaError(
-                f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples tried first, "
-                f"found {found.dtype} {found.shape}: give every sample the same shape and dtype"
+                f"transform: expected field {name!r} as {expected.dtype} {expected.shape}, as in the samples "
+                f"tried first, found {found.dtype} {found.shape}: give every sample the same shape and dtype"
             )
         try:
-            out[name][place] = array  # not `found`: of Python's numbers alone numpy sees to it that they fit
+            out[name][place] = array  # not `found`: only for Python's own numbers does numpy check that they fit
         except OverflowError as error:
             raise SchemaError(
-                f"transform: expected field {name!r} as {expected.dtype}, as in the samples tried first, found {array}: "
-                "give every sample the same dtype"
+                f"transform: expected field {name!r} as {expected.dtype}, as in the samples tried first, found "
+                f"{array}: give every sample the same dtype"
             ) from error

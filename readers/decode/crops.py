@@ -1,14 +1,15 @@
 """Decode plans that crop and resize: of a JPEG, only as many pixels are decoded as the result needs.
 
-libjpeg-turbo decodes at eighths of the full size, which leaves out most of the work where pictures shrink: here at a half, a
-quarter or an eighth, since its vector code knows no others and at seven eighths it takes longer than at full size. The crop is
-chosen on the picture as stored, its edges are moved to whole pixels of the decoded scale (by half a pixel of the result at most), and
-it is resized: by averaging whole numbers of pixels, and linearly for what remains, a factor below two. Against decoding
-everything and averaging that same part, photos differ by 2 levels of 255 or less in the mean, as the tests hold. Where a JPEG has
-restart markers, only the part around the crop is decoded (`readers.decode.jpeg_parts`), to the same pixels.
+libjpeg-turbo decodes at eighths of the full size, which saves most of the work if pictures shrink. Used are a half, a
+quarter and an eighth: there is vector code for no other scale, and seven eighths takes longer than full size. The crop
+is chosen on the stored picture. Its edges are moved to whole pixels of the decoded scale (by half a pixel of the result
+at most), and it is resized by averaging whole numbers of pixels, then linearly by the remaining factor, which is below
+two. Compared with decoding everything and averaging the same part, photos differ by 2 levels of 255 or less in the
+mean, as the tests check. If a JPEG has restart markers, only the part around the crop is decoded
+(`readers.decode.jpeg_parts`), to the same pixels.
 
-A plan knows the pixels alone: landmarks, masks and other fields that lie on the stored picture are refused beside it
-(`readers.decode.plans`), where the transforms of `readers.augment` move them.
+A plan changes pixels only. Landmarks, masks and other fields that lie on the stored picture are therefore refused
+together with it (`readers.decode.plans`); the transforms of `readers.augment` move them too.
 """
 
 import math
@@ -29,18 +30,19 @@ from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom, in pixels of the picture as stored; pixel (0, 0) covers [0, 1) × [0, 1)."""
+"""Left, top, right, bottom, in pixels of the stored picture; pixel (0, 0) covers [0, 1) × [0, 1)."""
 
 _TRIES = 10
 _EIGHTHS = 8
 _FAST_EIGHTHS = (1, 2, 4)
-"""Scales, other than the full size, that libjpeg-turbo's inverse transform has vector code for."""
+"""Scales, apart from the full size, for which libjpeg-turbo's inverse transform has vector code."""
 _REACH = 3
-"""Pixels of the decoded scale around a crop that it depends on: two by the interpolation of chroma, one by rounding its edges."""
+"""Pixels of the decoded scale around a crop that the crop depends on: two because chroma is interpolated, one because
+edges are rounded."""
 
 
 def _sides(size: Any) -> tuple[Any, ...]:
-    """One side or more: a list of a configuration library, or an array, is as good as a tuple."""
+    """One side or more; a configuration library's list, or an array, counts as a tuple."""
     try:
         return (size,) if isinstance(size, str) else tuple(size)
     except TypeError:
@@ -49,7 +51,7 @@ def _sides(size: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Crop:
-    """What the plans of this file share.
+    """The base of the plans of this file.
 
     Attributes
     ----------
@@ -77,7 +79,7 @@ class _Crop:
 
     @property
     def random(self) -> bool:
-        """False; a random crop says otherwise."""
+        """False; random crops override it."""
         return False
 
     @property
@@ -90,7 +92,7 @@ class _Crop:
         return ValueLayout((*self.shape, 3), np.dtype(np.uint8), True)
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """What is cropped of a picture of this size."""
+        """The part that is cropped from a picture of this size."""
         raise NotImplementedError
 
     def flips(self, rng: np.random.Generator | None) -> bool:
@@ -98,7 +100,7 @@ class _Crop:
         return False
 
     def eighths(self, box: Box) -> int:
-        """The smallest of the decoder's fast scales at which a box has as many pixels as the result; 8 where none has."""
+        """The smallest fast scale at which a box has as many pixels as the result, in eighths; 8 if there is none."""
         left, top, right, bottom = box
         least = max(self.shape[0] / (bottom - top), self.shape[1] / (right - left))
         return next((eighths for eighths in _FAST_EIGHTHS if least * _EIGHTHS <= eighths), _EIGHTHS)
@@ -123,7 +125,7 @@ class _Crop:
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
-            raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
+            raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode: {error}") from error
         check_sides(field, height, width)
         box = self.box(height, width, rng)
         eighths = self.eighths(box)
@@ -139,7 +141,7 @@ class _Crop:
 
 
 def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
-    """A box of a picture as whole pixels of it at a scale, at least one of them."""
+    """A box of a picture in whole pixels of a scale, at least one pixel large."""
     height, width, scale = _scaled(height, eighths), _scaled(width, eighths), eighths / _EIGHTHS
     left, top = min(round(box[0] * scale), width - 1), min(round(box[1] * scale), height - 1)
     return left, top, max(left + 1, min(round(box[2] * scale), width)), max(top + 1, min(round(box[3] * scale), height))
@@ -155,11 +157,11 @@ def _resize(part: Image, out: Image) -> None:
     if part.shape == out.shape:
         out[...] = part
         return
-    # Averaging over whole numbers of pixels is fast, over fractions of them ten times slower than what is done here.
+    # Averaging over whole numbers of pixels is fast; over fractions of pixels it would take ten times as long as this.
     y, x = max(1, part.shape[0] // out.shape[0]), max(1, part.shape[1] // out.shape[1])
     if y > 1 or x > 1:
         rows, columns = part.shape[0] // y, part.shape[1] // x
-        # The average of two is what bilinear interpolation gives, in vector code even if only one axis is halved.
+        # Bilinear interpolation gives the average of two pixels, by vector code even if only one axis is halved.
         how = cv2.INTER_LINEAR if max(y, x) == 2 else cv2.INTER_AREA
         part = cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=how)
     cv2.resize(part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
@@ -176,7 +178,7 @@ class Resize(_Crop):
 
 @dataclass(frozen=True)
 class CenterCrop(_Crop):
-    """The middle of the picture, in the result's proportions: as large as fits, times `fraction`, resized to `size`.
+    """The middle of the picture, resized to `size`: the largest part with the result's proportions, times `fraction`.
 
     ``CenterCrop(224, fraction=224 / 256)`` is "shorter side to 256, then the middle 224".
 
@@ -202,7 +204,7 @@ class CenterCrop(_Crop):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(_Crop):
-    """A random part of random size and proportions, resized to `size`; torchvision's distribution.
+    """A random part of random size and proportions, resized to `size`, with the distribution of torchvision.
 
     Attributes
     ----------
@@ -239,7 +241,7 @@ class RandomResizedCrop(_Crop):
         return self.flip > 0 and rng is not None and rng.random() < self.flip
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
-        """A random part, in whole pixels; after ten draws that do not fit, the middle at the nearest allowed proportions."""
+        """A random part in whole pixels; if ten draws do not fit, the middle in the nearest allowed proportions."""
         rng = np.random.default_rng() if rng is None else rng
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):

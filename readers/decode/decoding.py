@@ -16,7 +16,7 @@ from shardspec.columns import Columns, IntArray
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field, Schema
 
-_PLAN_TAG = 0x706C616E  # so that a plan's draws are not those of the transform
+_PLAN_TAG = 0x706C616E  # makes a plan's draws differ from the transform's
 
 
 class Decoding:
@@ -28,12 +28,13 @@ class Decoding:
     schema : Schema
         The fields to read.
     plans : dict of str to DecodePlan
-        For picture fields: what is decoded of them, and at which size.
+        For picture fields: which part of them is decoded, and at which size.
 
     Raises
     ------
     UsageError
-        A plan is none, is for no picture, or moves a picture away from fields that lie on it (`readers.decode.plans`).
+        If a plan is invalid, is for a field that is not a picture, or moves pixels away from under fields that lie on
+        them (`readers.decode.plans`).
     """
 
     def __init__(self, pool: ShardPool, schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
@@ -56,7 +57,7 @@ class Decoding:
 
     @property
     def layout(self) -> BatchLayout:
-        """How the values of each field lie in a batch."""
+        """How the values of each field are laid out in a batch."""
         return {f.name: self._layout_of(f) for f in self.schema}
 
     def _layout_of(self, field: Field) -> ValueLayout:
@@ -69,8 +70,8 @@ class Decoding:
         Raises
         ------
         CodecError
-            A value does not decode; the message says its key, row and shard. Another error about one sample (of a plan of the
-            caller's own) carries them as a note.
+            If a value does not decode; the message gives its key, row and shard. Any other error about one sample (from
+            a caller's own plan) carries them as a note.
         """
         local = np.arange(len(picks))
         if self._fixed:
@@ -106,7 +107,7 @@ class Decoding:
                 for i, place in enumerate(at.tolist()):
                     out[place] = own(codec.decode(column[i]))
         except CodecError as error:
-            # In the message itself: logs and much that hands errors on drop notes.
+            # In the message itself, since logs and most code that passes errors on drop notes.
             raise CodecError(f"{error}; {self.describe(int(picks.rows[i]))}") from error
         except Exception as error:
             error.add_note(self.describe(int(picks.rows[i])))
@@ -120,7 +121,7 @@ class Decoding:
         key: Columns = {"key": [b""]}
         try:
             self.pool.read(np.array([row]), ["key"], key, np.zeros(1, np.int64))
-        except Exception as error:  # the note must not hide the error that it is for
+        except Exception as error:  # the note must not hide the error that it belongs to
             return f"sample: {place}; its key cannot be read: {error}"
         return f"sample: key {bytes(key['key'][0]).decode(errors='replace')!r}, {place}"
 
@@ -131,5 +132,5 @@ def _plan_rng(picks: Picks, i: int) -> np.random.Generator:
 
 
 def own(value: Any) -> Any:
-    """A value that may be changed and outlives the shard: views of a reader's memory are copied."""
+    """A value that may be changed and that outlives the open shard: views of a reader's memory are copied."""
     return value.copy() if isinstance(value, np.ndarray) and not value.flags.owndata else value

@@ -1,8 +1,9 @@
-"""A part of a JPEG as a smaller JPEG, where restart markers make that possible.
+"""A part of a JPEG as a smaller JPEG, if restart markers make that possible.
 
-Restart markers end intervals of the coded picture that decode by themselves: the bits begin anew, and so do the predictions of DC
-coefficients (ITU-T T.81, E.1.4). Where every row of MCUs is a whole number of intervals, the intervals of a rectangle behind a header that
-names its sides are a JPEG too. What lies in it decodes to the very pixels of the whole picture, and no other bit is looked at.
+Restart markers end intervals of the coded picture that decode independently: the bit stream starts again, and so do the
+predictions of DC coefficients (ITU-T T.81, E.1.4). If every row of MCUs is a whole number of intervals, the intervals
+of a rectangle, after a header with the rectangle's sides, are a JPEG too. It decodes to the same pixels as the whole
+picture, and no bits outside the rectangle are read.
 """
 
 import math
@@ -15,17 +16,21 @@ import numpy.typing as npt
 from shardspec.columns import Buffer
 
 _WORTH_CUTTING = 60_000
-"""Pixels that need not be decoded from which on cutting pays: it takes 0.1 ms, most of them with the GIL, and decoding them 0.2 ms (Zen 4)."""
+"""Least number of saved pixels for which cutting pays: cutting takes 0.1 ms, most of it with the GIL, and decoding so
+many pixels 0.2 ms (Zen 4).
+"""
 _MARK = 0xFF
 _SOF0, _SOF1, _DRI, _SOS, _EOI = 0xC0, 0xC1, 0xDD, 0xDA, 0xD9
 _RST0, _RST_COUNT, _RST_MASK = 0xD0, 8, 0xF8
 _ALONE = frozenset({0x00, 0x01, *range(_RST0, _EOI + 1)})
-"""Codes that no length follows: a stuffed zero, TEM, restart markers, SOI, EOI. None belongs between a header's segments."""
+"""Codes without a length after them: a stuffed zero, TEM, restart markers, SOI, EOI. None belongs between the segments
+of a header.
+"""
 _BLOCK = 8
 
 
 class JPEGPart(NamedTuple):
-    """A rectangle of a JPEG: its bytes, where it lies in the whole picture, and its sides; pixels of the whole picture."""
+    """A rectangle of a JPEG: its bytes, its place in the whole picture, and its sides, in pixels of that picture."""
 
     data: npt.NDArray[np.uint8]
     left: int
@@ -47,7 +52,7 @@ class _Layout(NamedTuple):
 def crop_jpeg(
     data: Buffer, box: tuple[float, float, float, float], margin: int, least_saved: int = _WORTH_CUTTING
 ) -> JPEGPart | None:
-    """The smallest part of a JPEG that can be had and holds a box.
+    """The smallest part that can be cut out of a JPEG and that holds a box.
 
     Parameters
     ----------
@@ -58,13 +63,13 @@ def crop_jpeg(
     margin : int
         Pixels around the box that its pixels depend on, since chroma is interpolated.
     least_saved : int
-        Pixels that must be left out.
+        Least number of pixels that the part must leave out.
 
     Returns
     -------
     JPEGPart or None
-        None where the picture has no restart markers, or others than described above, where it is not a baseline JPEG of one scan,
-        where too little would be left out, or where the part would be so narrow that it decodes otherwise.
+        None if the picture does not have restart markers as described above, is not a baseline JPEG of one scan, too
+        little would be left out, or the part would be so narrow that it would decode differently.
     """
     view = memoryview(data)
     layout = _read_layout(view)
@@ -79,7 +84,7 @@ def crop_jpeg(
     part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
     if layout.width * layout.height - part_width * part_height < least_saved:
         return None
-    # Chroma of one or two samples in a row is not interpolated (``jdsample.c``), whatever the whole's is.
+    # Chroma of one or two samples a row is not interpolated (``jdsample.c``), even if that of the whole picture is.
     if part_width < 2 * margin:
         return None
     bounds = _intervals(np.frombuffer(view, np.uint8), layout.scan, per_row * rows)
@@ -93,18 +98,18 @@ def crop_jpeg(
 
 
 def _covering(begin: float, end: float, step: int, count: int) -> tuple[int, int]:
-    """The steps, of so many, that cover a range: the first, and one past the last."""
+    """The steps, of `count` in all, that cover a range: the first, and one past the last."""
     return max(0, math.floor(begin / step)), min(count, math.ceil(end / step))
 
 
 def _read_layout(view: memoryview) -> _Layout | None:
-    """What the header says, if a part can be cut out."""
+    """The layout that the header describes; None if no part can be cut out."""
     at, interval, sides_at, components = 2, 0, 0, 0
     height = width = mcu_height = mcu_width = 0
     while at + 4 <= len(view):
         if view[at] != _MARK:
             return None
-        if view[at + 1] == _MARK:  # any number of them may stand before a marker
+        if view[at + 1] == _MARK:  # fill bytes may precede a marker
             at += 1
             continue
         marker, length = view[at + 1], view[at + 2] << 8 | view[at + 3]
@@ -130,7 +135,7 @@ def _read_layout(view: memoryview) -> _Layout | None:
 
 
 def _intervals(data: npt.NDArray[np.uint8], scan: int, count: int) -> npt.NDArray[np.int64] | None:
-    """Offsets at which the intervals begin, and one past the last marker, (count + 1,); None unless the markers are as they should be."""
+    """Offsets at which the intervals begin, and one past the last marker, (count + 1,); None if a marker is wrong."""
     if data[-2] != _MARK or data[-1] != _EOI:
         return None
     coded = data[scan:-2]
@@ -142,14 +147,14 @@ def _intervals(data: npt.NDArray[np.uint8], scan: int, count: int) -> npt.NDArra
 
 @cache
 def _numbers(count: int) -> bytes:
-    """The markers of so many intervals in turn."""
+    """The second bytes of `count` restart markers, in order."""
     return (_RST0 + np.arange(count) % _RST_COUNT).astype(np.uint8).tobytes()
 
 
 def _join(
     view: memoryview, header: bytearray, bounds: npt.NDArray[np.int64], first: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.uint8]:
-    """The header and so many intervals from each of the `first`, each with the marker behind it, numbered anew."""
+    """The header and `count` intervals from each of the `first` on, with the markers after them renumbered."""
     pieces = [view[a:b] for a, b in zip(bounds[first].tolist(), bounds[first + count].tolist(), strict=True)]
     joined = np.frombuffer(bytearray().join((header, *pieces)), np.uint8)
     marks = len(header) - 1 + np.cumsum(np.diff(bounds)[first[:, None] + np.arange(count)])

@@ -1,4 +1,4 @@
-"""Decode plans: how much of a stored picture is decoded, and at which size, before anything else sees it."""
+"""Decode plans: which part of a stored picture is decoded, and at which size; and which fields a plan rules out."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from shardspec.schema import Field, Schema
 Image = npt.NDArray[np.uint8]
 
 _NUMBERS = {"matrix": 3, **{name: len(axes) for name, axes in PIXEL_AXES.items()}}
-"""Fields in the pixels of ``image``, or from the frame's to them: (n, k) floating, and their k."""
+"""Fields (n, k) floating in pixels of ``image``, or that map the frame's pixels to them, and their k."""
 
 
 @runtime_checkable
@@ -29,11 +29,11 @@ class DecodePlan(Protocol):
     Attributes
     ----------
     random : bool
-        Whether `decode` draws from the generator, which is then one of the sample's own for every (seed, epoch, row), and the same
-        for all fields.
+        Whether `decode` draws from the generator. There is then one for every (seed, epoch, row), and all fields of a
+        sample get equal ones.
     moves : bool
-        Whether pixels lie elsewhere than in the stored picture: then nothing that lies on that one may be read beside it
-        (`readers.decode.plans`). May be missing, which is True.
+        Whether pixels are elsewhere than in the stored picture: then no field that lies on the stored picture may be
+        read together with this one (`check_alignment`). A plan without this attribute counts as True.
     """
 
     @property
@@ -42,29 +42,30 @@ class DecodePlan(Protocol):
         ...
 
     def layout(self, field: Field) -> ValueLayout:
-        """How the planned pictures of a field lie in a batch."""
+        """How a field's pictures are laid out in a batch."""
         ...
 
     def decode(
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
-        """The picture, written into `out` where that is given (C-contiguous, of the plan's shape).
+        """The picture, written into `out` if that is given (C-contiguous, of the plan's shape).
 
-        `data` is the encoded bytes; for a raw fixed field, whose `codec` is None, it is the picture itself.
+        `data` holds the encoded bytes; for a raw fixed field, whose `codec` is None, it is the picture itself.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole picture; for JPEG, with the decoder's faster and slightly less exact ways if wanted.
+    """The whole picture; for JPEG, optionally with the decoder's faster, slightly less exact modes.
 
     Attributes
     ----------
     fast_dct : bool
-        The fast inverse transform: differs by a few levels at high qualities, more at the highest (97 and up).
+        Use the fast inverse transform. The result differs by a few levels at high qualities, and by more at the highest
+        (97 and above).
     fast_upsampling : bool
-        Chroma repeated instead of interpolated; nothing for 4:4:4.
+        Repeat chroma instead of interpolating it. Makes no difference for 4:4:4.
     """
 
     fast_dct: bool = False
@@ -103,9 +104,9 @@ class Whole:
 def decode_jpeg(
     data: Buffer, field: Field, how: Whole, out: Image | None = None, min_height: int = 0, min_width: int = 0
 ) -> Image:
-    """A JPEG as (H, W, 3) uint8 RGB, at the smallest of the decoder's scales that is no smaller than wanted."""
+    """A JPEG as (H, W, 3) uint8 RGB, at the smallest of the decoder's scales that has the least height and width."""
     try:
-        if out is None and not min_height:  # who scales has looked at the header
+        if out is None and not min_height:  # a caller that scales has checked the header
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
             check_sides(field, height, width)
         image: Image = simplejpeg.decode_jpeg(
@@ -120,16 +121,16 @@ def decode_jpeg(
     except CodecError:
         raise
     except ValueError as error:
-        raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode, {error}") from error
+        raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode: {error}") from error
     return image
 
 
 def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
     """Refuse fields that would no longer lie on ``image`` as it is decoded.
 
-    Geometry (``landmarks``, ``hull``, ``regions``, ``matrix``, and fields with a point layout) lies on the picture as it is stored. Masks
-    (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if they have an equal plan: plans that draw, draw alike
-    for all fields of a sample.
+    Geometry (``landmarks``, ``hull``, ``regions``, ``matrix``, and fields with a point layout) lies on the stored
+    picture. Masks (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if they have an equal
+    plan: random plans draw alike for all fields of a sample.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
     Raises
     ------
     UsageError
-        There is such a field; the message names it and what can be done.
+        If there is such a field; the message names it and says what can be done.
     """
     if "image" not in schema:
         return
@@ -151,15 +152,15 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         return
     planned = ", ".join(f"{name!r}: {plans[name]}" for name in ("image", *masks) if name in plans)
     raise UsageError(
-        f"decode: expected no fields in the pixels of the stored picture where a plan crops, resizes or flips it, found "
-        f"{', '.join([*left, *masks])} with {{{planned}}}: leave them out by fields=, or leave out the plan and use a transform of "
-        "readers.augment, such as CropJitter or HorizontalFlip, which moves them too"
+        "decode: expected no fields in pixels of the stored picture together with a plan that crops, resizes or "
+        f"flips it, found {', '.join([*left, *masks])} with {{{planned}}}: leave them out by fields=, or leave out the "
+        "plan and use a transform of readers.augment, such as CropJitter or HorizontalFlip, which moves them too"
         + (f"; or give the same plan to image and {', '.join(masks)}" if masks else "")
     )
 
 
 def _moves(plan: DecodePlan | None) -> bool:
-    """Whether a plan gives other pixels than those of the stored picture; one of a caller's own that does not say so may."""
+    """Whether a plan moves pixels. A caller's own plan that does not say so is assumed to."""
     return plan is not None and bool(getattr(plan, "moves", True))
 
 

@@ -1,4 +1,4 @@
-"""How the values of a batch lie in memory."""
+"""How the values of a batch are laid out in memory."""
 
 import math
 import mmap
@@ -14,29 +14,32 @@ from shardspec.columns import Columns
 from shardspec.schema import Field
 
 _LINE_BYTES = 64
-"""Bytes of a cache line, which no vector register exceeds."""
+"""Bytes of a cache line. No vector register is larger."""
 _HUGE_PAGE_BYTES = 1 << 21
 _HUGE_ARRAY_BYTES = 1 << 24
-"""Arrays this large get pages of their own: whole batches do, scratch memory that is used over and over does not."""
+"""Arrays at least this large get pages of their own: whole batches do, scratch memory that is used again and again does
+not."""
 _HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _JPEG_BEGIN = 16
-"""libjpeg-turbo writes rows that begin at a multiple of 32 bytes past the caches, which here took 5 % longer (Zen 4)."""
+"""Bytes after the start of a cache line at which pictures decoded from JPEG begin: libjpeg-turbo writes rows that begin
+at a multiple of 32 bytes past the caches, which here took 5 % longer (Zen 4).
+"""
 
 
 @dataclass(frozen=True)
 class ValueLayout:
-    """One value of a field.
+    """The layout of one value of a field.
 
     Attributes
     ----------
     shape : tuple of int or None
-        None where it varies: a batch of the field is a list. Otherwise a batch is one array, (n, *shape).
+        None if it varies: a batch of the field is then a list. Otherwise a batch is one array, (n, *shape).
     dtype : dtype or None
-        None exactly where `shape` is.
+        None exactly if `shape` is.
     picture : bool
         Whether the last three axes are (H, W, 3): torch gets them as (3, H, W), in channels_last memory.
     begin : int
-        Bytes behind the start of a cache line at which a batch of them best begins, for speed alone.
+        Bytes after the start of a cache line at which a batch of these values should begin; this affects only speed.
     """
 
     shape: tuple[int, ...] | None
@@ -52,7 +55,7 @@ BatchLayout = Mapping[str, ValueLayout]
 
 
 def layout_of_field(field: Field) -> ValueLayout:
-    """How the decoded values of a field lie."""
+    """The layout of a field's decoded values."""
     varies = field.kind in ("ragged", "text") or None in field.shape
     if varies:
         return ValueLayout(None, None, field.is_image)
@@ -61,7 +64,7 @@ def layout_of_field(field: Field) -> ValueLayout:
 
 
 def allocate_values(layout: BatchLayout, rows: int) -> Columns:
-    """Room for a batch: an uninitialised array per field, a list of None where the shape varies."""
+    """Columns to fill: an uninitialised array per field, or a list of None if its shape varies."""
     return {
         name: [None] * rows
         if value.shape is None or value.dtype is None
@@ -71,10 +74,11 @@ def allocate_values(layout: BatchLayout, rows: int) -> Columns:
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], begin: int = 0) -> npt.NDArray[Any]:
-    """An uninitialised array that begins so many bytes behind the start of a cache line.
+    """An uninitialised array that begins `begin` bytes after the start of a cache line.
 
-    numpy's own begin 16 bytes behind one, where copying rows of 150 kB into them took a third longer (Zen 4, glibc 2.36). On Linux large
-    arrays are asked for in whole huge pages, which the system hands out faster, and takes back without the GIL.
+    numpy's own arrays begin 16 bytes after one; copying rows of 150 kB into them took a third longer (Zen 4, glibc
+    2.36). On Linux, large arrays are allocated in whole huge pages, which the system hands out faster, and takes back
+    without the GIL.
     """
     size = math.prod(shape) * dtype.itemsize
     if size >= _HUGE_ARRAY_BYTES and _HUGE_PAGES is not None:

@@ -1,4 +1,4 @@
-"""What a shard reader is, and the one way to open a shard."""
+"""The interface of shard readers, and the one way to open a shard."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from shardspec.schema import Schema
 
 
 class ShardReader(Protocol):
-    """Reads rows of one shard. Opened in the process that uses it; never pickled or carried across a fork.
+    """Reads rows of one shard. It is opened in the process that uses it, and never pickled or used across a fork.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class ShardReader(Protocol):
     schema : Schema
         All fields of the dataset.
     checksums : bool
-        Whether the format's own checksums are checked on reading, where it has any.
+        Whether the format's own checksums, if it has any, are checked on reading.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class ShardReader(Protocol):
     threads : bool
         Whether `read` may be called from several threads at once.
     views : bool
-        Whether `read` takes a list for a fixed field, too, whose places then get arrays: views of the mapped file.
+        Whether `read` also accepts a list for a fixed field. Its places then get arrays: views of the mapped file.
     """
 
     descriptors: int
@@ -50,21 +50,21 @@ class ShardReader(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Put row ``rows[i]`` of the shard into ``out[field][at[i]]``, for every field named.
+        """Put row ``rows[i]`` of the shard into ``out[field][at[i]]``, for every field in `fields`.
 
-        A fixed field's `out` is an array that is written to; any other's is a list, whose place gets a bytes-like object that
-        stays valid as long as it is referred to or the reader is open. `rows` are in any order and may repeat; they lie within
-        the shard (the caller checks).
+        For a fixed field, `out` has an array that is written to; for any other, a list, whose place gets a bytes-like
+        object that stays valid as long as it is referred to or the reader is open. `rows` may be in any order and may
+        repeat; the caller ensures that they are within the shard.
 
         Raises
         ------
         ShardCorruptError
-            The shard is not what the manifest and the format say.
+            If the shard is not what the manifest and the format say.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the files. The reader is not used afterwards."""
+        """Close the files. The reader is not used afterwards."""
         ...
 
 
@@ -89,9 +89,9 @@ class MappedReader(Protocol):
     """A `ShardReader` of mapped files that can say beforehand which bytes a `read` will touch, for reading ahead."""
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where the values of rows lie. They are not touched; what is needed to find them (an index) may be read.
+        """Where the values of rows are. They are not touched, but an index that is needed to find them may be read.
 
-        More or less than a `read` touches is no error, only waste.
+        To give more or less than a `read` touches is not an error, only a waste.
         """
         ...
 
@@ -119,7 +119,7 @@ def open_shard(layout: Layout, manifest: Manifest, shard: Shard, *, checksums: b
     shard : Shard
         One of the manifest's.
     checksums : bool
-        Whether the format's own checksums are checked on reading, where it has any.
+        Whether the format's own checksums, if it has any, are checked on reading.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the readers of all formats do alike: complaints about a damaged shard, and gathering of rows."""
+"""What the readers of all formats share: errors about a damaged shard, and gathering of rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +12,13 @@ from shardspec.errors import ShardCorruptError
 from shardspec.schema import Field
 
 ROW_BY_ROW_BYTES = 4096
-"""From this size on, a copy per row costs less than a second copy of all rows."""
+"""Size of a row from which on a copy per row costs less than a second copy of all rows."""
 
-
-DAMAGE_ADVICE = "this file, or what the manifest says of it, was changed or cut off; 'packer verify' lists every such file, restore it or pack again"
-"""Ends the complaint about a damaged shard."""
+DAMAGE_ADVICE = (
+    "this file or its manifest entry was altered or truncated: run 'packer verify' for a full list, "
+    "then restore the file or pack again"
+)
+"""The end of every error about a damaged shard."""
 
 
 def corrupt(path: Path, expected: str, found: str) -> ShardCorruptError:
@@ -25,7 +27,7 @@ def corrupt(path: Path, expected: str, found: str) -> ShardCorruptError:
 
 
 def without_advice(error: Exception) -> str:
-    """A complaint without the advice for damaged shards, for those who give advice of their own."""
+    """The message of an error without `DAMAGE_ADVICE`, for callers that give other advice."""
     return str(error).split(f": {DAMAGE_ADVICE}", maxsplit=1)[0]
 
 
@@ -43,6 +45,7 @@ def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, st
     Raises
     ------
     ShardCorruptError
+        If they do not.
     """
     if offsets.shape != (rows + 1,):
         raise corrupt(path, f"{rows + 1} offsets", f"shape {offsets.shape}")
@@ -53,7 +56,7 @@ def check_offsets(path: Path, offsets: npt.NDArray[Any], rows: int, end: int, st
 
 
 def distinct(numbers: IntArray) -> list[int]:
-    """The distinct numbers, rising. Unlike ``np.unique`` it imports nothing, which after a fork beside threads can hang."""
+    """The distinct numbers, ascending. Unlike ``np.unique`` it imports nothing: after a fork, an import can hang."""
     return sorted(set(numbers.tolist()))
 
 
@@ -65,7 +68,7 @@ def is_run(positions: IntArray) -> bool:
 
 
 def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any] | list[Any], at: IntArray) -> None:
-    """``out[at] = values[rows]`` with one copy, and without the GIL where rows are large. A list gets views.
+    """``out[at] = values[rows]`` with one copy, and without the GIL if rows are large. A list gets views.
 
     Parameters
     ----------
@@ -80,7 +83,7 @@ def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any] | lis
         put([values[row] for row in rows.tolist()], out, at)
         return
     if is_run(at) and out.dtype == values.dtype:
-        # "clip" is what makes take write into `out` directly; the rows are within the array.
+        # With "clip", take writes into `out` directly; the rows are within the array anyway.
         np.take(values, rows, axis=0, out=out[at[0] : at[0] + len(at)], mode="clip")
     elif values[0].nbytes >= ROW_BY_ROW_BYTES:
         for row, place in zip(rows.tolist(), at.tolist(), strict=True):
@@ -101,7 +104,7 @@ def put(values: Sequence[Any] | npt.NDArray[Any], out: npt.NDArray[Any] | list[A
 def take_bytes(data: npt.NDArray[np.uint8], starts: IntArray, size: int) -> npt.NDArray[np.uint8]:
     """``data[start : start + size]`` for every start: (n, size), uint8, a copy.
 
-    The caller has checked that all of them lie within `data`.
+    The caller ensures that all of them are within `data`.
     """
     if not size or not len(starts):
         return np.empty((len(starts), size), np.uint8)
@@ -114,7 +117,7 @@ def gather_bytes(
 ) -> None:
     """Put the value of a fixed field whose bytes begin at ``data[starts[i]]`` into ``out[at[i]]``. A list gets views.
 
-    The caller has checked that the values lie within `data`.
+    The caller ensures that the values are within `data`.
     """
     size, dtype, shape = field.row_bytes, field.numpy_dtype, field.fixed_shape
     if not size or not len(starts):

@@ -1,4 +1,4 @@
-"""Copies of many rows of a batch in one call, during which other threads run."""
+"""Copies many rows of a batch in one call, during which other threads run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +11,22 @@ from shardspec.columns import IntArray
 
 try:
     import cv2
-except ImportError:  # not installed, or lacking a library of the system; then the rows are copied one by one
+except ImportError:  # not installed, or a library of the system is missing; the rows are then copied one by one
     cv2 = None  # type: ignore[assignment] # a module, or nothing
 
 
 def copy_rows(values: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any], at: IntArray) -> None:
     """``out[at[i]] = values[i]`` for C-contiguous values.
 
-    numpy lets go of the GIL for each row, and takes it again: beside another thread that does the same, a batch of 256 crops
-    took a quarter longer than in one call of OpenCV, which knows a row of bytes as a matrix.
+    numpy releases the GIL for each row, and takes it again: with another thread that does the same, a batch of 256
+    crops took a quarter longer than in one call of OpenCV, for which each row of bytes is a matrix.
 
     Parameters
     ----------
-    values : sequence of n ndarray, all of one shape and dtype; if those are not of ``out[0]``, numpy's rules of assignment hold
+    values : sequence of n ndarray
+        All of one shape and dtype; if these are not those of ``out[0]``, numpy's rules of assignment apply.
     out : ndarray, (M, ...), C-contiguous
-    at : int64 array, (n,), different, within 0 and M - 1
+    at : int64 array, (n,), distinct, within 0 and M - 1
     """
     if not len(at):
         return

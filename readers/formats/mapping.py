@@ -23,27 +23,28 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
 _RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
 _held: dict[int, None] = {}
-"""The numbers of mappings that live. A dict, since that is safe between threads and finalisers."""
+"""The numbers of the mappings that exist now. A dict, which is safe to use from threads and finalisers."""
 _numbers = count()
 _GAP_PAGES = 8
-"""Ranges that lie nearer to each other are asked for as one."""
+"""Ranges with a smaller gap between them are asked for as one."""
 _CALL_PAGES = 32
-"""Asked for at once: Linux cuts a longer request to what the device reads ahead, often no more than 128 kB."""
+"""Most pages per request: Linux cuts a longer one to what the device reads ahead, often no more than 128 kB."""
 
 
 def map_file(path: Path) -> ByteArray:
     """The bytes of a file, mapped read-only: (size,) uint8.
 
-    The mapping lives as long as the array or any view of it, memoryviews included, and holds no descriptor: Python's own
-    ``mmap`` keeps one for each until Python 3.13, too many for a dataset of hundreds of shards.
+    The mapping exists as long as the array or any view of it, memoryviews included, and holds no descriptor. Before
+    Python 3.13, Python's own ``mmap`` keeps one for each mapping, too many for a dataset of hundreds of shards.
 
     Raises
     ------
     ShardMissingError
+        If the file does not exist.
     ShardCorruptError
-        It is no regular file.
+        If it is not a regular file.
     DatasetError
-        The system refuses to open or to map it.
+        If the system refuses to open or to map it.
     """
     try:
         descriptor = open_regular(path)
@@ -72,20 +73,20 @@ def _map(descriptor: int) -> ByteArray:
 
 
 def mappings_held() -> int:
-    """Mappings of this process that live now."""
+    """Number of mappings of this process that exist now."""
     return len(_held)
 
 
 def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
-    """Tell the system that parts of a mapped file will soon be read, so that it begins to read them.
+    """Announce to the system that parts of a mapped file will soon be read, so that it begins to read them.
 
-    Returns as soon as the system has taken note; nothing is copied. What is in memory already costs a microsecond or two per
-    128 kB. Does nothing on Windows, which has no such call for files.
+    Returns as soon as the system has taken note; nothing is copied. For parts that are in memory already, this takes a
+    microsecond or two per 128 kB. Does nothing on Windows, which has no such call for files.
 
     Parameters
     ----------
     data : ndarray, (size,), uint8
-        Of `map_file`, or a view of it.
+        From `map_file`, or a view of it.
     starts, stops : int64 arrays, (n,), within 0 and size
         In any order; they may overlap.
     """
@@ -101,15 +102,15 @@ def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
     madvise = _library().madvise
     for begin, end in zip(begins, ends[np.append(apart, len(ends) - 1)].tolist(), strict=True):
         for at in range(begin, end, _CALL_PAGES):
-            # Only advice: where it is refused, the read itself says what is wrong.
+            # Only advice: if it is refused, the read itself reports what is wrong.
             madvise(at * page, min(_CALL_PAGES, end - at) * page, _WILL_NEED)
 
 
 def read_only_asked(data: ByteArray) -> None:
-    """Tell the system to read no more of a mapped file than what is asked for, or touched, page by page.
+    """Make the system read no more of a mapped file than the pages that are asked for or touched.
 
-    By default it reads around every page that is touched and missing, up to as much as the device reads ahead: megabytes for
-    a row of some kilobytes. Does nothing on Windows.
+    By default it reads around every page that is touched and missing, up to as much as the device reads ahead:
+    megabytes for a row of some kilobytes. Does nothing on Windows.
     """
     if _RANDOM is not None and len(data):
         address = data.ctypes.data
@@ -118,7 +119,7 @@ def read_only_asked(data: ByteArray) -> None:
 
 
 class _Mapping:
-    """One mapping by the C library, undone when nothing refers to it any more."""
+    """One mapping by the C library, unmapped when nothing refers to it any more."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         library = _library()

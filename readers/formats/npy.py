@@ -19,7 +19,7 @@ from shardspec.schema import Field, Schema
 
 _OFFSETS = np.dtype("<i8")
 HEADER_BYTES_MAX = 1_000
-"""Of a file's header; enough for 33 axes."""
+"""Most bytes of a file's header; enough for 33 axes."""
 _SHOWN_BYTES = 80
 _TOKEN = rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:\s*('[^']*'|\"[^\"]*\"|True|False|\([\d, ]*\))\s*"
 _ITEM = re.compile(_TOKEN)
@@ -27,10 +27,10 @@ _HEADER = re.compile(rb"\{" + _TOKEN + rb"(?:," + _TOKEN + rb")*,?\s*\}\s*")
 
 
 class NpyShardReader:
-    """Reads a folder of ``.npy`` files (`readers.formats.base`); every field is mapped when it is first asked for.
+    """Reads a folder of ``.npy`` files (`readers.formats.base`); every field is mapped when it is first read.
 
-    There are no checksums in the format: a flipped bit of a value reads as another value, and only ``verify=`` finds it.
-    Encoded values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
+    There are no checksums in the format: a flipped bit of a value reads as another value, and only ``verify=`` finds
+    it. Encoded values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0
@@ -61,7 +61,7 @@ class NpyShardReader:
                 column[place] = data[start:end]
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows lie (`readers.formats.base.MappedReader`)."""
+        """Where rows are (`readers.formats.base.MappedReader`)."""
         for name in fields:
             field = self._schema[name]
             if field.is_fixed:
@@ -73,7 +73,7 @@ class NpyShardReader:
             yield Extents(np.frombuffer(data, np.uint8), offsets[rows], offsets[rows + 1])
 
     def close(self) -> None:
-        """Let go of the mappings; they end with the last view of them."""
+        """Drop the mappings, which end with the last view of them."""
         self._fixed.clear()
         self._varying.clear()
 
@@ -84,7 +84,7 @@ class NpyShardReader:
         return self._fixed[field.name]
 
     def _varying_field(self, field: Field) -> tuple[memoryview, npt.NDArray[np.int64]]:
-        """The encoded bytes of all rows, and where each row's begin: int64, (rows + 1,)."""
+        """The encoded bytes of all rows, and where those of each row begin: int64, (rows + 1,)."""
         found = self._varying.get(field.name)
         if found is not None:
             return found
@@ -108,7 +108,8 @@ def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     Raises
     ------
     ShardCorruptError
-        The header does not read, or says another dtype, shape or order, or the file is shorter or longer than it says.
+        If the header cannot be read, or gives another dtype, shape or order, or the file is shorter or longer than it
+        says.
     """
     data = map_file(path)
     ours = npy_header(dtype.str, shape)
@@ -116,14 +117,14 @@ def map_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     body = data[start:]
     expected = dtype.itemsize * math.prod(shape)
     if len(body) != expected:
-        raise corrupt(path, f"{expected} bytes behind the header", f"{len(body)}")
+        raise corrupt(path, f"{expected} bytes after the header", f"{len(body)}")
     return body.view(dtype).reshape(shape)
 
 
 def _read_header(path: Path, data: ByteArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Where the values begin behind a header that somebody else wrote, or that is damaged.
+    """Where the values begin after a header that another program wrote, or that is damaged.
 
-    Python's own parser, which numpy calls, runs out of a small stack over a crafted header, and ends the process.
+    Python's own parser, which numpy calls, overflows a small stack on a crafted header, and crashes the process.
     """
     versions = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}
     width = versions.get(data[:8].tobytes(), 0)

@@ -1,12 +1,10 @@
-"""The open shards of a process, and a dataset's rows read through them."""
+"""A dataset's rows, read through the open shards of the process."""
 
-import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, pairwise
 from typing import Any, Literal
 
@@ -16,8 +14,9 @@ import numpy.typing as npt
 from readers.formats.base import MappedReader, ShardReader, open_shard, reader_class
 from readers.formats.checks import ROW_BY_ROW_BYTES, distinct
 from readers.formats.copying import copy_rows
-from readers.formats.mapping import ask_for, mappings_held, read_only_asked
+from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
+from readers.formats.opened import OpenReader, open_shards
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
@@ -28,135 +27,17 @@ from shardspec.schema import Field, Schema
 Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
-MAX_DESCRIPTORS = 128
-"""File descriptors that all datasets of a process hold together, so that a limit of 256 leaves room for the program's own."""
-MAX_MAPPINGS = 32_000
-"""Files that all datasets of a process map together: Linux gives a process 65,530 mappings for everything."""
-_KEPT_MAPPINGS = 0.75
-"""Share of `MAX_MAPPINGS` that is kept when there are too many, so that it is not done anew for every shard."""
 _OPENINGS = 10
-"""Times that a dataset is opened anew because another takes its place meanwhile."""
-
-_Key = tuple[int, int]  # a pool's number, a shard's number
-
-
-@dataclass
-class _Open:
-    """One open reader. `lock` is held while opening, and while reading where the reader is not for several threads.
-
-    Attributes
-    ----------
-    checked : set of str
-        Fields that were read, and whose files were then still those of the dataset as it was opened.
-    scattered : set of int
-        Addresses of the reader's mappings that are read as asked for.
-    """
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    reader: ShardReader | None = None
-    users: int = 0
-    checked: set[str] = field(default_factory=set)
-    scattered: set[int] = field(default_factory=set)
-
-
-class _OpenShards:
-    """The open readers of this process, least recently used first. Safe between threads; a forked child starts with none."""
-
-    def __init__(self) -> None:
-        # Reentrant: a pool that the garbage collector finalises may do so while this very thread is in here.
-        self._lock = threading.RLock()
-        self._entries: OrderedDict[_Key, _Open] = OrderedDict()
-
-    @contextmanager
-    def use(self, pool: "ShardPool", number: int) -> Iterator[tuple[_Open, ShardReader]]:
-        """The reader of a pool's shard, opened if need be and kept open while in use."""
-        key = (pool.number, number)
-        if mappings_held() > MAX_MAPPINGS:
-            self._unmap()
-        with self._lock:
-            entry = self._entries.setdefault(key, _Open())
-            self._entries.move_to_end(key)
-            entry.users += 1
-        try:
-            reader = entry.reader
-            if reader is None:
-                with entry.lock:
-                    reader = entry.reader
-                    if reader is None:
-                        self._make_room(pool.descriptors)
-                        reader = entry.reader = pool.open(number)
-            if reader.threads:
-                yield entry, reader
-            else:
-                with entry.lock:
-                    yield entry, reader
-        finally:
-            with self._lock:
-                entry.users -= 1
-
-    def descriptors(self) -> int:
-        """Descriptors held now."""
-        with self._lock:
-            return sum(entry.reader.descriptors for entry in self._entries.values() if entry.reader is not None)
-
-    def drop(self, pool_number: int) -> None:
-        """Close the readers of a pool that is gone."""
-        with self._lock:
-            entries = [self._entries.pop(key) for key in list(self._entries) if key[0] == pool_number]
-        for entry in entries:
-            if entry.reader is not None:
-                entry.reader.close()
-
-    def forget(self, pool: "ShardPool", number: int) -> None:
-        """Have a shard opened anew when it is next used; who uses it now still may."""
-        with self._lock:
-            self._entries.pop((pool.number, number), None)
-
-    def forget_inherited(self) -> None:
-        """In a forked child: close the parent's handles, which are not valid here, and begin anew."""
-        entries = list(self._entries.values())
-        self.__init__()  # type: ignore[misc] # a new lock too: another thread of the parent may have held it
-        for entry in entries:
-            if entry.reader is not None:
-                entry.reader.close()
-
-    def _make_room(self, descriptors: int) -> None:
-        """Close what was used least recently, until so many more fit. What is in use stays open."""
-        if descriptors == 0:
-            return
-        with self._lock:
-            excess = self.descriptors() + descriptors - MAX_DESCRIPTORS
-            for key, entry in list(self._entries.items()):
-                if excess <= 0:
-                    return
-                if entry.users == 0 and entry.reader is not None and entry.reader.descriptors:
-                    excess -= entry.reader.descriptors
-                    del self._entries[key]
-                    entry.reader.close()
-
-    def _unmap(self) -> None:
-        """Close what was used least recently, until few enough files are mapped. What is in use stays open."""
-        with self._lock:
-            for key, entry in list(self._entries.items()):
-                if mappings_held() <= MAX_MAPPINGS * _KEPT_MAPPINGS:
-                    return
-                if entry.users == 0 and entry.reader is not None:
-                    del self._entries[key]
-                    entry.reader.close()
-
-
-open_shards = _OpenShards()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=open_shards.forget_inherited)
+"""Attempts to open a dataset that others keep replacing."""
 
 _pool_numbers = count()
 
 reading: "dict[int, tuple[ShardPool, list[int]]]" = {}
-"""What each thread, by its identifier, is reading now: for messages about a read that does not come back."""
+"""What each thread, by its identifier, is reading now: for messages about a read that does not return."""
 
 
 def explain_thread(thread: int) -> str:
-    """What a thread is doing, as far as reading goes."""
+    """What a thread is reading, if it is, for messages."""
     found = reading.get(thread)
     if found is None:
         return "not in a read (decoding, or in a transform)"
@@ -166,18 +47,19 @@ def explain_thread(thread: int) -> str:
 
 
 class ShardPool:
-    """Reads rows of a dataset, numbered through all shards. Shards open when they are first read, in whatever process.
+    """Reads rows of a dataset, numbered over all shards. Each process opens a shard when it first reads it.
 
-    Another dataset may take this one's place in the folder, and shards open late: so what a reader has opened is compared, by inode,
-    size and time, with what stood there when the pool was made, before any value goes out. Where that differs, the digest decides.
-    Safe between threads, across forks, and to pickle (without handles).
+    Since shards are opened late, another dataset may have replaced this one in the folder by then. So the files that a
+    reader has opened are compared, by inode, size and time, with those that were there when the pool was made, before
+    any value is given out. If they differ, the digest decides. A pool is safe between threads, across forks, and to
+    pickle (without handles).
 
     Parameters
     ----------
     layout : Layout
     verify : {"off", "size", "digest"}
-        ``"size"`` compares every file's size with the manifest now. ``"digest"`` also its SHA-256, once per process, before the
-        shard is first opened.
+        ``"size"`` compares every file's size with the manifest now. ``"digest"`` also compares its SHA-256, once per
+        process, before the shard is first opened.
     checksums : bool
         Whether the format's own checksums are checked on reading.
 
@@ -193,11 +75,11 @@ class ShardPool:
         self._verify = verify
         self._checksums = checksums
         self.manifest, self._manifest_stamp, self._stamps = _load_whole(layout, sizes=verify != "off")
-        self._standing = self.manifest  # the same dataset under the names that its files bear now
+        self._standing = self.manifest  # the same dataset under the present names of its files
         self._restore()
 
     def _restore(self) -> None:
-        """What is made anew in every process."""
+        """Set what every process makes for itself."""
         self.number = next(_pool_numbers)
         self._ends = np.cumsum([shard.samples for shard in self.manifest.shards], dtype=np.int64)
         self._verified: set[int] = set()
@@ -226,7 +108,7 @@ class ShardPool:
         return int(reader_class(self.manifest.format).descriptors)
 
     def open(self, number: int) -> ShardReader:
-        """A new reader of a shard, verified first if that was asked for."""
+        """A new reader of a shard, which is verified first if `verify` is ``"digest"``."""
         shard = self._standing.shards[number]
         if self._verify == "digest" and number not in self._verified:
             for entry in shard.files:
@@ -246,7 +128,7 @@ class ShardPool:
             numbers = [first]
             self._read_shard(first, rows, fields, target, at)
         else:
-            # Written out, since this runs for every batch and np.split takes as long as all the rest.
+            # Written out, since this runs for every batch, and np.split would take as long as all the rest.
             by_shard = np.argsort(shards, kind="stable")
             ordered = shards[by_shard]
             cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
@@ -262,7 +144,7 @@ class ShardPool:
     def _room_for_views(self, fields: Sequence[str], out: Columns) -> dict[str, list[Any]]:
         """A list for each fixed field with large values, if the format can give views of them.
 
-        All of them are then copied at once, from whatever shards: in turn with the rest of the work, and shard by shard, that
+        The values of all shards are then copied together. Copying shard by shard, in turn with the rest of the work,
         took a quarter longer.
         """
         if not reader_class(self.manifest.format).views:
@@ -274,7 +156,7 @@ class ShardPool:
 
     @contextmanager
     def _noted(self, numbers: list[int]) -> Iterator[None]:
-        """Let others know which shards this thread is reading."""
+        """Note in `reading` which shards this thread is reading."""
         thread = threading.get_ident()
         reading[thread] = (self, numbers)
         try:
@@ -286,7 +168,7 @@ class ShardPool:
         """Read rows of the dataset that lie in one shard."""
         first = int(self._ends[number]) - self.manifest.shards[number].samples
 
-        def read(entry: _Open, reader: ShardReader) -> None:
+        def read(entry: OpenReader, reader: ShardReader) -> None:
             if self._asks:
                 self._ask(entry, reader, rows - first, fields)
             reader.read(rows - first, fields, out, at)
@@ -297,8 +179,8 @@ class ShardPool:
         with self._noted([number]):
             self._with_shard(number, read)
 
-    def _with_shard(self, number: int, act: Callable[[_Open, ShardReader], None]) -> None:
-        """Do something with the reader of a shard; once more where its files have got other names meanwhile."""
+    def _with_shard(self, number: int, act: Callable[[OpenReader, ShardReader], None]) -> None:
+        """Do something with the reader of a shard, and once more if its files have been renamed in the meantime."""
         try:
             with open_shards.use(self, number) as (entry, reader):
                 act(entry, reader)
@@ -310,12 +192,12 @@ class ShardPool:
                 act(entry, reader)
 
     def _follow(self, error: DatasetError) -> bool:
-        """Look at the manifest anew after an error: whether the same dataset lies there under other names.
+        """Read the manifest again after an error: whether the same dataset is there with files of other names.
 
         Raises
         ------
         DatasetChangedError
-            Another one lies there.
+            If another dataset is there.
         """
         if self.layout.stamp_manifest() == self._manifest_stamp:
             return False
@@ -326,20 +208,21 @@ class ShardPool:
         pairs = list(zip(_files(self._standing), _files(found), strict=False))
         if _contents(found) != _contents(self._standing):
             raise DatasetChangedError(
-                f"{self.layout.root}: expected the dataset that was opened, found that another has taken its place: open it again"
+                f"{self.layout.root}: expected the dataset that was opened, found another in its place: open it again"
             ) from error
         self._stamps |= {new.name: self._stamps[old.name] for old, new in pairs if old.name in self._stamps}
         self._standing, self._manifest_stamp = found, stamp
         return True
 
     def _check_opened(self, entries: Iterable[FileEntry]) -> None:
-        """See that files which have just been opened are those that lay there when the dataset was opened, or the like of them.
+        """Check that files which have just been opened are those of the dataset as it was opened, or equal ones.
 
-        Where no stamps were taken, the manifest's tells whether another dataset has taken the place of this one.
+        If no stamps were taken, the manifest's shows whether another dataset has replaced this one.
 
         Raises
         ------
         DatasetChangedError
+            If they are not.
         """
         entries = list(entries)
         if all(entry.name in self._stamps for entry in entries):
@@ -358,12 +241,13 @@ class ShardPool:
                 self.layout.check_digest(entry)
             except DatasetError as error:
                 raise DatasetChangedError(
-                    f"{error}; expected the file that lay there when the dataset was opened, found another: open the dataset again"
+                    f"{error}; expected the file that was there when the dataset was opened, found another: "
+                    "open the dataset again"
                 ) from error
         self._stamps |= found
 
     def map_index(self, field: Field) -> npt.NDArray[Any] | None:
-        """The index of a scalar field, mapped; None where the dataset has none."""
+        """The index of a scalar field, mapped; None if the dataset has none."""
         entry = self.layout.find_index(self._standing, field.name)
         if entry is None:
             return None
@@ -379,19 +263,19 @@ class ShardPool:
         return values
 
     def read_ahead(self, rows: IntArray, fields: Sequence[str]) -> None:
-        """Ask the system for the bytes of rows that will be read soon, where the format's reader can say where they lie.
+        """Ask the system for the bytes of rows that will be read soon, if the format's reader can say where they are.
 
-        From the first call on, `read` asks for its rows too before it touches them, and the system reads nothing around them:
-        that is where most of the time goes if rows are scattered over files larger than memory.
+        From the first call on, `read` too asks for its rows before it touches them, and the system reads nothing around
+        them: reading around takes most of the time if rows are scattered over files larger than memory.
         """
         self._asks = True
         shards = np.searchsorted(self._ends, rows, side="right")
         for number in distinct(shards):
             first = int(self._ends[number]) - self.manifest.shards[number].samples
             local = rows[shards == number] - first
-            self._with_shard(number, lambda entry, reader, local=local: self._ask(entry, reader, local, fields))  # type: ignore[misc]
+            self._with_shard(number, partial(self._ask, rows=local, fields=fields))
 
-    def _ask(self, entry: _Open, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
+    def _ask(self, entry: OpenReader, reader: ShardReader, rows: IntArray, fields: Sequence[str]) -> None:
         if not isinstance(reader, MappedReader):
             return
         for part in reader.extents(rows, fields):
@@ -402,7 +286,7 @@ class ShardPool:
             ask_for(part.data, part.starts, part.stops)
 
     def describe(self, row: int) -> str:
-        """Where a row lies, for messages: its shard and its number there."""
+        """Where a row is, for messages: its shard and its number there."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         shard = self.manifest.shards[number]
         path = self.layout.shard(shard, self.manifest.format)
@@ -410,11 +294,12 @@ class ShardPool:
 
 
 def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
-    """A manifest, the stamp of its file, and if `sizes` are compared those of all shards' files, taken while that manifest stood.
+    """A manifest, its file's stamp and, if `sizes`, the stamps of all shards' files, taken while it was in place.
 
     Raises
     ------
     DatasetError
+        If the dataset cannot be read, a size differs, or other datasets keep replacing it.
     """
     for _ in range(_OPENINGS):
         manifest, stamp = layout.load_stamped()
@@ -428,12 +313,12 @@ def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[s
                 raise wrong
             return manifest, stamp, stamps
     raise DatasetChangedError(
-        f"{layout.root}: expected a dataset that stays, found {_OPENINGS} times that another takes its place: open it later"
+        f"{layout.root}: expected a dataset that stays, found it replaced by another {_OPENINGS} times: open it later"
     )
 
 
 def _contents(manifest: Manifest) -> tuple[Any, ...]:
-    """What makes two datasets the same, whatever their files are called."""
+    """What is equal in two datasets that differ at most in the names of their files."""
 
     def of_shard(shard: Shard) -> tuple[Any, ...]:
         return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]

@@ -1,4 +1,4 @@
-"""The data module for Lightning. Its name resolves on first use, so that importing the package loads no Lightning."""
+"""The data module for Lightning. Its name resolves on first use, so importing the package does not load Lightning."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What `readers.lightning` hands to Lightning: iterables that count what the training loop has consumed."""
+"""What the data module hands to Lightning: batches that count what was consumed; and how its datasets are opened."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -46,7 +46,7 @@ def as_dataset(
 
 
 class TrainBatches:
-    """What Lightning trains on. An epoch begins at its first batch: by then Lightning has said which one it is.
+    """What Lightning trains on. An epoch begins at its first batch: by then Lightning has set its number.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ class TrainBatches:
     source : Loader or OrderSampler
         What decides the order of `batches`.
     samples_per_step : int
-        Of all ranks together.
+        Samples of a step of all ranks together.
     processed : callable
-        The number of this epoch's batches that the training loop has been through.
+        Gives the number of this epoch's batches that the training loop has processed.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class TrainBatches:
         self._processed = processed
         self.samples_per_step = samples_per_step
         self._epoch = 0
-        self._consumed = 0  # of all ranks, when this epoch's iteration begins
-        self._begun_at: int | None = None  # batches processed then; None before
+        self._consumed = 0  # samples of all ranks, when this epoch's iteration begins
+        self._begun_at: int | None = None  # batches processed when it begins; None before
 
     def __len__(self) -> int:
         return self._length
@@ -80,23 +80,23 @@ class TrainBatches:
 
     @property
     def sampler(self) -> "TrainBatches":
-        """What Lightning calls ``set_epoch`` of."""
+        """The object whose ``set_epoch`` Lightning calls: this one."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
+        """Make the next iteration that of `epoch`. Progress is kept if `epoch` is the one that was just restored."""
         if self._begun_at is not None or epoch != self._epoch:
             self._consumed = 0
         self._source.set_epoch(epoch)
         self._epoch, self._begun_at = epoch, None
 
     def left(self) -> int:
-        """Batches of this epoch that are left at its (restored) beginning."""
+        """Batches that are left in this epoch at its beginning, which may be a restored one."""
         samples = self._samples() - self._consumed
         return samples // self.samples_per_step if self._drop_last else -(-samples // self.samples_per_step)
 
     def consumed_state(self) -> dict[str, Any]:
-        """The state after the batches that the training loop has been through."""
+        """The state after the batches that the training loop has processed."""
         consumed = self._consumed
         if self._begun_at is not None:
             processed = self._processed()
@@ -107,17 +107,17 @@ class TrainBatches:
         return {**self._source.state_dict(consumed), "samples_per_step": self.samples_per_step}
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the data module saves the state. That this can be called tells Lightning that a resume is exact."""
+        """Nothing: the data module saves the state. To Lightning the method itself means that a resume is exact."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `consumed_state` gave. Nothing happens with Lightning's copy of `state_dict`."""
+        """Continue from a state of `consumed_state`. The empty state of `state_dict` (Lightning's) changes nothing."""
         if state:
             self._source.load_state_dict(state)
             self._epoch, self._consumed, self._begun_at = state["epoch"], state["consumed"], None
 
     def close(self) -> None:
-        """Let go of the loader, its threads and its processes. The state stays."""
+        """Drop the loader with its threads and processes. The state is kept."""
         self._batches = None
 
     def _iterate(self, batches: Batches) -> Iterator[Batch]:
@@ -125,12 +125,12 @@ class TrainBatches:
         yield from batches
 
     def _samples(self) -> int:
-        """Of an epoch."""
+        """Samples of an epoch."""
         return int(self._source.state_dict(0)["length"])
 
 
 class EvalBatches:
-    """Batches for validation and test: the same at every pass."""
+    """Batches for validation, test and prediction: the same in every pass."""
 
     def __init__(self, batches: Batches, source: Loader | OrderSampler) -> None:
         self._batches: Batches | None = batches
@@ -145,7 +145,7 @@ class EvalBatches:
         return iter(_not_closed(self._batches))
 
     def close(self) -> None:
-        """Let go of the loader, its threads and its processes."""
+        """Drop the loader with its threads and processes."""
         self._batches = None
 
 

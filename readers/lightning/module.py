@@ -1,4 +1,4 @@
-"""Packed datasets for Lightning: one data module, exact under DDP and after a resume in mid-epoch."""
+"""Packed datasets for Lightning: a data module that is exact under DDP and after a resume in mid-epoch."""
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -32,43 +32,47 @@ LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
 class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
     """Packed datasets as a data module.
 
-    Right with any setting of ``Trainer(use_distributed_sampler=…)``: Lightning replaces samplers of a ``DataLoader`` only, and
-    this hands it plain iterables that know their rank. Every rank gets as many batches; where the samples do not divide by the
-    ranks the first few are repeated, fewer than there are ranks (with `drop_last`, left out), in validation and test too.
+    It works with any setting of ``Trainer(use_distributed_sampler=…)``: Lightning replaces samplers of a
+    ``DataLoader`` only, and this module hands it plain iterables that know their rank. Every rank gets the same number
+    of batches; if the samples do not divide by the ranks, the first few, fewer than there are ranks, are repeated
+    (with `drop_last`, the last few are left out), in validation and test too.
 
-    A checkpoint carries the samples that the training loop has consumed, not those that were read ahead. Resumed with
-    ``fit(ckpt_path=…)``, the epoch goes on with the very next sample, at any number of ranks and workers and any batch size.
+    A checkpoint holds the number of samples that the training loop has consumed, without those that were read ahead.
+    Resumed with ``fit(ckpt_path=…)``, the epoch continues with the very next sample, at any number of ranks and
+    workers and any batch size.
 
     Parameters
     ----------
     train : SampleDataset or path
     val, test, predict : SampleDataset or path, optional
-        Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of rank r of W is
-        row i W + r; those behind the end are repetitions.)
+        Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of
+        rank r of W is row i W + r; samples past the end are repetitions.)
     batch_size : int
-        Per rank.
+        Samples of a training batch, per rank.
     loader : {"threads", "processes"}
         ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
     eval_batch_size : int, optional
-        Of all but training; `batch_size` by default.
+        Samples of any other batch, per rank; `batch_size` by default.
     fields, verify, checksums
-        Of all that is given as a path (`readers.PackedDataset`).
+        For all datasets that are given as a path (`readers.PackedDataset`).
     transform, decode, sample_transform, batch_transform
-        Of training. `batch_transform` needs ``"threads"``.
+        For training. `batch_transform` needs ``"threads"``.
     eval_transform, eval_decode, eval_batch_transform
-        Of all but training.
+        For everything but training.
     shuffle, seed, drop_last, window, weights, draws
-        Of training (`readers.Loader`). ``shuffle="auto"`` is decided by rank 0 for all. ``Trainer(overfit_batches=…)`` turns shuffling off.
+        For training (`readers.Loader`). Rank 0 decides ``shuffle="auto"`` for all ranks.
+        ``Trainer(overfit_batches=…)`` turns shuffling off.
     workers : int, optional
-        Threads or processes per rank; by default the processors that this process may use, divided by the ranks of the node.
+        Threads or processes per rank; by default the number of processors that this process may use, divided by the
+        ranks of the node.
     prefetch : int, optional
         Batches ahead of the training loop; with ``"processes"``, per worker.
     read_ahead : int, optional
-        With ``"threads"`` (`readers.Loader`).
+        For ``"threads"`` only (`readers.Loader`).
     pin_memory : bool, optional
-        By default where batches go to a CUDA device.
+        By default True if batches go to a CUDA device.
     timeout_s : float
-        For one batch.
+        Time limit for one batch.
 
     Attributes
     ----------
@@ -77,7 +81,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     Raises
     ------
     UsageError
-        Options exclude each other or are invalid, or the datasets have labels of different classes.
+        If options exclude each other or are invalid, or the datasets have labels of different classes.
     """
 
     def __init__(
@@ -141,13 +145,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         self._prefetch = None if prefetch is None else as_count("prefetch", prefetch)
         self._read_ahead, self._pin_memory, self._timeout_s = read_ahead, pin_memory, timeout_s
         self._batches: TrainBatches | None = None
-        # Lightning asks for more of them with `reload_dataloaders_every_n_epochs`, and drops those that it had.
+        # With `reload_dataloaders_every_n_epochs` Lightning asks for new ones, and drops those that it had.
         self._eval: WeakSet[EvalBatches] = WeakSet()
         self._state: dict[str, Any] | None = None
         self._choice: Choice | None = None
 
     def train_dataloader(self) -> TrainBatches:
-        """Batches of `train`, this rank's."""
+        """Batches of `train` for this rank."""
         order = dict(self._order)
         if self.trainer is not None and self.trainer.overfit_batches > 0:
             order["shuffle"] = False
@@ -158,30 +162,30 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             self._batches.load_state_dict(self._state)
             self._move_progress(self._state, self._batches)
             self._state = None
-            if choice is not None:  # Lightning may ask for batches again, which then go on in the state's order
+            if choice is not None:  # Lightning may ask for batches again, which then keep the state's order
                 self._choice = Choice("blocks" if source.order == "blocks" else "full", source.order_reason)
         return self._batches
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
-        """Batches of `val`, this rank's, in stored order."""
+        """Batches of `val` for this rank, in stored order."""
         return self._eval_batches(self.val)
 
     def test_dataloader(self) -> EvalBatches | list[Any]:
-        """Batches of `test`, this rank's, in stored order."""
+        """Batches of `test` for this rank, in stored order."""
         return self._eval_batches(self.test)
 
     def predict_dataloader(self) -> EvalBatches | list[Any]:
-        """Batches of `predict`, this rank's, in stored order."""
+        """Batches of `predict` for this rank, in stored order."""
         return self._eval_batches(self.predict)
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch and the samples of it that the training loops of all ranks have consumed."""
+        """The epoch, and the number of its samples that the training loops of all ranks have consumed."""
         if self._batches is None:
             return {} if self._state is None else self._state
         return self._batches.consumed_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next training go on from a state."""
+        """Make the next training continue from a state."""
         self._state = dict(state_dict)
 
     def teardown(self, stage: str) -> None:
@@ -219,14 +223,14 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         if self.loader == "threads":
             made = Loader(
                 dataset, batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
-                world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform, device=device if cuda else None,
-                pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
+                world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform,
+                device=device if cuda else None, pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
             )  # fmt: skip
             if choice is not None:
                 made.decide_order(choice)
             return made, made
         if order["shuffle"] == "auto":
-            order = order | {"shuffle": "full"}  # which the choice overrides
+            order = order | {"shuffle": "full"}  # the choice overrides it
         sampler = OrderSampler(dataset.order(**order), rank, world_size, drop_last, choice)
         loader = DataLoader(
             dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
@@ -236,7 +240,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return loader, sampler
 
     def _choose(self) -> Choice:
-        """The order that rank 0 chooses, on every rank, once for this module."""
+        """The order that rank 0 chooses for every rank, once for this module."""
         if self._choice is None:
             stores, has_blocks = self.train.stores, self.train.blocks is not None
             if self.trainer is None:
@@ -248,7 +252,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return self._choice
 
     def _ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks among those that share out the samples."""
+        """The rank of this process, and the number of ranks that the samples are divided between."""
         if self.trainer is not None:
             shares = self.trainer.distributed_sampler_kwargs
             return (0, 1) if shares is None else (shares["rank"], shares["num_replicas"])
@@ -257,13 +261,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return 0, 1
 
     def _processed(self) -> int:
-        """Batches of this epoch that this rank's training loop has been through, as Lightning counts them."""
+        """Batches of this epoch that this rank's training loop has processed, as Lightning counts them."""
         if self.trainer is None:
             return 0
         return int(self.trainer.fit_loop.epoch_loop.batch_progress.current.processed)
 
     def _move_progress(self, state: Mapping[str, Any], batches: TrainBatches) -> None:
-        """Resumed with batches of another size altogether, make Lightning's count of them agree with what is left."""
+        """After a resume with another number of samples a step, make Lightning's count agree with what is left."""
         if self.trainer is None or state["samples_per_step"] == batches.samples_per_step or state["consumed"] == 0:
             return
         current = self.trainer.fit_loop.epoch_loop.batch_progress.current
@@ -273,11 +277,11 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
 
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
-    """See that there is such a kind of loader, and that it runs what it is given."""
+    """Check that the kind of loader exists, and that it can run the transforms that it is given."""
     if loader not in LOADERS:
         raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
     if loader == "processes" and any(transform is not None for transform in batch_transforms):
         raise UsageError(
-            "batch_transform: expected none with loader='processes', which has no threads of ours to run it: "
+            "batch_transform: expected none with loader='processes', which cannot run it: "
             "use loader='threads', or the model's on_after_batch_transfer"
         )

@@ -1,4 +1,4 @@
-"""What the Loader's threads do: put batches together, each from the picks of its number."""
+"""From the number of a batch to the batch: its picks, the work that makes it, and the memory that it is made in."""
 
 import math
 import threading
@@ -20,10 +20,10 @@ from readers.order.permutation import mix_array, mix_words
 from shardspec.columns import Columns
 
 _POSITIONS = 4096
-"""Positions of the order that are computed at once."""
+"""Positions of the order that are computed together."""
 
 _LEASE_BYTES_MIN = 1 << 16
-"""Smaller arrays are made anew each time: that costs less than keeping account of them."""
+"""Smaller arrays are allocated each time, which costs less than keeping track of them."""
 
 
 class BatchPicks:
@@ -32,10 +32,10 @@ class BatchPicks:
     Parameters
     ----------
     sequence : EpochOrder
-        For this object alone.
+        Not shared with any other object.
     cut : Cut
     consumed : int
-        Samples of the epoch that all ranks had consumed before.
+        Samples of the epoch that all ranks together had consumed before.
     length : int
         Samples that this rank takes.
     batch_size : int
@@ -64,7 +64,7 @@ class BatchPicks:
 
 
 class BatchWork:
-    """Puts one batch together; the job of the Loader's threads."""
+    """Puts batches together: what the Loader's threads do."""
 
     def __init__(
         self,
@@ -94,30 +94,30 @@ class BatchWork:
 
 
 def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
-    """A number for each sample that is a function of seed, epoch and row in the base dataset: int64, (n,)."""
+    """A number for each sample, a function of seed, epoch and row in the base dataset: int64, (n,)."""
     mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
     return mixed.view(np.int64)
 
 
 class Buffers(Protocol):
-    """Where batches are put together."""
+    """The memory that batches are put into."""
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Room for a batch, which is the taker's for as long as anything refers to it."""
+        """Columns to fill with a batch of `rows` rows. They are the caller's for as long as anything refers to them."""
         ...
 
 
 class Ring:
-    """Buffers in ordinary memory. An empty ring allocates, it never waits. Safe between threads.
+    """Buffers in ordinary memory. If none is free, one is allocated; nothing waits. Safe between threads.
 
     Memory that was used before is mapped already, which makes filling it twice as fast.
 
     Parameters
     ----------
     rows : int
-        Of the largest batch.
+        Rows of the largest batch.
     keep : int
-        Buffers kept per field while not in use; more are freed.
+        Most unused buffers kept per field; others are freed.
     """
 
     def __init__(self, rows: int, keep: int) -> None:
@@ -129,7 +129,7 @@ class Ring:
         return type(self), (self._rows, self._keep)  # without the memory
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Room for a batch of `rows` rows, no more than the ring's."""
+        """Columns to fill with a batch of `rows` rows, at most the ring's."""
         out: Columns = {}
         for name, value in layout.items():
             if value.shape is None or value.dtype is None:
@@ -148,7 +148,7 @@ class Ring:
             memory = free.pop()
         except IndexError:
             memory = empty_aligned(shape, dtype, begin)
-        if memory.shape != shape or memory.dtype != dtype:  # left from another layout
+        if memory.shape != shape or memory.dtype != dtype:  # from an earlier layout
             memory = empty_aligned(shape, dtype, begin)
         lease = _Lease(memory, (rows, *shape[1:]))
         weakref.finalize(lease, _give_back, free, memory, self._keep).atexit = False
@@ -162,7 +162,7 @@ class PinnedBuffers:
     """
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Room for a batch of `rows` rows."""
+        """Columns to fill with a batch of `rows` rows."""
         out: Columns = {}
         for name, value in layout.items():
             if value.shape is None or value.dtype is None:
@@ -177,8 +177,8 @@ class PinnedBuffers:
 class _Lease:
     """Stands between a piece of memory and the arrays made of it.
 
-    numpy gives every view of such an array, and torch every tensor of it, a reference to this object and no shorter way to
-    the memory. So its end is the end of all of them.
+    Every view that numpy makes of such an array, and every tensor that torch makes of it, refers to this object and to
+    the memory only through it. So it is freed when none of them is left.
     """
 
     def __init__(self, memory: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -192,6 +192,6 @@ class _Lease:
 
 
 def _give_back(free: "deque[npt.NDArray[Any]]", memory: npt.NDArray[Any], keep: int) -> None:
-    """Runs when nothing refers to a lease any more, in whichever thread let go last."""
+    """Runs when nothing refers to a lease any more, in the thread that dropped the last reference."""
     if len(free) < keep:
         free.append(memory)

@@ -1,4 +1,4 @@
-"""Batches on their way to the device: copies on a side stream, then transforms of whole batches."""
+"""Batches on the way to the device: copies on a side stream, then transforms of whole batches."""
 
 import time
 import warnings
@@ -13,26 +13,28 @@ from readers.loader.threads import Stage, not_an_end
 from shardspec.errors import UsageError
 
 BatchTransform = Callable[..., Batch]
-"""Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with ``seeds``, int64
-(B,) on the CPU, one per sample: functions of seed, epoch and row. Runs without gradients."""
+"""Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with
+``seeds``, int64 (B,) on the CPU, one per sample: functions of seed, epoch and row. Runs without gradients."""
 
 SeededBatch = tuple[Batch, torch.Tensor | None]
-"""A batch, and the numbers of its samples where the transform takes them."""
+"""A batch, and the seeds of its samples if the transform takes them."""
 
 
 def wants_seeds(transform: BatchTransform | None) -> bool:
-    """Whether a batch transform is called with a number for each sample."""
+    """Whether a batch transform is called with a seed for each sample."""
     return getattr(transform, "seeded", False) is True
 
 
 def as_device(device: torch.device | str | int) -> torch.device:
     """A device that torch can use here.
 
-    A GPU is counted, not tried: a context takes memory of it, and who makes a Loader may fork before the first batch.
+    GPUs are counted, not tried: a context would take memory of the GPU, and the process may still fork before the first
+    batch.
 
     Raises
     ------
     UsageError
+        If torch cannot use the device here.
     """
     try:
         chosen = torch.device(device)
@@ -47,13 +49,17 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 def can_pin() -> bool:
-    """Whether there is a device to pin memory for. Warns if not, as torch's DataLoader does: a script for a GPU may be tried without one."""
+    """Whether there is a device to pin memory for.
+
+    If not, a warning says so, as with torch's DataLoader: a script for a GPU may be tried without one.
+    """
     try:
         if torch.cuda.device_count() == 0:
             torch.empty(1, pin_memory=True)
     except RuntimeError as error:
         warnings.warn(
-            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): they come in ordinary memory",
+            f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): "
+            "they come in ordinary memory",
             stacklevel=3,
         )
         return False
@@ -65,7 +71,7 @@ def _first_line(error: Exception) -> str:
 
 
 class OneAhead:
-    """Keeps the next batch, made before it is asked for. An error in it waits for its turn: the batch before it comes first."""
+    """Keeps the next batch, made before it is asked for. An error in making it is raised when it is asked for."""
 
     def __init__(self) -> None:
         self._made: SeededBatch | None = None
@@ -79,7 +85,7 @@ class OneAhead:
             self._error = error
 
     def take(self, make: Callable[[], SeededBatch]) -> SeededBatch:
-        """The batch that is kept; if none is, one that is made now."""
+        """The batch that is kept, or, if there is none, one that is made now."""
         made, error = self._made, self._error
         self._made = self._error = None
         try:
@@ -87,19 +93,22 @@ class OneAhead:
                 raise error
             return make() if made is None else made
         finally:
-            del error  # its traceback refers to this frame, which must not refer to it: an epoch's batches would stay until a collection
+            # Its traceback refers to this frame. If the frame referred to it too, an epoch's batches would stay in
+            # memory until the garbage collector runs.
+            del error
 
 
 class DeviceStage:
     """Moves batches to a device and transforms them there.
 
-    On CUDA, copies run on a stream of their own, so they overlap with the consumer's work, whose stream waits for them. The
-    next batch's copy is begun one batch ahead where that batch is ready; waiting for it would only hold the present one back.
+    On CUDA, copies run on a stream of their own, so that they overlap with the consumer's work, whose stream waits for
+    them. The next batch's copy is begun one batch ahead if that batch is ready; waiting for it would only delay the
+    present one.
 
     Parameters
     ----------
     batches : Stage
-        Of a batch each, and its seeds.
+        Gives the batches with their seeds.
     device : torch.device or None
         None leaves batches where they are.
     transform : callable, optional
@@ -121,7 +130,7 @@ class DeviceStage:
         if self._side is None:
             batch, seeds = next(self._batches)
             return self._transformed(self._to_device(batch), seeds)
-        # Elsewhere a copy ahead would happen at once, in the consumer's own time.
+        # Only on CUDA: elsewhere a copy ahead would run at once, in the consumer's own time.
         batch, seeds = self._copies.take(self._copy)
         stream = torch.cuda.current_stream(self._device)
         stream.wait_stream(self._side)
@@ -140,7 +149,7 @@ class DeviceStage:
     def _to_device(self, batch: Batch) -> Batch:
         if self._device is None:
             return batch
-        # Elsewhere a copy that has not ended may read memory that is used again: only CUDA's host allocator waits for it.
+        # Asynchronous on CUDA only: elsewhere nothing keeps memory from being used again while a copy still reads it.
         with self._timed():
             return {name: _move(value, self._device, self._side is not None) for name, value in batch.items()}
 
@@ -152,7 +161,7 @@ class DeviceStage:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count what the block takes; on a GPU much of it goes on behind the end."""
+        """Count the time that the block takes. On a GPU much of the work continues after the block."""
         begin = time.monotonic()
         yield
         self._batches.times.moving += time.monotonic() - begin
@@ -179,14 +188,14 @@ def move(batch: Batch, device: torch.device | None) -> Batch:
 
 
 class _Pinned(dict[str, Any]):
-    """A batch that a DataLoader's ``pin_memory`` leaves alone: it may be on the device, whose memory cannot be pinned."""
+    """A batch that a DataLoader's ``pin_memory`` leaves alone: device memory, where it may be, cannot be pinned."""
 
     def pin_memory(self) -> "_Pinned":
         return self
 
 
 def as_pinned(batch: Batch) -> Batch:
-    """A batch that a DataLoader takes for pinned. What is no dict is the transform's own business."""
+    """A batch that a DataLoader takes to be pinned. Anything but a dict, which a transform may give, is left alone."""
     return _Pinned(batch) if type(batch) is dict else batch
 
 
@@ -195,14 +204,14 @@ def _new_stream(device: torch.device) -> "torch.cuda.Stream":
 
 
 def _move(value: Any, device: torch.device, ahead: bool) -> Any:
-    """The tensors of a value on a device; with `ahead` they may get there later."""
+    """The tensors of a value on a device; with `ahead` the copies may still be running."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=ahead)
     return [_move(item, device, ahead) for item in value] if isinstance(value, list) else value
 
 
 def _record(value: Any, stream: "torch.cuda.Stream") -> None:
-    """Tell the allocator that a tensor made on the side stream is used on another."""
+    """Inform the allocator that a tensor made on the side stream is used on another."""
     if isinstance(value, torch.Tensor):
         value.record_stream(stream)
     elif isinstance(value, list):

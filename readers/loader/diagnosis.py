@@ -1,4 +1,4 @@
-"""What holds a training loop back: measured, and said in one sentence with the setting to change."""
+"""What slows a training loop down: measurements, and a verdict that names the setting to change."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from shardspec.errors import UsageError
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
-_HELD_BACK = 0.8  # of the step's rate alone, below which a loop that does not wait is slowed by the loader's threads
+_HELD_BACK = 0.8  # share of the step's rate alone; a loop below it that does not wait is slowed by the loader's threads
 _CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
 _PROBE_SAMPLES = 256
 
@@ -38,19 +38,21 @@ class Diagnosis:
     waiting : float
         Fraction of the loop's time that it waited for batches.
     moving : float
-        Fraction of the loop's time that copies to the device and `batch_transform` need, which run in its own thread; part of
-        `waiting`. No more than they take without the loader's threads: what they wait for Python's lock is the transforms' doing.
+        Fraction of the loop's time that copies to the device and `batch_transform` need, which run in its own thread;
+        part of `waiting`. Limited to the time that they take without the loader's threads, since the transforms in
+        those threads are to blame if they have to wait for Python's lock.
     loader_rate : float
         Samples per second of the loader alone.
     step_rate : float
-        Samples per second of the step alone, on cached batches: what a perfect loader would give (headspace).
+        Samples per second of the step alone, on cached batches: the rate with a perfect loader.
     read_s, transform_s : float
         Seconds per sample in one thread: reading and decoding, and the transforms.
     read_processor : float
-        Fraction of the reading time that the processor worked; the rest waited for a disk or network, or for a processor.
+        Fraction of the reading time that the processor worked; the rest waited for a disk or network, or for a
+        processor.
     verdict : str
     order : str
-        The order, why it is that, and how far is read ahead.
+        The order, why it is that one, and how many batches are read ahead.
     """
 
     loop_rate: float
@@ -71,21 +73,22 @@ class Diagnosis:
 def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) -> Diagnosis:
     """Measure a loader and a training step, apart and together.
 
-    Takes three to four times as long as the batches take in training. The step really runs, also on cached batches: give it a copy of
-    the model if it trains. The loader's place in its epochs stays as it is: what is read are epochs after the present one.
+    Takes three to four times as long as the batches take in training. The step really runs, even on cached batches: let
+    it use a copy of the model if it trains. The loader's place in its epochs is kept: the measurements read epochs
+    after the present one.
 
     Parameters
     ----------
     loader : Loader
     step : callable
-        Called with a batch, does what the training loop does with it.
+        Called with a batch; does with it what the training loop does.
     batches : int
-        To measure over; fewer where the epoch is shorter. The first few of each measurement warm up.
+        Batches per measurement; fewer if the epoch is shorter. The first few of each measurement warm up.
 
     Raises
     ------
     UsageError
-        The epoch has no batches; an argument cannot be meant.
+        If the epoch has no batches, or an argument is invalid.
     """
     if not isinstance(loader, Loader):
         raise UsageError(f"loader: expected a readers.Loader, found {type(loader).__name__}")
@@ -120,7 +123,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
 
 
 def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
-    """Samples per second of a loop, and the fractions of its time spent waiting for batches, and of that in moving them."""
+    """Samples per second of a loop, and the fractions of its time spent waiting for batches and moving them."""
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
     samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
     iterator = iter(loader)
@@ -144,7 +147,7 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
 
 
 def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
-    """A few batches and how many samples each has, which the batch itself, made by a transform, may not say."""
+    """A few batches, and the number of samples of each, which a transformed batch itself may not show."""
     found: list[tuple[Batch, int]] = []
     iterator = iter(loader)
     for batch in islice(iterator, _CACHED_BATCHES):
@@ -154,7 +157,7 @@ def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
 
 
 def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any], batches: int) -> float:
-    """Samples per second of the step on batches that are there already."""
+    """Samples per second of the step on batches that were read before."""
     device = next((tensor.device for batch, _ in cached for tensor in _tensors(batch)), None)
     samples, begin = 0, time.perf_counter()
     for number in range(batches):
@@ -182,7 +185,7 @@ def _measure_moving(loader: Loader, batches: int) -> float:
 
 
 def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
-    """Seconds per sample of reading and of the transforms, and how much of the reading the processor worked."""
+    """Seconds per sample of reading and of the transforms; the fraction of the reading that the processor worked."""
     count = min(_PROBE_SAMPLES, len(dataset))
     rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
     picks = Picks(rows, np.zeros(count, np.uint64), 0)
@@ -208,21 +211,22 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         f"lower torch.set_num_threads (now {torch.get_num_threads()}) or workers (now {loader.workers})."
     )
     if measured.waiting < _WAITING_MATTERS and measured.loop_rate < _HELD_BACK * measured.step_rate:
-        return f"The step is slower beside the loader than alone: {waits} Batches are there in time, {contention}"
+        return f"The step is slower beside the loader than alone: {waits} Batches are ready in time, {contention}"
     if measured.waiting < _WAITING_MATTERS:
         return f"The step is the limit: {waits} Nothing in the loader will make it faster."
     begin = f"The loader is the limit: {waits}"
     if measured.moving > measured.waiting / 2:
         return (
-            f"{begin} {measured.moving / measured.waiting:.0%} of that are copies to the device and batch_transform, which run in the loop's own thread: "
-            "make batch_transform cheaper, run it on a GPU (device='cuda'), or move it to sample_transform, which the threads run."
+            f"{begin} {measured.moving / measured.waiting:.0%} of that are copies to the device and batch_transform, "
+            "which run in the loop's own thread: make batch_transform cheaper, run it on a GPU (device='cuda'), "
+            "or move it to sample_transform, which the threads run."
         )
     if measured.loader_rate > measured.step_rate:
         return f"{begin} Yet alone it is fast enough, {contention}"
     if measured.transform_s > measured.read_s:
         return (
-            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, reading and decoding {measured.read_s * 1e3:.2f}: "
-            "move them to batch_transform on the device, "
+            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, "
+            f"reading and decoding {measured.read_s * 1e3:.2f}: move them to batch_transform on the device, "
             "or use a DataLoader with worker processes if they are Python code."
         )
     if measured.read_processor < _CPU_BOUND:
@@ -233,10 +237,14 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         )
     spare = available_processors() - loader.workers
     if spare > 0:
-        return f"{begin} Its threads work all the time and {spare} processors are unused: workers={available_processors()} (now {loader.workers})."
+        return (
+            f"{begin} Its threads work all the time and {spare} processors are unused: "
+            f"set workers={available_processors()} (now {loader.workers})."
+        )
     return (
-        f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: pack smaller or raw pictures, "
-        "or decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
+        f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: "
+        "pack smaller or raw pictures, "
+        "or use decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
     )
 
 

@@ -35,62 +35,67 @@ from readers.order.order import WINDOW_BLOCKS, Cut, Picks
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex, SampleTransform, SeededTransform
 from shardspec.errors import UsageError
+from shardspec.wording import counted
 
 
 class Loader(Resumable):
     """Batches of a dataset, read and decoded by threads straight into the batches' memory.
 
-    Iterating gives dicts of torch tensors: pictures as uint8 (B, 3, H, W) in channels_last memory, other fields as (B, ...),
-    fields of varying shape and text as lists. A batch's memory is used again once nothing refers to it or to any view of it, so
-    batches may be kept (``list(loader)`` works).
+    Iterating gives dicts of torch tensors: pictures as uint8 (B, 3, H, W) in channels_last memory, other fields as (B,
+    ...), fields of varying shape and text as lists. A batch's memory is used again once nothing refers to it or to any
+    view of it, so batches may be kept (``list(loader)`` works).
 
-    Iterating again takes the next epoch; `set_epoch` chooses one. Every rank gets as many batches.
+    Iterating again takes the next epoch; `set_epoch` chooses one. Every rank gets the same number of batches.
 
     Parameters
     ----------
     dataset : SampleDataset
-        `readers.open_dataset`, a subset, clips, a mixture.
+        From `readers.open_dataset`; or a subset, clips, a mixture.
     batch_size : int
-        Per rank.
+        Samples of a batch, per rank.
     shuffle : {"auto", "full", "blocks", False}
-        ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory and for
-        network file systems. ``"auto"`` takes it there, where the dataset has blocks, and ``"full"`` anywhere else (`order` and
-        `order_reason` say which and why). It is decided when the first epoch begins; under ``torch.distributed`` by rank 0 for all, which
-        therefore must begin it together. With `world_size` given the ranks cannot ask each other, and each deciding for itself
-        would mix two orders: then it is ``"full"``. A state that is loaded brings its order along.
+        ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory
+        and for network file systems. ``"auto"`` chooses it for such data if the dataset has blocks, and ``"full"``
+        otherwise; `order` and `order_reason` say which and why. The choice is made when the first epoch begins. Under
+        ``torch.distributed`` rank 0 makes it for all ranks, which therefore must begin the epoch together. If
+        `world_size` is given, the ranks cannot ask each other, and if each decided for itself, two orders might be
+        mixed; the choice is then ``"full"``. A state that is loaded brings its order with it.
     seed : int
-        Of the order and of seeded transforms.
+        Seed of the order and of seeded transforms.
     drop_last : bool
-        Leave out the samples that fill no batch. Otherwise the last batch is smaller, and where the samples do not divide by
-        the ranks the first few are repeated, fewer than there are ranks.
+        Leave out the samples that fill no batch. Otherwise the last batch is smaller, and if the samples do not divide
+        by the ranks, the first few, fewer than there are ranks, are repeated.
     workers : int, optional
-        Threads; as many as this process may use processors by default. More help where reading waits for a disk or network.
-        Operations of torch in sample transforms use no further threads there, whatever ``torch.set_num_threads`` says.
+        Number of threads; by default the number of processors that this process may use. More threads help if reading
+        waits for a disk or network. Operations of torch in sample transforms use no further threads, whatever
+        ``torch.set_num_threads`` says.
     prefetch : int, optional
-        Batches ahead of the training loop, those in work among them; ``workers + 2`` by default. About ``prefetch + 2`` batches
-        are in memory.
+        Batches ahead of the training loop, including those in work; ``workers + 2`` by default. About ``prefetch + 2``
+        batches are in memory.
     read_ahead : int, optional
-        Batches, behind those that the threads have begun, whose bytes the system is asked to read. By default 0 where the data
-        are expected to stay in memory, else four, or fewer where they would take more than an eighth of it.
+        Batches, after those that the threads have begun, whose bytes the system is asked to read. By default 0 if the
+        data are expected to stay in memory; otherwise four, or fewer if they would take more than an eighth of the
+        memory that may hold them.
     weights, draws
         Draws with replacement (`readers.order.order.Order`).
     rank, world_size : int, optional
-        From ``torch.distributed`` where it is initialised, else 0 of 1.
+        By default those of ``torch.distributed`` if it is initialised, otherwise 0 of 1.
     sample_transform : callable, optional
-        One more transform of samples behind the dataset's own (`readers.seeding`), run in the threads.
+        One more transform of samples, after the dataset's own (`readers.seeding`), run in the threads.
     batch_transform : callable, optional
         Transform of whole batches, run on the device (`readers.loader.device`).
     device : torch.device or str, optional
-        Where batches go.
+        The device that batches are moved to.
     pin_memory : bool, optional
-        Page-locked batches; by default where `device` is a CUDA device. Where there is no device to copy to, a warning says so.
+        Whether batches are in page-locked memory; by default if `device` is a CUDA device. If there is no device to
+        copy to, a warning says so.
     timeout_s : float
-        For one batch; a read that hangs is then an error that names the file.
+        Time limit for one batch; a read that hangs then raises an error that names the file.
 
     Raises
     ------
     UsageError
-        An argument cannot be meant, is one of torch's DataLoader only, or asks for a device that is not there.
+        If an argument is invalid, exists in torch's DataLoader only, or asks for a device that is not there.
     """
 
     def __init__(
@@ -145,13 +150,13 @@ class Loader(Resumable):
         rows = min(self.batch_size, max(1, len(order)))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
-        self._handed: Picks | None = None  # of the batch whose indices were given last
+        self._handed: Picks | None = None  # picks of the batch whose indices were given last
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(len(self._progress.order)))
 
     def __repr__(self) -> str:
-        threads = f"{self.workers} thread{'' if self.workers == 1 else 's'}"
+        threads = counted(self.workers, "thread")
         device = "" if self.device is None else f", to {self.device}"
         return (
             f"{type(self).__name__}: {len(self)} batches of {self.batch_size} an epoch, {self._progress}, "
@@ -182,17 +187,18 @@ class Loader(Resumable):
         return BatchPicks(order, cut, iteration.consumed, self._length(iteration), self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, or a pickle, has the place in the epochs and goes its own way from there.
+        # A copy, or a pickle, begins at the same place in the epochs and is independent from then on.
         progress = copy(self._progress)
         progress.running = copy(progress.running)
         return {**vars(self), "_progress": progress, "_iterator": None, "_handed": None}
 
-    # What libraries look for that make a DataLoader of a Loader: accelerate's `skip_first_batches`, which resumes Hugging Face's Trainer.
+    # Attributes that libraries read to make a DataLoader of a Loader: accelerate's `skip_first_batches`, by which
+    # Hugging Face's Trainer resumes.
 
     num_workers: ClassVar[int] = 0
     """Worker processes."""
     prefetch_factor: ClassVar[None] = None
-    """There is none without worker processes; accelerate would take 2."""
+    """None, since there are no worker processes; without this attribute accelerate would take 2."""
 
     @property
     def sampler(self) -> "LoaderSampler":
@@ -206,7 +212,7 @@ class Loader(Resumable):
 
     @property
     def collate_fn(self) -> Callable[[Sequence[dict[str, Any]]], Batch]:
-        """Makes the batches that iterating gives of samples that were read at `batch_sampler`'s indices, in this process."""
+        """Turns samples, read in this process at `batch_sampler`'s indices, into the batches of an iteration."""
         return self._collate
 
     def _collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
@@ -215,8 +221,8 @@ class Loader(Resumable):
             return batch
         if get_worker_info() is not None:
             raise UsageError(
-                "Loader: expected a DataLoader without worker processes, where device or batch_transform is given, found one: iterate over "
-                "the Loader itself"
+                "Loader: expected a DataLoader without worker processes, since device or batch_transform is given, "
+                "found one with them: iterate over the Loader itself"
             )
         if wants_seeds(self.batch_transform) and self._handed is not None:
             seeds = torch.from_numpy(sample_seeds(self.dataset.origins(self._handed)))
@@ -224,7 +230,7 @@ class Loader(Resumable):
 
     @property
     def read_ahead(self) -> int:
-        """Batches that are read ahead."""
+        """Number of batches that are read ahead."""
         if self._read_ahead is None:
             batch_bytes = self.dataset.sample_bytes * self.batch_size
             self._read_ahead = default_depth(find_residence(self.dataset.stores), batch_bytes)
@@ -246,7 +252,7 @@ class Loader(Resumable):
         return choose_shuffle(stores, has_blocks) if self._ranks.world_size == 1 else choose_apart()
 
     def _cut(self) -> Cut:
-        """The ranks as they are now: torch.distributed is often initialised after the Loader is made."""
+        """The part of this rank as it is now: torch.distributed is often initialised after the Loader is made."""
         if self._ranks is not None:
             return self._ranks
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -255,7 +261,7 @@ class Loader(Resumable):
 
 
 class LoaderIterator(Iterator[Batch]):
-    """One epoch of a `Loader`. Ends its threads when it is exhausted, closed or no longer referred to."""
+    """One epoch of a `Loader`. Its threads end when it is exhausted, closed or no longer referred to."""
 
     def __init__(self, loader: Loader, iteration: Iteration) -> None:
         dataset, length = loader.dataset, loader._length(iteration)
@@ -263,7 +269,7 @@ class LoaderIterator(Iterator[Batch]):
         self._iteration = iteration
         jobs = -(-length // self._batch_size)
         self._left = length
-        # Tries the transform, which may fail, before there is a thread to end.
+        # Getting the layout runs the transform, which may fail; so it comes before there are threads to end.
         layout = dataset.layout if jobs else {}
         ahead = None
         if loader.read_ahead:
@@ -271,11 +277,12 @@ class LoaderIterator(Iterator[Batch]):
         work = BatchWork(
             dataset, layout, loader._picks(iteration), loader._buffers, wants_seeds(loader.batch_transform), ahead
         )
-        torch.get_num_threads()  # or this thread would take what those of the Loader set for themselves
+        torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
-        # Not a method of this object: the threads must not keep it alive. At exit it runs before the interpreter goes.
+        # Not a method of this object, which the threads must not keep alive. At exit it runs before the interpreter
+        # ends.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
         self._batches = DeviceStage(self._stage, loader.device, loader.batch_transform)
 
@@ -302,7 +309,7 @@ class LoaderIterator(Iterator[Batch]):
         return self._stage.times
 
     def close(self) -> None:
-        """End the threads and let go of the batches that were not taken."""
+        """End the threads and drop the batches that were not taken."""
         self._finalizer()
 
 
@@ -333,12 +340,13 @@ class LoaderBatchSampler(Sampler[list[int]]):
         Raises
         ------
         UsageError
-            If there are several ranks: what asks for it then, as accelerate's `prepare_data_loader` does, shares out batches.
+            If there are several ranks: code that reads this attribute, as accelerate's `prepare_data_loader` does,
+            would divide the batches among the ranks again.
         """
         if self._loader._cut().world_size > 1:
             raise UsageError(
-                "Loader: expected to be left as it is, since its batches are this rank's share already, found that they are to be shared out "
-                "again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
+                "Loader: expected to be left as it is, since its batches are already this rank's share, found an "
+                "attempt to divide them again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
             )
         return self._loader.batch_size
 
@@ -360,8 +368,8 @@ class LoaderBatchSampler(Sampler[list[int]]):
 class LoaderSampler(SequentialSampler):
     """The indices of a `Loader`'s samples, one by one.
 
-    It calls itself sequential so that Lightning's ``overfit_batches`` does not try to put a sampler in its place; and it has no
-    ``set_epoch``, which Lightning would call behind the first iteration's beginning.
+    It is a `SequentialSampler` so that Lightning's ``overfit_batches`` does not try to replace it, and it has no
+    ``set_epoch``, which Lightning would call after the first iteration has begun.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -378,7 +386,7 @@ class LoaderSampler(SequentialSampler):
 
 
 class _Asker:
-    """Asks the system for the bytes of a batch; knows no iterator, which its thread would keep alive."""
+    """Asks the system for the bytes of a batch. Has no reference to the iterator, which its thread would keep alive."""
 
     def __init__(self, dataset: SampleDataset, picks: BatchPicks) -> None:
         self._dataset = dataset
@@ -395,11 +403,11 @@ def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
 
 
 def _refuse_worker() -> None:
-    """See that this is no worker process of a DataLoader: its copy of the Loader knows nothing of the other workers."""
+    """Refuse a worker process of a DataLoader: its copy of the Loader knows nothing of the other workers."""
     worker = get_worker_info()
     if worker is not None:
         raise UsageError(
-            f"Loader: expected the training process, found worker {worker.id} of {worker.num_workers} of torch's DataLoader, each of which "
-            "would give the whole epoch: iterate over the Loader itself, which has threads, or make the DataLoader over the dataset, with "
-            "sampler=dataset.sampler() and collate_fn=dataset.collate"
+            f"Loader: expected the training process, found worker {worker.id} of {worker.num_workers} of torch's "
+            "DataLoader, each of which would give the whole epoch: iterate over the Loader itself, which has threads, "
+            "or make the DataLoader over the dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
         )

@@ -1,9 +1,9 @@
 """The reading side of `packer bench`, in a process of its own: ``python -m readers.loader.measure``.
 
-The first line of standard input is JSON with ``path``, ``batch_size``, ``workers``, ``seconds`` and ``batches``. One epoch is read
-to warm the page cache, or as much of it as fits into ten times the seconds. The answer is ``{"event": "ready",
-"samples": n}``, and then, for every further line, one run: ``"done"`` with ``samples``, ``seconds``, ``cpu_s``. An error is a
-``"failed"`` with its ``message``. The process ends when its standard input does.
+The first line of standard input is JSON with ``path``, ``batch_size``, ``workers``, ``seconds`` and ``batches``. One
+epoch, or as much of it as can be read in ten times the seconds, warms the page cache. The answer is ``{"event":
+"ready", "samples": n}``; then every further line starts one run, whose answer is ``"done"`` with ``samples``,
+``seconds``, ``cpu_s``. An error gives ``"failed"`` with its ``message``. The process ends when its standard input does.
 """
 
 import json
@@ -43,18 +43,20 @@ def _send(answers: TextIO, **message: Any) -> None:
 
 
 def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[str, Any]:
-    """Read epoch after epoch until both floors are reached, once the loader has filled up.
+    """Read epoch after epoch for at least the given time and number of batches, after the loader has filled up.
 
     Parameters
     ----------
     loader : Loader
     seconds : float
+        Least time.
     batches : int
+        Least number of batches.
 
     Returns
     -------
     dict
-        ``samples``; ``seconds`` and ``cpu_s``, of this process.
+        ``samples``; ``seconds``; ``cpu_s``, the processor time of this process.
     """
     stream = _endless(loader)
     for _ in range(loader.prefetch):
@@ -72,7 +74,7 @@ def measure_run(loader: "readers.Loader", seconds: float, batches: int) -> dict[
 
 
 def _endless(loader: "readers.Loader") -> Generator[dict[str, Any], None, None]:
-    """The batches of one epoch after the other."""
+    """The batches of one epoch after another."""
     while True:
         yield from loader
 

@@ -1,4 +1,4 @@
-"""Threads that work on numbered jobs ahead of a consumer, who takes the results in order."""
+"""The Loader's threads: those that work on numbered jobs ahead of a consumer, and the one that reads ahead of them."""
 
 import contextlib
 import os
@@ -18,23 +18,24 @@ _JOIN_S = 5.0
 _BATCHES = 4
 
 _SHARE = 8
-"""What is read ahead may take this part of the memory that the page cache may keep."""
+"""Batches that are read ahead take at most 1 / `_SHARE` of the memory that the page cache may keep."""
 
 
 class Stage(Iterator[T]):
-    """Runs ``work(number)`` for 0 … jobs-1 in threads, at most `ahead` jobs before the consumer, who iterates over the results.
+    """Runs ``work(number)`` for 0 … jobs-1 in threads; iterating gives the results in order.
 
-    For one consumer. Of no use in the child of a fork, where there are no threads.
+    At most `ahead` jobs are begun before their results are taken. For one consumer. A stage cannot be used in the child
+    of a fork, which has no threads.
 
     Parameters
     ----------
     work : callable
-        Called from any of the threads, each number once.
+        Called from any of the threads, once for each number.
     jobs, threads, ahead : int
     timeout_s : float
-        For one result.
+        Time limit for one result.
     explain : callable
-        Called with a thread's identifier, says what it is doing, for the timeout's message.
+        Called with a thread's identifier; says what the thread is doing, for the timeout's message.
     enter : callable, optional
         Called by each thread before its first job.
     """
@@ -55,7 +56,8 @@ class Stage(Iterator[T]):
         self._timeout_s = timeout_s
         self._explain = explain
         self._enter = enter
-        # Reentrant: a consumer that the garbage collector finalises may stop this in one of the threads, while it is in here.
+        # Reentrant: if the garbage collector finalises the consumer in one of the threads, `stop` may run in it while
+        # it holds the lock.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
@@ -78,9 +80,9 @@ class Stage(Iterator[T]):
         Raises
         ------
         ReadTimeoutError
-            It did not come in time.
+            If the result did not come in time.
         DatasetError
-            The stage was stopped before, or an error has ended it.
+            If the stage was stopped before, or was ended by an error.
         """
         if self._taken == self._jobs:
             raise StopIteration
@@ -108,12 +110,12 @@ class Stage(Iterator[T]):
         return result  # type: ignore[return-value] # a job without an error has its result
 
     def ready(self) -> bool:
-        """Whether the next result is there."""
+        """Whether the next result is ready."""
         with self._lock:
             return self._taken in self._results
 
     def stop(self) -> None:
-        """End the threads. One that hangs in a read is left behind."""
+        """End the threads. A thread that hangs in a read is left behind."""
         if os.getpid() != self._pid:  # no thread survives a fork, but the lock that one held stays locked
             return
         with self._lock:
@@ -121,14 +123,14 @@ class Stage(Iterator[T]):
             self._results.clear()
             self._room.notify_all()
             self._done.notify_all()
-        if threading.current_thread() in self._threads:  # which may hold the lock that the others need to end
+        if threading.current_thread() in self._threads:  # it may hold the lock that the others need in order to end
             return
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        """One thread's life."""
+        """What each thread does."""
         if self._enter is not None:
             self._enter()
         while True:
@@ -155,18 +157,18 @@ class Stage(Iterator[T]):
                 if not self._stopped:
                     self._results[number] = outcome
                     self._done.notify()
-            del outcome  # the batch is the consumer's alone
+            del outcome  # only the consumer refers to the batch from here on
 
     def _late(self, number: int) -> str:
-        """What the timeout's message says; called with the lock held."""
+        """The timeout's message; called with the lock held."""
         running = self._running.get(number)
         if running is None:
             return f"batch {number}: expected within {self._timeout_s:g} s, but no thread has begun it"
         thread, start = running
         seconds = time.monotonic() - start
         return (
-            f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is {self._explain(thread)}: "
-            "check the disk or the network file system, or raise timeout_s"
+            f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is "
+            f"{self._explain(thread)}: check the disk or the network file system, or raise timeout_s"
         )
 
 
@@ -177,15 +179,15 @@ class StageTimes:
     Attributes
     ----------
     working : float
-        Of all threads together, inside jobs.
+        Time of all threads together inside jobs.
     blocked : float
-        Of all threads together, waiting for the consumer to take results.
+        Time of all threads together waiting for the consumer to take results.
     waiting : float
-        Of the consumer, waiting for results.
+        Time of the consumer waiting for results.
     moving : float
-        Of the consumer, in copies to the device and in transforms of whole batches.
+        Time of the consumer in copies to the device and in transforms of whole batches.
     jobs : int
-        Results taken.
+        Number of results taken.
     """
 
     working: float = 0.0
@@ -196,7 +198,7 @@ class StageTimes:
 
 
 def not_an_end(error: BaseException) -> BaseException:
-    """The error of somebody's code; StopIteration, which would end the consumer's loop as if all were done, as another."""
+    """An error as it is, but `StopIteration`, which would end the consumer's loop as if all were done, as another."""
     if not isinstance(error, StopIteration):
         return error
     other = RuntimeError("a transform raised StopIteration, which would have ended the epoch")
@@ -205,16 +207,16 @@ def not_an_end(error: BaseException) -> BaseException:
 
 
 class ReadAhead:
-    """Calls ``ask(number)`` for the batches behind those that were begun, in a thread of its own.
+    """Calls ``ask(number)`` for the batches after those that were begun, in a thread of its own.
 
     Nothing is decoded or kept here: the bytes wait in the system's page cache.
 
     Parameters
     ----------
     ask : callable
-        Errors in it are left to the read itself, which meets them too and reports them.
+        Its errors are ignored: the read itself meets them too, and reports them.
     jobs : int
-        Batches that there are.
+        Number of batches.
     depth : int
         Batches ahead, 1 or more.
     """
@@ -231,13 +233,13 @@ class ReadAhead:
         self._thread.start()
 
     def begin(self, number: int) -> None:
-        """Say that a thread begins with batch `number`."""
+        """Note that a thread begins with batch `number`."""
         with self._changed:
             self._begun = max(self._begun, number + 1)
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread. If it hangs in a read it is left behind."""
+        """End the thread. If it hangs in a read, it is left behind."""
         if os.getpid() != self._pid:  # no thread survives a fork, but the lock that one held stays locked
             return
         with self._changed:
@@ -261,7 +263,7 @@ class ReadAhead:
 
 
 def default_depth(residence: Residence, batch_bytes: float) -> int:
-    """Batches to read ahead of a dataset: none where the data stay in memory, else a few, as memory allows."""
+    """Batches to read ahead of a dataset: none if the data stay in memory, otherwise a few, as memory allows."""
     if residence.in_memory:
         return 0
     room = _BATCHES if residence.memory is None else int(residence.memory / _SHARE / max(1.0, batch_bytes))

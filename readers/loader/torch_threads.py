@@ -1,4 +1,4 @@
-"""torch's own threads: each of the Loader's threads works with one, and the rest of the program as it did."""
+"""torch's own threads: each of the Loader's threads uses one, and the rest of the program as many as before."""
 
 import os
 import threading
@@ -8,14 +8,14 @@ from functools import cache
 import torch
 
 _LOCK = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a child is born with the program's setting, and with a free lock
+if hasattr(os, "register_at_fork"):  # a child begins with the program's setting, and with a free lock
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def take_one_thread() -> None:
     """Make the operations of torch that the calling thread runs use this thread alone.
 
-    Every thread that runs them would otherwise start as many more as ``torch.set_num_threads`` says.
+    Otherwise every thread that runs them would start as many more as ``torch.set_num_threads`` says.
     """
     if not _counts_by_thread():
         return
@@ -25,7 +25,7 @@ def take_one_thread() -> None:
             _run_apart(lambda: found.append(torch.get_num_threads()))
         except RuntimeError:  # there is no room for another thread, or the program is ending
             return
-        torch.get_num_threads()  # a thread that has not asked yet would take what others set later
+        torch.get_num_threads()  # a thread that has not asked yet would adopt what others set later
         torch.set_num_threads(1)
         try:
             _run_apart(lambda: torch.set_num_threads(found[0]))
@@ -34,7 +34,7 @@ def take_one_thread() -> None:
 
 
 def _run_apart(work: Callable[[], None]) -> None:
-    """Run something in a thread of its own, which knows of torch's settings what new threads begin with."""
+    """Run something in a new thread, which has the settings of torch that new threads begin with."""
     thread = threading.Thread(target=work, name="readers-torch-threads")
     thread.start()
     thread.join()
@@ -42,5 +42,5 @@ def _run_apart(work: Callable[[], None]) -> None:
 
 @cache
 def _counts_by_thread() -> bool:
-    """Whether torch keeps the number for each thread, as with OpenMP; other builds share one pool, which needs no limit."""
+    """Whether torch has a setting per thread, as with OpenMP; other builds share one pool, which needs no limit."""
     return "parallel backend: OpenMP" in torch.__config__.parallel_info()

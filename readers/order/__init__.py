@@ -1,1 +1,1 @@
-"""Which samples an epoch visits, and when. No torch but in `sampler`."""
+"""Which samples an epoch visits, and when. Only `auto` and `sampler` need torch."""

@@ -1,4 +1,4 @@
-"""The order ``"auto"``: which one is taken, and how all ranks come to the same."""
+"""The order ``"auto"``: how it is chosen, by what memory holds of the data, and agreed upon by all ranks."""
 
 import logging
 from collections.abc import Sequence
@@ -37,10 +37,13 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "wekafs",
     ]
 )
-"""Types as ``/proc/self/mounts`` names them; so are all that begin with ``fuse.``, whatever may be behind them."""
+"""Types of file systems by their names in ``/proc/self/mounts``. Every type that begins with ``fuse.`` counts as one
+too, whatever is behind it.
+"""
 
 MEMORY_SHARE = 0.75
-"""Of the memory that this process may use: what the page cache is reckoned to keep of a dataset beside the training."""
+"""Share of the memory that this process may use which the page cache is expected to keep for a dataset during training.
+"""
 
 AnyShuffle = Shuffle | Literal["auto"]
 
@@ -49,13 +52,13 @@ _log = logging.getLogger("readers")
 
 @dataclass(frozen=True)
 class Store:
-    """One packed dataset as far as it is read.
+    """A packed dataset, or the part of it that is read.
 
     Attributes
     ----------
     root : Path
     bytes : int
-        Read in an epoch, whichever fields are read.
+        Bytes that an epoch reads if it reads all fields.
     """
 
     root: Path
@@ -64,14 +67,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Choice:
-    """An order, and why it is taken."""
+    """An order, and why it was chosen."""
 
     shuffle: Shuffle
     reason: str
 
 
 def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> Choice:
-    """``"full"`` where the data stay in memory and lie on a local file system, or have no blocks; else ``"blocks"``."""
+    """``"full"`` if the data stay in memory and are on a local file system, or have no blocks; else ``"blocks"``."""
     if not has_blocks:
         return Choice("full", "the dataset has no blocks")
     residence = find_residence(stores)
@@ -79,15 +82,16 @@ def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> Choice:
 
 
 def choose_apart() -> Choice:
-    """For ranks that cannot ask each other, and whose memory and mounts may differ."""
+    """The order for ranks that cannot ask each other, and whose memory and mounts may differ."""
     return Choice(
         "full",
-        "the same on all ranks, which were given by number and cannot agree: choose shuffle='blocks' for data larger than memory",
+        "the same on all ranks, which were given by number and cannot agree: "
+        "choose shuffle='blocks' for data larger than memory",
     )
 
 
 def ranks_together() -> int:
-    """Number of ranks of torch.distributed, 1 where it is not initialised."""
+    """Number of ranks of torch.distributed; 1 if it is not initialised."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return 1
@@ -96,19 +100,19 @@ def ranks_together() -> int:
 def agree(stores: Sequence[Store], has_blocks: bool, order: Order, device: torch.device | None = None) -> Choice:
     """The choice of rank 0 of torch.distributed, on all of its ranks, which must all call this at the same point.
 
-    Where there is nothing to choose, for want of blocks, nobody is asked.
+    If the dataset has no blocks, there is nothing to choose, and no rank is asked.
 
     Parameters
     ----------
     order : Order
-        That of the loader: ranks that begin different loaders at this point are told so.
+        The loader's order. If ranks begin different loaders at this point, an error says so.
     device : torch.device, optional
-        The rank's own, which NCCL sends over; by default torch's current one.
+        The rank's own device, through which NCCL sends; by default torch's current one.
 
     Raises
     ------
     DatasetError
-        Rank 0 could not choose, or chose for another loader.
+        If rank 0 could not choose, or chose for another loader.
     """
     if ranks_together() == 1 or not has_blocks:
         return choose_shuffle(stores, has_blocks)
@@ -125,35 +129,34 @@ def agree(stores: Sequence[Store], has_blocks: bool, order: Order, device: torch
     if failure is not None:
         raise failure
     if sent[0] is None:
-        raise DatasetError(
-            "shuffle: expected rank 0 to choose the order, found that it failed: its own message says why"
-        )
+        raise DatasetError("shuffle: expected rank 0 to choose the order, but it failed: its own message says why")
     theirs, choice = sent[0]
     if theirs != mine:
         raise DatasetError(
-            f"shuffle: expected all ranks to begin the same loader, found one of (samples, seed) {theirs} on rank 0 and of {mine} "
-            "here: iterate loaders in the same order on every rank, or give shuffle='full' or 'blocks'"
+            f"shuffle: expected all ranks to begin the same loader, found one of (samples, seed) {theirs} on rank 0 "
+            f"and of {mine} here: iterate over loaders in the same order on every rank, or give shuffle='full' or "
+            "'blocks'"
         )
     chosen: Choice = choice
     return chosen
 
 
 def announce(choice: Choice) -> None:
-    """Log it once per loader; blockwise order, which mixes less, as a warning."""
+    """Log a choice, once per loader; the order ``"blocks"``, which mixes less, as a warning."""
     level = logging.WARNING if choice.shuffle == "blocks" else logging.INFO
     _log.log(level, "shuffle='auto' is %r: %s", choice.shuffle, choice.reason)
 
 
 @dataclass(frozen=True)
 class Residence:
-    """What is expected of the page cache.
+    """Whether stores are expected to stay in the page cache, and why.
 
     Attributes
     ----------
     bytes : int
-        Of all stores.
+        Bytes of all stores.
     memory : int or None
-        Bytes that the page cache may keep (`MEMORY_SHARE`); None where that cannot be told.
+        Bytes that the page cache may keep (`MEMORY_SHARE`); None if that is not known.
     network : tuple of str
         ``"nfs4 at /data"`` for every network file system that a store lies on.
     """
@@ -164,16 +167,19 @@ class Residence:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all of it is expected to stay in memory and lies on a local file system."""
+        """Whether all stores are on local file systems and expected to stay in memory."""
         return not self.network and (self.memory is None or self.bytes <= self.memory)
 
     def __str__(self) -> str:
         if self.network:
-            return f"it lies on a network file system ({', '.join(self.network)})"
+            return f"it is on a network file system ({', '.join(self.network)})"
         if self.memory is None:
-            return f"it lies on a local file system, and how much memory there is cannot be told ({_giga(self.bytes)} of data)"
+            return f"it is on a local file system, and the amount of memory is not known ({_giga(self.bytes)} of data)"
         verb = "fit into" if self.in_memory else "are more than"
-        return f"its {_giga(self.bytes)} {verb} the {_giga(self.memory)} of memory that may hold them, {MEMORY_SHARE:.0%} of what this process may use"
+        return (
+            f"its {_giga(self.bytes)} {verb} the {_giga(self.memory)} of memory that may hold them, "
+            f"{MEMORY_SHARE:.0%} of what this process may use"
+        )
 
 
 def find_residence(stores: Sequence[Store]) -> Residence:

@@ -1,4 +1,4 @@
-"""Blocks: the runs of neighbouring rows that are cheap to read together, and a table of them that takes no memory per row."""
+"""Blocks: runs of neighbouring rows that are cheap to read together, in a table that takes no memory per row."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from shardspec.columns import IntArray
 from shardspec.entries import Shard
 
 MIN_BLOCK_ROWS = 64
-"""Smaller units of a format are taken together until a block has so many rows."""
+"""Smaller units of a format are joined until a block has this many rows."""
 
 
 class Blocks:
@@ -35,7 +35,7 @@ class Blocks:
         return int(self._block_ends[-1]) if len(self._block_ends) else 0
 
     def bounds(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
-        """The first row, and the row behind the last, of some blocks."""
+        """The first row of each of some blocks, and the row after its last."""
         stretch = np.searchsorted(self._block_ends, blocks, side="right")
         step = self._block_rows[stretch]
         start = self._row_starts[stretch] + (blocks - self._block_starts[stretch]) * step
@@ -43,7 +43,7 @@ class Blocks:
 
     @classmethod
     def of_shards(cls, shards: Iterable[Shard]) -> "Blocks":
-        """The blocks of a dataset: each shard's own unit, or so many of them that a block has `MIN_BLOCK_ROWS`."""
+        """The blocks of a dataset: each shard's own units, joined until a block has `MIN_BLOCK_ROWS`."""
         pairs = [
             (s.samples, min(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows)) for s in shards if s.samples
         ]
@@ -52,5 +52,5 @@ class Blocks:
 
     @classmethod
     def even(cls, rows: int, block_rows: int = MIN_BLOCK_ROWS) -> "Blocks":
-        """Blocks of equal length, for rows that lie in no shards."""
+        """Blocks of equal length, for rows that are not in shards."""
         return cls(np.array([rows], np.int64), np.array([block_rows], np.int64))

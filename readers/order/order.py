@@ -1,7 +1,7 @@
 """The order: which samples an epoch visits, in which sequence, as a pure function of integers.
 
-The sequence of an epoch is one for all ranks: rank r of W takes the positions c + r, c + r + W, … from the first position c
-that nobody has consumed. So c, one integer, is all that a resume needs, at any number of ranks and workers.
+All ranks share one sequence per epoch: rank r of W takes the positions c + r, c + r + W, …, where c is the first
+position that no rank has consumed. So c, one integer, is all that a resume needs, at any number of ranks and workers.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,18 +30,18 @@ _REPEAT_TAG = 0x726570656174
 
 @dataclass(frozen=True)
 class Picks:
-    """Rows to read, and what the randomness of each is drawn under.
+    """Rows to read, and the key of each row's random draws.
 
     Attributes
     ----------
     rows : int64 array, (n,)
     seeds : uint64 array, (n,)
-        The order's seed; for draws with replacement a seed of each draw's own, and for the second and later occurrences of a row
-        one of each occurrence's own, so that copies of a row are augmented apart.
+        The order's seed. Draws with replacement have a seed each, and so have the second and later occurrences of a
+        row, so that each copy of a row is augmented with draws of its own.
     epoch : int
     keys : int64 array, (n,), or None
-        The rows in the base dataset under which randomness is drawn, with `seeds` as they are; None where `rows` and the datasets
-        between say both. Frames of a clip share one.
+        The rows in the base dataset that key the random draws, together with `seeds` as they are. None if both follow
+        from `rows` and the datasets down to the base. Frames of a clip share one.
     """
 
     rows: IntArray
@@ -58,13 +58,14 @@ class Picks:
         return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
 
     def again(self, occurrences: IntArray, level: int) -> "Picks":
-        """The same rows, drawn apart: occurrence 0 of a row as it is, any other under a seed of its own.
+        """The same rows with a seed for each occurrence: occurrence 0 of a row keeps its seed, others get new ones.
 
         Parameters
         ----------
         occurrences : int64 array, (n,)
         level : int
-            Of what repeats the rows: 0 for a sampler, from 1 for parts, and parts of parts. The copies of each level differ.
+            What repeats the rows: 0 for a sampler, 1 for a part, 2 for a part of a part, and so on. The copies of each
+            level differ.
         """
         apart = mix_array(self.seeds ^ mix_array(occurrences, mix_words(_REPEAT_TAG, level)), 0)
         return replace(self, seeds=np.where(occurrences == 0, self.seeds, apart))
@@ -90,17 +91,17 @@ class Order:
     samples : int
         Rows of the dataset, subset or mixture that is sampled.
     shuffle : {"full", "blocks", False}
-        ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them. Neither
-        takes memory that grows with the dataset.
+        ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them.
+        Neither takes memory that grows with the dataset.
     seed : int
     blocks : Blocks or None
-        Needed by ``"blocks"``.
+        ``"blocks"`` needs them.
     window : int
-        Blocks.
+        Number of blocks that are mixed with each other.
     weights : float64 array, (samples,), or None
-        Relative probabilities: draws with replacement, whatever `shuffle` says. 8 bytes a sample.
+        Relative probabilities of draws with replacement; `shuffle` is then ignored. 8 bytes a sample.
     draws : int or None
-        Length of a weighted epoch; the number of samples where None.
+        Length of a weighted epoch; None for the number of samples.
     """
 
     samples: int
@@ -119,7 +120,7 @@ class Order:
             raise UsageError(
                 f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
             )
-        if not isinstance(self.shuffle, str):  # numpy's False, say, which a state could not be saved with
+        if not isinstance(self.shuffle, str):  # a state with numpy's False, say, could not be saved
             object.__setattr__(self, "shuffle", False)
         if self.draws is not None:
             object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
@@ -145,7 +146,7 @@ class Order:
         return EpochOrder(self, check_epoch(epoch))
 
     def state(self) -> dict[str, int | str | bool | None]:
-        """What a resume compares: two orders of equal state have the same sequences (but for blocks and weights)."""
+        """What a resume compares: orders of equal state have equal sequences if their blocks and weights are equal."""
         return {
             "length": len(self),
             "seed": self.seed,
@@ -155,7 +156,7 @@ class Order:
 
 
 class EpochOrder:
-    """The sequence of one epoch, read at any positions; ascending ones are cheapest. Not for several threads at once."""
+    """The sequence of one epoch, read at any positions; ascending ones are cheapest. Not for use by several threads."""
 
     def __init__(self, order: Order, epoch: int) -> None:
         self.order = order
@@ -169,7 +170,7 @@ class EpochOrder:
         return len(self.order)
 
     def at(self, positions: IntArray) -> Picks:
-        """The picks at some positions. Positions at or beyond the length go round: they are the padding of uneven ranks."""
+        """The picks at some positions. Those from the length on wrap around: they pad the ranks to equal lengths."""
         order = self.order
         if len(order) == 0:
             return Picks(np.empty(0, np.int64), np.empty(0, np.uint64), self.epoch)
@@ -188,7 +189,7 @@ class EpochOrder:
 
 
 class _Windows:
-    """The order ``"blocks"`` of one epoch. Holds the rows of one window, and walks from window to window."""
+    """The order ``"blocks"`` of one epoch. Holds the rows of one window at a time."""
 
     def __init__(self, blocks: Blocks, window: int, seed: int, epoch: int) -> None:
         self._blocks = blocks
@@ -216,7 +217,7 @@ class _Windows:
         return out
 
     def _skip_to(self, position: int) -> None:
-        """Load the window that holds a position at or behind the start of the present one."""
+        """Load the window that holds a position at or after the start of the present one."""
         if position < self._start + len(self._rows):
             return
         if self._number + 1 < self._count:  # the usual case
@@ -235,7 +236,7 @@ class _Windows:
             number, start = number + len(sizes), int(ends[-1])
 
     def _sizes(self, first: int, last: int) -> IntArray:
-        """Rows of the windows first … last-1, as far as there are such."""
+        """Rows of the windows first … last-1, as far as they exist."""
         places = np.arange(first * self._window, min(last * self._window, len(self._blocks)), dtype=np.int64)
         starts, stops = self._blocks.bounds(self._permuted(places))
         return np.add.reduceat(stops - starts, np.arange(0, len(places), self._window))
@@ -251,7 +252,7 @@ class _Windows:
 
 
 def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.float64]:
-    """Running sums of the weights, checked."""
+    """Check the weights and give their running sums."""
     if weights.shape != (samples,):
         raise UsageError(f"weights: expected one for each of {samples} samples, found shape {weights.shape}")
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
@@ -267,8 +268,8 @@ class Cut:
     ----------
     rank, world_size : int
     drop : bool
-        Where the samples do not divide by the ranks: leave out the last few (fewer than there are ranks), instead of
-        repeating as many from the start of the sequence. Either way all ranks have the same length.
+        If the number of samples is not a multiple of the ranks: leave out the last few (fewer than there are ranks),
+        instead of repeating a few from the start of the sequence. Either way all ranks have the same length.
     """
 
     rank: int = 0
@@ -286,10 +287,10 @@ class Cut:
         return f"rank {self.rank} of {self.world_size}"
 
     def length(self, total: int, consumed: int = 0) -> int:
-        """Samples that this rank takes of an epoch of `total`, of which all ranks together have consumed some."""
+        """Samples left for this rank in an epoch of `total`, of which all ranks together have consumed `consumed`."""
         left = max(0, total - consumed)
         return left // self.world_size if self.drop else -(-left // self.world_size)
 
     def positions(self, start: int, stop: int, consumed: int = 0) -> IntArray:
-        """Positions in the epoch's sequence of this rank's samples start … stop-1, counted from the resume."""
+        """Positions in the sequence of this rank's samples start … stop-1, counted after the consumed ones."""
         return consumed + self.rank + self.world_size * np.arange(start, stop, dtype=np.int64)

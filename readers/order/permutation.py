@@ -1,4 +1,4 @@
-"""A permutation of 0 … n-1 as a function: position in, value out, keyed by integers, in constant memory."""
+"""Permutations of 0 … n-1 as keyed functions from position to value, in constant memory; and splitmix64."""
 
 from math import isqrt
 from typing import Any
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from shardspec.columns import IntArray
 
 _DOUBLE_ROUNDS = 4
-_MIN_SIDE = 8  # Below it, four double rounds do not reach all permutations equally often.
+_MIN_SIDE = 8  # with shorter sides, four double rounds do not give all permutations equally often
 _MASK = (1 << 64) - 1
 # splitmix64 (Steele, Lea and Flood, OOPSLA 2014): the step of its counter and the multipliers of its finaliser
 STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
@@ -18,7 +18,7 @@ _HALF = np.uint64(32)
 
 
 def mix_words(*words: int) -> int:
-    """One 64-bit number from several integers, by splitmix64: it differs wherever one of them does."""
+    """One 64-bit number from several integers, by splitmix64; any change of one of them changes it."""
     state = 0
     for word in words:
         state = (state + STEP + (word & _MASK)) & _MASK
@@ -54,15 +54,16 @@ def _multiply(state: npt.NDArray[np.uint64]) -> None:
 class Permutation:
     """A pseudorandom permutation of ``range(n)``: any part of it at any time, without the rest.
 
-    A generalised Feistel network (Black and Rogaway 2002) on a nearly square grid of n or more places, walking on from places beyond n.
-    It is made of 64-bit integer arithmetic alone, so its values are the same on every machine and with every version of numpy.
+    A generalised Feistel network (Black and Rogaway 2002) on a nearly square grid of n or more places; a value of n or
+    more is put through the network again until it is below n. It uses nothing but 64-bit integer arithmetic, so its
+    values are the same on every machine and with every version of numpy.
 
     Parameters
     ----------
     n : int
         0 to 2**40.
     words : int
-        The key, any number of integers.
+        The key: any number of integers.
     """
 
     def __init__(self, n: int, *words: int) -> None:

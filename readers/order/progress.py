@@ -1,4 +1,4 @@
-"""How far an order has been consumed: what is saved, restored and counted."""
+"""How far an epoch of an order has been consumed: counted, saved and restored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,11 +20,12 @@ class Iteration:
     ----------
     epoch : int
     consumed : int
-        Samples of the epoch that all ranks together had consumed before.
+        Samples of the epoch that all ranks together had consumed when the iteration began.
     taken : int
         Samples that this rank has handed out since.
     ended : bool
-        Whether nothing is left, even where samples that fill no batch, or do not divide by the ranks, were left out.
+        Whether nothing is left; samples that were left out because they fill no batch, or do not divide by the ranks,
+        do not count.
     """
 
     epoch: int
@@ -34,16 +35,16 @@ class Iteration:
 
 
 class EpochProgress:
-    """The epoch that runs or comes next, and how many of its samples all ranks together have consumed.
+    """The epoch that is running or comes next, and how many of its samples all ranks together have consumed.
 
-    Every `begin` after the first takes the next epoch, unless `set_epoch` or `load_state_dict` came between.
+    Every `begin` after the first takes the next epoch, unless `set_epoch` or `load_state_dict` was called in between.
 
     Parameters
     ----------
     order : Order
     cut : Cut
     auto : bool
-        Whether the shuffle of `order` is still to be chosen, by `decide` or by the state that is loaded.
+        Whether the shuffle of `order` is still to be chosen, by `decide` or by a state that is loaded.
 
     Attributes
     ----------
@@ -51,7 +52,7 @@ class EpochProgress:
     reason : str
         Why the order is what it is.
     running : Iteration or None
-        The one that was begun last; None where an epoch was set or a state loaded since.
+        The iteration that was begun last; None if an epoch was set or a state loaded since.
     """
 
     def __init__(self, order: Order, cut: Cut, auto: bool = False) -> None:
@@ -61,15 +62,15 @@ class EpochProgress:
         self.reason = "as asked for"
         self.running: Iteration | None = None
         self._epoch = 0
-        self._consumed = 0  # when the epoch's iteration begins
-        self._chosen = False  # by set_epoch
-        self._used = False  # the epoch, by any of its iterations
+        self._consumed = 0  # samples, when the epoch's iteration begins
+        self._chosen = False  # whether the epoch was chosen by set_epoch
+        self._used = False  # whether samples of the epoch were taken, by any of its iterations
 
     def __str__(self) -> str:
         return f"order {self.shuffle!r}, seed {self.order.seed}"
 
     def decide(self, choice: Choice) -> None:
-        """Take the order that was chosen."""
+        """Use the order that was chosen."""
         self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
         self.undecided, self.reason = False, choice.reason
 
@@ -85,9 +86,10 @@ class EpochProgress:
         Parameters
         ----------
         least : int
-            Samples that this rank must have left of a restored epoch; with fewer it is finished, and the next one begins.
+            Samples that this rank must have left in a restored epoch. With fewer, the epoch counts as finished, and the
+            next one begins.
         unused_again : bool
-            Whether an epoch that was begun, but not `use`d, is begun once more instead of the next one.
+            Whether an epoch that was begun, but never used (`use`), is begun again instead of the next one.
         """
         if self.running is not None:
             onward = self._used or not unused_again
@@ -104,7 +106,7 @@ class EpochProgress:
         return self.running
 
     def use(self, iteration: Iteration) -> None:
-        """Say that samples are taken from an iteration, be it the newest or an older one."""
+        """Note that samples are taken from an iteration, whether the newest or an older one."""
         self._used = self._used or iteration.epoch == self._epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -119,17 +121,18 @@ class EpochProgress:
         return self.cut.length(len(self.order))
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The state after all ranks together have consumed so many samples of the present epoch.
+        """The state after all ranks together have consumed `consumed` samples of the present epoch.
 
         Parameters
         ----------
         consumed : int, optional
-            By default what the running iteration has handed out, on all ranks alike.
+            By default the number that the running iteration has handed out, taken to be the same on all ranks.
 
         Raises
         ------
         UsageError
-            There are not so many; a few more than the order has may be repeated ones, that make the ranks' lengths equal.
+            If the epoch does not have so many; a few more than the order's length are allowed, since samples are
+            repeated to make the ranks' lengths equal.
         """
         total, running = len(self.order), self.running
         if consumed is None:
@@ -138,8 +141,8 @@ class EpochProgress:
                 consumed = total if running.ended else running.consumed + running.taken * self.cut.world_size
         if not 0 <= index(consumed) < total + self.cut.world_size:
             raise UsageError(
-                f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: count from the epoch's beginning, "
-                "over all ranks, and of a smaller last batch what it holds"
+                f"consumed: expected 0 to {total} samples of this epoch, found {consumed}: "
+                "count from the epoch's beginning, over all ranks, and a smaller last batch by the samples in it"
             )
         return {
             **_order_state(self.order, self.undecided),
@@ -148,14 +151,15 @@ class EpochProgress:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore: the next iteration goes on where the saved one was, at any number of ranks.
+        """Restore a state: the next iteration continues where the saved one was, at any number of ranks.
 
-        Where the order was left to be chosen, it is from now on the one that was saved, whatever this machine would choose.
+        If the order was still to be chosen, it is from now on that of the state, whatever this machine would choose.
 
         Raises
         ------
         UsageError
-            The state is of another order (the message shows both), or says that more was consumed than there is.
+            If the state belongs to another order (the message shows both), or says that more samples were consumed than
+            there are.
         """
         if not isinstance(state, Mapping):
             raise UsageError(f"state: expected what state_dict() gave, found {state!r}")
@@ -182,7 +186,7 @@ class EpochProgress:
 
 
 class Resumable:
-    """Something that iterates over the epochs of an order.
+    """The public methods of everything that iterates over the epochs of an order: `readers.Loader` and the sampler.
 
     Attributes
     ----------
@@ -198,11 +202,11 @@ class Resumable:
 
     @property
     def order_reason(self) -> str:
-        """Why that order."""
+        """Why it is that order."""
         return self._progress.reason
 
     def decide_order(self, choice: Choice) -> None:
-        """Take an order that all ranks have agreed on, before the first epoch. Draws with replacement stay as they are."""
+        """Use an order that all ranks have agreed on, before the first epoch. It does not affect weighted draws."""
         if self._progress.order.weights is None:
             self._progress.decide(choice)
             if self._progress.cut.rank == 0:
@@ -213,34 +217,35 @@ class Resumable:
         self._progress.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The state from which `load_state_dict` goes on, at any number of ranks and workers and any batch size.
+        """The state from which `load_state_dict` continues, at any number of ranks and workers and any batch size.
 
         Parameters
         ----------
         consumed : int, optional
-            Samples of this epoch that the training loops of all ranks together have consumed; by default what was handed out
-            here, times the ranks. That is right for a `Loader`, and for a sampler in a StatefulDataLoader, which keeps the state
-            of every batch. The workers of torch's DataLoader run ahead of the loop, so only the loop knows: steps × batch
-            size × ranks, the last batch by what it holds.
+            Samples of this epoch that the training loops of all ranks together have consumed; by default the number
+            that was handed out here, times the number of ranks. The default is right for a `Loader`, and for a sampler
+            in a StatefulDataLoader, which keeps the state of every batch. The workers of torch's DataLoader run ahead
+            of the loop, so there only the loop knows the number: steps × batch size × ranks, with the last batch
+            counted by the samples in it.
 
         Raises
         ------
         UsageError
-            The epoch has not so many.
+            If the epoch does not have so many.
         """
         return self._progress.state_dict(consumed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state: the next iteration gives the rest of its epoch.
+        """Continue from a state: the next iteration gives the rest of its epoch.
 
         Raises
         ------
         UsageError
-            The state is of another order.
+            If the state belongs to another order.
         """
         self._progress.load_state_dict(state)
 
 
 def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:
-    """What a resume compares; an order that is not decided has no name yet."""
+    """What a resume compares; an order that is not decided yet has no name."""
     return order.state() | ({"shuffle": "auto", "window": None} if undecided else {})

@@ -1,4 +1,4 @@
-"""A sampler for torch's DataLoader, and torchdata's StatefulDataLoader, that yields an `Order`."""
+"""A sampler for torch's DataLoader and torchdata's StatefulDataLoader, which yields an `Order`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,16 +18,17 @@ _CHUNK = 4096
 class OrderSampler(Resumable, Sampler[int]):
     """Yields this rank's part of every epoch, as indices that carry the seed and the epoch to the dataset.
 
-    The length is the same on every rank, and that of a whole epoch also where a state was loaded and the next iteration yields
-    the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers. Iterating again takes the next
-    epoch; `set_epoch` chooses one. Of several iterators each gives its whole epoch; the state is that of the newest.
+    The length is the same on every rank. It is that of a whole epoch, even after a state was loaded and the next
+    iteration yields the rest of one, as with torch's ``DistributedSampler`` and torchdata's stateful samplers.
+    Iterating again takes the next epoch; `set_epoch` chooses one. If there are several iterators, each gives its whole
+    epoch, and the state is that of the newest.
 
     Parameters
     ----------
     order : Order
     rank, world_size : int
     drop_last : bool
-        Leave out the last few samples where they do not divide by the ranks, instead of repeating the first few.
+        If the samples do not divide by the ranks, leave out the last few instead of repeating the first few.
     choice : Choice, optional
         Decides the order's shuffle, until another is decided or a state with another is loaded.
     """
@@ -46,8 +47,8 @@ class OrderSampler(Resumable, Sampler[int]):
         return f"{type(self).__name__}: {len(self)} samples an epoch, {self._progress}, {self._progress.cut}"
 
     def __iter__(self) -> Iterator[int]:
-        # Not a generator as a whole: the epoch begins when the iterator is made, not at its first element. One that nobody took
-        # from uses up no epoch, since torchdata makes several for each that it reads.
+        # Not a generator itself: the epoch begins when the iterator is made, not at its first element. An iterator from
+        # which nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
         return self._iterate(self._progress.begin(unused_again=True), self._progress.order)
 
     def _iterate(self, iteration: Iteration, order: Order) -> Iterator[int]:
@@ -64,7 +65,7 @@ class OrderSampler(Resumable, Sampler[int]):
 
 
 def class_balanced_weights(labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Weights that draw every class equally often: one over the number of samples of each sample's class.
+    """Weights that draw every class equally often: 1 over the number of samples in the sample's class.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ def masked(crc: int) -> int:
 
 
 def pad_varints(numbers: Any, width: int) -> Any:
-    """Integers as varints padded to `width` bytes: (…,) → (…, width), uint8. Protobuf reads them like short ones."""
+    """Integers as varints padded to `width` bytes: (…,) → (…, width), uint8. Protobuf reads them as usual."""
     wide = np.asarray(numbers).astype(np.int64).view(np.uint64)[..., None]
     shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
     out = (wide >> shifts & np.uint64(0x7F)).astype(np.uint8)

@@ -27,7 +27,7 @@ class FrameFaces:
     tracks : ndarray, (N,), int64, or None
         `NO_TRACK` for a face without one; None where no tracks were looked for.
     shape : tuple of int or None
-        Of the frame in which they were found, (H, W, 3); None of faces that the user gives.
+        Shape of the frame in which the faces were found, (H, W, 3); None if the user gives them.
     """
 
     boxes: FloatArray

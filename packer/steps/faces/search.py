@@ -25,7 +25,7 @@ Sampled = tuple[int, ...] | None
 """Indices of the frames that a pass over a file gives; None for all of them, or for a picture."""
 
 _UNKNOWN: Sampled = ()
-"""Stands for frames of which nobody knows which they are: no pass looks for its frames there."""
+"""Stands for frames whose indices are not known: no pass looks for its frames there."""
 
 
 class FaceSearch:
@@ -85,7 +85,7 @@ class ItemSearch(Protocol):
     """Finds the faces of one item."""
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
-        """The faces of the next frames, samples with ``frame`` and ``image``; in place of those that are unknown, why.
+        """The faces of the next frames, which are samples with ``frame`` and ``image``, or why they are not known.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class _Given:
 
 
 class _Detecting:
-    """Detects on the item's own frames, and adds to what is `known` of them."""
+    """Detects on the item's own frames, and adds the faces to those that are `known`."""
 
     def __init__(self, detector: FaceDetector, known: dict[int, FrameFaces] | None) -> None:
         self._detector = detector
@@ -122,10 +122,11 @@ class _Detecting:
 
 
 class _DetectingOn:
-    """Detects on the frames of another item, those with the same indices.
+    """Detects on the frames of another item with the same indices.
 
-    Faces that a pass over the same sampled frames gave are known, and the file need not be read again for them. Those of other
-    passes are known where the file still gives the frame: it looks the same in each, but of a damaged file another pass may lack it.
+    Faces that a pass over the same sampled frames gave are known, and the file need not be read again for them. Those
+    of other passes are known where the file still gives the frame: a frame looks the same in each pass, but in a
+    damaged file another pass may lack it.
     """
 
     def __init__(
@@ -168,16 +169,16 @@ class _DetectingOn:
 
 
 class FaceMemory:
-    """The faces of files, by pass and frame; those of the least recently used file are dropped first.
+    """Faces by file, pass and frame; the least recently used file is dropped first.
 
-    Nothing of them depends on who found them.
+    The faces do not depend on which search found them.
     """
 
     def __init__(self) -> None:
         self._files: OrderedDict[tuple[str | None, int, int], dict[Sampled, dict[int, FrameFaces]]] = OrderedDict()
 
     def of_file(self, file: Item | ItemFile) -> dict[Sampled, dict[int, FrameFaces]]:
-        """What is known of a file, to be added to."""
+        """The faces of a file that are known, by pass; the caller adds to them."""
         key = (file.path, file.bytes, file.mtime_ns)
         passes = self._files.setdefault(key, {})
         self._files.move_to_end(key)
@@ -192,14 +193,14 @@ def _frames_in(passes: Mapping[Sampled, Mapping[int, FrameFaces]]) -> int:
 
 
 def make_detector(recipe: Recipe) -> Detector:
-    """Load the detector: the same one in every process that asks for it."""
+    """Load the detector: the same one in every process that needs it."""
     if recipe.parity:
         return Detector(recipe.detector, device=recipe.device)
     return Detector.dataset(recipe.min_face, runtime=recipe.detector, device=recipe.device)
 
 
 def takes_decoded(recipe: Recipe) -> bool:
-    """Whether faces are looked for in the frames as they are decoded: those that came through other steps may be changed, or fewer."""
+    """Whether faces are searched for in the frames as they are decoded; other steps may change frames or drop some."""
     return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
 
 

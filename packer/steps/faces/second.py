@@ -21,7 +21,9 @@ from shardspec.wording import counted
 
 
 class SecondFile:
-    """The frames of a second file by their indices, which only rise. Opened when the first one is asked for; close it.
+    """The frames of a second file by their indices, which only rise.
+
+    The file is opened when the first frame is asked for, and closed by `close`.
 
     Parameters
     ----------
@@ -106,12 +108,13 @@ class SecondCutter:
         return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
 
     def problems(self) -> Iterator[str]:
-        """What could not be read."""
+        """Describe what could not be read."""
         if self._file is not None and self._file.damage is not None:
             yield self._file.damage
         if self._file is not None and self._missing:
             name = self._file.file.name
-            yield f"also {name!r}: {counted(len(self._missing), 'missing frame')} (the first is frame {self._missing[0]})"
+            missing = counted(len(self._missing), "missing frame")
+            yield f"also {name!r}: {missing} (the first is frame {self._missing[0]})"
 
     def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
         """The second picture of a frame, (H, W, 3) uint8; None where there is none.
@@ -119,7 +122,7 @@ class SecondCutter:
         Raises
         ------
         ItemError
-            If it has not the frame's size.
+            If its size is not the frame's.
         """
         if self._file is None:
             return None
@@ -137,7 +140,9 @@ class SecondCutter:
 
 @contextmanager
 def cutting_second(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterator[SecondCutter | None]:
-    """What cuts the second picture or video of an item, where the recipe has one; at the end the report says what could not be read.
+    """Open what cuts the second picture or video of an item, if the recipe has one.
+
+    At the end, the report says what could not be read.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from shardspec.schema import PICTURE_PIXELS_MAX
 MAX_PIXELS = PICTURE_PIXELS_MAX
 """Default limit of width times height: that of a packed picture, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB)."""
 
-_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, not compressed
+_BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
 
 
 class PictureError(ItemError, ValueError):

@@ -232,7 +232,7 @@ class Trust:
     keys : ndarray, (N,), bool
         Which frames are keyframes, in presentation order.
     positions : ndarray, (N,), int64
-        Each frame's place in decoding order; there may be places that no frame has.
+        Each frame's place in decoding order; some places may belong to no frame.
     """
 
     def __init__(self, keys: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64]) -> None:
@@ -243,7 +243,10 @@ class Trust:
         self._first: dict[int, int] = {}
 
     def doubt(self, position: int) -> None:
-        """Note damage at a place in decoding order; it belongs to the group of the frame there, or of the last one before it."""
+        """Note damage at a place in decoding order.
+
+        It belongs to the group of the frame at that place, or of the last frame before it.
+        """
         at = max(int(np.searchsorted(self._places, position, side="right")) - 1, 0)
         group = int(self._groups[self._by_position[at]])
         self._first[group] = min(position, self._first.get(group, position))

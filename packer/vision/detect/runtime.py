@@ -18,7 +18,7 @@ RUNTIMES: Mapping[str, Entry] = {
     "openvino": Entry("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
     "torch": Entry("packer.vision.detect.torch_runtime:TorchRuntime", "torch"),
 }
-"""What ``--detector`` may be beside auto, each named after the library that it needs. The classes are called as in `make_runtime`."""
+"""The values of ``--detector`` except auto, each named after its library. `make_runtime` calls the classes."""
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

@@ -116,15 +116,15 @@ class TorchRuntime:
 class TorchFrame:
     """Uploads a picture once and samples it there; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    Works as ``packer.vision.detect.area.AreaSampler`` does, with an integral image on the device. Chunks are cut by the picture's own boxes alone, so
-    the results cannot depend on the frames around it.
+    Works as ``packer.vision.detect.area.AreaSampler`` does, with an integral image on the device. The chunks depend on
+    the picture's own boxes alone, so the results cannot depend on the frames around it.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8], run: RunNetwork, device: torch.device) -> None:
         self._run = run
         self._device = device
         self._height, self._width = image.shape[:2]
-        self._image = image  # the upload from pinned memory goes on behind this call
+        self._image = image  # the upload from pinned memory continues after this call
         pixels = torch.from_numpy(image).to(device, non_blocking=True).permute(2, 0, 1)
         sums = torch.zeros((3, self._height + 1, self._width + 1), dtype=torch.int32, device=device)
         sums[:, 1:, 1:] = pixels.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Where the chunks of an HDF5 dataset lie in its file, and their Fletcher-32."""
+"""Where the chunks of an HDF5 dataset are in its file, and their Fletcher-32."""
 
 import math
 import struct
@@ -16,10 +16,12 @@ _CHECKSUM_BYTES = 4
 _FLETCHER = 65535
 _LINE_WORDS = 512
 _CHUNK_BYTES_MIN = 4096
-"""Of a dataset's chunks where it has several. Comparing the checksum of an index takes time for every chunk."""
+"""Least size of a dataset's chunks if it has several: comparing the checksum of their index takes time for each of
+them.
+"""
 
 _FLETCHER_ALONE = (bytes([2, 1, 3, 0, 0, 0, 0, 0]), bytes([2, 1, 3, 0, 1, 0, 0, 0]))
-"""The message of the filters: version 2, one filter, number 3, mandatory or optional, without parameters."""
+"""The filter message: version 2, one filter, number 3, mandatory or optional, without parameters."""
 _SINGLE, _FIXED_ARRAY = 1, 3
 _FILTERED_ALONE = 2
 _PAGE_BITS_MAX = 20
@@ -52,7 +54,7 @@ _TYPES = {
     "<f8": (_FLOAT, _float(8, 52, 11)),
     "|b1": (_ENUMERATION, struct.pack("<BHIB", 2, 0, 1, 16) + _integer(1, True) + b"FALSE\0TRUE\0\0\1"),
 }
-"""Class and properties of each dtype, as the message of a datatype has them."""
+"""Class and properties of each dtype, as in a datatype message."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ class Chunks:
     ----------
     name : str
     rows : int
-        Of a chunk; the last is padded.
+        Rows of a chunk; the last chunk is padded.
     row_bytes : int
     starts : ndarray, (chunks,), int64
-        Where each begins in the file.
+        Where each chunk begins in the file.
     known : ndarray, (chunks,), bool
-        Whether its checksum has been compared.
+        Whether the checksum of each chunk has been compared.
     """
 
     name: str
@@ -83,19 +85,19 @@ class Chunks:
         end = start + self.rows * self.row_bytes
         stored = int.from_bytes(data[end : end + _CHECKSUM_BYTES].tobytes(), "little")
         low, high = fletcher32(data[start:end])
-        # Modulo 65535, since HDF5 spells nought as 0 or 65535.
+        # Modulo 65535, since HDF5 writes zero as 0 or 65535.
         return ((stored & 0xFFFF) - low) % _FLETCHER == 0 and ((stored >> 16) - high) % _FLETCHER == 0
 
 
 def fletcher32(data: ByteArray) -> tuple[int, int]:
     """HDF5's Fletcher-32 of some bytes: both sums over its big-endian words of two bytes, modulo 65535.
 
-    The first is the sum of the words, the second that of all first sums on the way, so word i of n counts n - i times
-    (``H5_checksum_fletcher32`` in HDF5's ``H5checksum.c``; an odd last byte is a word's high byte).
+    The first is the sum of the words. The second is the sum of all partial first sums, so word i of n counts n - i
+    times (``H5_checksum_fletcher32`` in HDF5's ``H5checksum.c``; an odd last byte is a word's high byte).
     """
     if len(data) % 2:
         data = np.append(data, np.uint8(0))
-    # Swapping a word's bytes multiplies it by 256 modulo 65535: little-endian sums serve.
+    # Swapping a word's bytes multiplies it by 256 modulo 65535, so sums of little-endian words will do.
     words = data.view("<u2")
     whole = len(words) // _LINE_WORDS * _LINE_WORDS
     table = words[:whole].reshape(-1, _LINE_WORDS)
@@ -115,7 +117,7 @@ def read_chunks(file: HDF5File, expected: HDF5Array) -> Chunks:
     Raises
     ------
     HDF5Error
-        If the dataset is not as expected, or a chunk does not lie within the file.
+        If the dataset is not as expected, or a chunk is not within the file.
     """
     header = file.dataset(expected.name)
     _check_type(header, expected)
@@ -126,11 +128,11 @@ def read_chunks(file: HDF5File, expected: HDF5Array) -> Chunks:
         raise HDF5Error(f"dataset {expected.name!r}: expected Fletcher-32 and no other filter")
     rows, index = _parse_layout(header.layout, expected)
     count, size = -(-expected.shape[0] // rows), rows * row_bytes + _CHECKSUM_BYTES
-    # Comes first: it bounds how long an index may be.
+    # Checked first, since it bounds the length of the index.
     if count * size > len(file.data) or (count > 1 and size < _CHUNK_BYTES_MIN):
         raise HDF5Error(
-            f"dataset {expected.name!r}: expected chunks within the file, of {_CHUNK_BYTES_MIN} bytes at least where there are "
-            f"several, found {count} of {size} bytes"
+            f"dataset {expected.name!r}: expected chunks within the file, of {_CHUNK_BYTES_MIN} bytes at least if "
+            f"there are several, found {count} of {size} bytes"
         )
     places, sizes, masks = _read_index(file, index, count, filtered=header.layout[2])
     if (places > len(file.data) - size).any() or (sizes != size).any() or masks.any():
@@ -139,7 +141,7 @@ def read_chunks(file: HDF5File, expected: HDF5Array) -> Chunks:
 
 
 def _check_type(header: DatasetHeader, expected: HDF5Array) -> None:
-    """Compare shape and dtype, as HDF5 stores them, with what they must be."""
+    """Compare shape and dtype, as HDF5 stores them, with the expected ones."""
     if max(expected.shape) >= 1 << 63:
         raise HDF5Error(f"dataset {expected.name!r}: expected axes below 2 ** 63")
     shape = b"".join(axis.to_bytes(8, "little") for axis in expected.shape)

@@ -1,7 +1,7 @@
 """The metadata of a packed HDF5 file, read from the mapped file itself: superblock, root group, object headers.
 
-The library trusts what it reads, and a crafted file whose checksums are right ends its process. Here every address,
-length and number is checked before it is used, every checksum is compared, and what one file can cost is bounded. A
+The library trusts what it reads: a crafted file with the right checksums can crash its process. Here every address,
+length and number is checked before it is used, every checksum is compared, and the cost of a file is bounded. A
 structure that the library does not write for a packed shard is an error.
 
 The layout is that of the HDF5 File Format Specification, version 3, as the library writes it with bounds ``v110``:
@@ -16,21 +16,23 @@ from dataclasses import dataclass
 from readers.formats.mapping import ByteArray
 
 UNDEFINED = 2**64 - 1
-"""The address of what is not there."""
+"""The address of something that does not exist."""
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK_BYTES = 48
 _CHECKSUM_BYTES = 4
 _HEADER_BYTES_MAX = 1 << 16
-"""Of all parts of one object header: comparing checksums costs time."""
+"""Most bytes of all parts of one object header, since comparing checksums costs time."""
 _BLOCK_BYTES_MAX = 1 << 16
-"""Of a node of a B-tree, and of a heap's direct block: the library's own is 64 KiB at most."""
+"""Most bytes of a node of a B-tree, and of a heap's direct block; the library writes 64 KiB at most."""
 _DEPTH_MAX = 8
 
 _DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _LAYOUT, _FILTERS, _CONTINUATION = 1, 2, 3, 6, 8, 11, 16
 _READ = {_DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _LAYOUT, _FILTERS}
 _PASSED_OVER = {0, 5, 10, 12, 18, 21, 22}
-"""Free space, fill value, group's sizes, attribute, time, attributes' place, number of links."""
+"""Messages that are skipped: free space, fill value, group's sizes, attribute, time, attributes' place, number of
+links.
+"""
 _SHARED = 2
 
 _TREE_HEADER = struct.Struct("<4sBBIHHBBQHQ")
@@ -45,7 +47,7 @@ _MASK = 0xFFFFFFFF
 
 
 def lookup3(data: bytes) -> int:
-    """HDF5's checksum of metadata: Bob Jenkins' lookup3, begun with 0."""
+    """HDF5's checksum of metadata: Bob Jenkins' lookup3, with initial value 0."""
     a = b = c = (0xDEADBEEF + len(data)) & _MASK
     if not data:
         return c
@@ -77,18 +79,18 @@ def lookup3(data: bytes) -> int:
 
 
 class HDF5Error(ValueError):
-    """A file that is not what the contract lets it be; the message says what was expected and found."""
+    """A file that breaks the contract; the message says what was expected and found."""
 
 
 @dataclass(frozen=True)
 class DatasetHeader:
-    """The messages of a dataset's object header, as they stand in the file.
+    """The messages of a dataset's object header, as they are in the file.
 
     Attributes
     ----------
     dataspace, datatype, layout : bytes
     filters : bytes
-        Empty where there is no filter.
+        Empty if there is no filter.
     """
 
     dataspace: bytes
@@ -110,6 +112,7 @@ class HDF5File:
     Raises
     ------
     HDF5Error
+        If the file is not a packed HDF5 file with these datasets.
     """
 
     def __init__(self, data: ByteArray, names: Collection[str]) -> None:
@@ -117,7 +120,7 @@ class HDF5File:
         head = self.checked(0, _SUPERBLOCK_BYTES, "a superblock")
         base, extension, end, root = struct.unpack_from("<4Q", head, 12)
         if head[:11] != _SIGNATURE + b"\x03\x08\x08" or base != 0 or extension != UNDEFINED:
-            raise HDF5Error("expected a superblock of version 3 at the file's begin, found another")
+            raise HDF5Error("expected a superblock of version 3 at the beginning of the file, found another")
         if end != len(data):
             raise HDF5Error(f"expected a file of {end} bytes, found {len(data)}")
         self._addresses = self._links(root, {name.encode() for name in names})
@@ -137,7 +140,7 @@ class HDF5File:
         return self.data[start : start + size].tobytes()
 
     def checked(self, start: int, size: int, what: str) -> bytes:
-        """The bytes of a structure without the checksum that ends it, which is compared."""
+        """The bytes of a structure without the checksum at its end, which is compared."""
         whole = self.bytes_at(start, size, what)
         body, stored = whole[:-_CHECKSUM_BYTES], int.from_bytes(whole[-_CHECKSUM_BYTES:], "little")
         if lookup3(body) != stored:
@@ -145,7 +148,7 @@ class HDF5File:
         return body
 
     def _messages(self, address: int) -> dict[int, list[bytes]]:
-        """The messages of an object header that are of use here, by type."""
+        """The messages of an object header that are needed here, by type."""
         prefix = self.bytes_at(address, 6, "an object header")
         flags = prefix[5]
         if prefix[:5] != b"OHDR\x02" or flags & 0xC0:
@@ -163,7 +166,7 @@ class HDF5File:
                 raise HDF5Error(f"expected an object header of at most {_HEADER_BYTES_MAX} bytes at {address}")
             part = self.checked(start, length, "an object header")
             if skipped == 4 and part[:4] != b"OCHK":
-                raise HDF5Error(f"expected an object header that goes on at {start}, found something else")
+                raise HDF5Error(f"expected an object header that continues at {start}, found something else")
             for kind, body in _split(part, skipped, ordered):
                 if kind == _CONTINUATION:
                     if len(body) != 16:
@@ -175,7 +178,7 @@ class HDF5File:
         return found
 
     def _links(self, root: int, names: set[bytes]) -> dict[bytes, int]:
-        """Where the object headers of the root group's datasets are, by name."""
+        """The addresses of the object headers of the root group's datasets, by name."""
         messages = self._messages(root)
         compact, info = messages.get(_LINK, []), messages.get(_LINK_INFO, [])
         if len(info) != 1 or len(info[0]) != 18 or info[0][:2] != b"\x00\x00":
@@ -183,7 +186,7 @@ class HDF5File:
         heap, tree = struct.unpack_from("<2Q", info[0], 2)
         if heap != UNDEFINED:
             if compact:
-                raise HDF5Error("expected links in a heap alone, found others too")
+                raise HDF5Error("expected links in a heap only, found others too")
             compact = self._dense_links(heap, tree, len(names))
         links = dict(map(_parse_link, compact))
         if len(links) != len(compact) or links.keys() != names:
@@ -195,7 +198,7 @@ class HDF5File:
         return links
 
     def _dense_links(self, heap: int, tree: int, count: int) -> list[bytes]:
-        """The link messages of a group with many."""
+        """The link messages of a group that has many."""
         found = _Heap(self, heap)
         return [found.object(record[4:]) for record in self._records(tree, count)]
 
@@ -207,8 +210,8 @@ class HDF5File:
             raise HDF5Error(f"expected a B-tree of link names at {address}, found another")
         if not 64 <= node_bytes <= _BLOCK_BYTES_MAX or depth > _DEPTH_MAX or total != count:
             raise HDF5Error(
-                f"expected a B-tree of {count} names in nodes of 64 to {_BLOCK_BYTES_MAX} bytes, at most {_DEPTH_MAX} levels "
-                f"deep, found {total} in nodes of {node_bytes} bytes, {depth} deep"
+                f"expected a B-tree of {count} names in nodes of 64 to {_BLOCK_BYTES_MAX} bytes, at most {_DEPTH_MAX} "
+                f"levels deep, found {total} in nodes of {node_bytes} bytes, {depth} levels deep"
             )
         most = [(node_bytes - 10) // record_bytes]
         pointer_bytes = [0]
@@ -224,7 +227,7 @@ class HDF5File:
         while nodes:
             address, records, level = nodes.pop()
             seen += records
-            # Every node has a record, so a node that is met again and again ends this too.
+            # Every node has a record, so that nodes in a circle end the loop too.
             if not 1 <= records <= most[level] or seen > total:
                 raise HDF5Error(f"expected a B-tree of {total} names, found a node with {records} more")
             size = 6 + records * record_bytes + (records + 1) * pointer_bytes[level]
@@ -242,7 +245,7 @@ class HDF5File:
 
 
 def _split(part: bytes, place: int, ordered: bool) -> Iterator[tuple[int, bytes]]:
-    """Type and body of the messages in a part of an object header, those that are passed over left out."""
+    """Type and body of the messages in a part of an object header, except those that are skipped."""
     head = 6 if ordered else 4
     while place + head <= len(part):
         kind, size, flags = struct.unpack_from("<BHB", part, place)
@@ -273,12 +276,12 @@ def _parse_link(body: bytes) -> tuple[bytes, int]:
 
 
 def _bytes_of(number: int) -> int:
-    """Bytes that HDF5 stores numbers up to this one in."""
+    """Number of bytes in which HDF5 stores numbers up to this one."""
     return (number.bit_length() - 1) // 8 + 1
 
 
 class _Heap:
-    """A fractal heap: objects in blocks whose sizes double from row to row of a table."""
+    """A fractal heap: objects in blocks, whose sizes double from row to row of a table."""
 
     def __init__(self, file: HDF5File, address: int) -> None:
         self._file = file
@@ -309,7 +312,7 @@ class _Heap:
             at = 8 * (row * self._width + column)
             address, block_bytes = int.from_bytes(cells[at : at + 8], "little"), row_bytes
             base += row_start + column * row_bytes
-            # Blocks larger than a direct one are tables again, with as many rows as make their size.
+            # Blocks larger than a direct one are tables again, whose number of rows follows from their size.
             is_table = row_bytes > self._direct_bytes
             rows = row_bytes.bit_length() - (self._first_bytes * self._width).bit_length() + 1 if is_table else 0
         start = offset - base
@@ -319,7 +322,7 @@ class _Heap:
         return block[start : start + size]
 
     def _cell(self, offset: int) -> tuple[int, int, int, int]:
-        """Row and column of a table in whose block an offset lies; the size of the row's blocks, and where the row begins."""
+        """Row and column of the block that holds an offset, the size of the row's blocks, and where the row begins."""
         first = self._first_bytes * self._width
         row = (offset // first).bit_length()
         row_bytes = self._first_bytes << max(0, row - 1)
@@ -334,7 +337,7 @@ class _Heap:
         return self._after_head(b"FHIB", address, base)[_HEAP_BLOCK.size :]
 
     def _block(self, address: int, size: int, base: int) -> bytes:
-        """A direct block. Its checksum stands behind its head, and counts as zeros."""
+        """A direct block. Its checksum follows its head, and counts as zeros."""
         if address not in self._blocks:
             block = self._file.bytes_at(address, size, "a heap's block")
             end = _HEAP_BLOCK.size + _CHECKSUM_BYTES
@@ -345,7 +348,7 @@ class _Heap:
         return self._after_head(b"FHDB", address, base)
 
     def _after_head(self, name: bytes, address: int, base: int) -> bytes:
-        """A block that has been read, its head checked."""
+        """A block that was read before, after a check of its head."""
         block = self._blocks[address]
         if len(block) < _HEAP_BLOCK.size or _HEAP_BLOCK.unpack_from(block) != (name, 0, self._address, base):
             raise HDF5Error(f"expected a block of the heap at {address}, found something else")

@@ -21,11 +21,11 @@ from shardspec.schema import Field, Schema
 class HDF5ShardReader:
     """Reads one HDF5 file (`readers.formats.base`).
 
-    HDF5's library, whose process a crafted file can end, sees nothing of it. The places of a dataset's chunks are looked
-    up when a field is first asked for. Values come from the mapped file: one copy, into the batch. With `checksums`, a
-    chunk's Fletcher-32 is compared when the chunk is first touched; the metadata's checksums are always compared. Encoded
-    values are views of the mapping and keep it alive, but those that a chunk's end cuts are copies. What is kept: eight
-    bytes per row and varying field, and eight per chunk. Safe to use from several threads, and after a fork.
+    HDF5's library, whose process a crafted file can crash, is not used. The places of a dataset's chunks are looked up
+    when a field is first read. Values are copied once, from the mapped file into the batch. With `checksums`, a chunk's
+    Fletcher-32 is compared when the chunk is first touched; the metadata's checksums are always compared. Encoded
+    values are views of the mapping and keep it alive, except those that a chunk's end cuts, which are copies. Memory:
+    eight bytes per row and varying field, and eight per chunk. Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0
@@ -69,7 +69,7 @@ class HDF5ShardReader:
                 out[name][place] = self._span(chunks, start, end)
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows lie (`readers.formats.base.MappedReader`)."""
+        """Where rows are (`readers.formats.base.MappedReader`)."""
         if self._data is None:
             return
         missing = [name for name in fields if name not in self._values]
@@ -87,24 +87,24 @@ class HDF5ShardReader:
                 yield self._parts(self._data, chunks, starts[some], stops[some])
 
     def _parts(self, data: ByteArray, chunks: Chunks, starts: IntArray, stops: IntArray) -> Extents:
-        """Where runs of a dataset's rows begin and end: whole chunks where checksums are still to be compared."""
+        """Where runs of a dataset's rows begin and end: whole chunks if checksums are still to be compared."""
         first, last = starts // chunks.rows, (stops - 1) // chunks.rows
         begin = chunks.starts[first] + (starts - first * chunks.rows) * chunks.row_bytes
         end = chunks.starts[last] + (stops - last * chunks.rows) * chunks.row_bytes
         if self._checksums:
             begin = np.where(chunks.known[first], begin, chunks.starts[first])
             end = np.where(chunks.known[last], end, chunks.starts[last] + chunks.rows * chunks.row_bytes)
-        cut = first != last  # between two chunks may lie anything
+        cut = first != last  # there may be anything between two chunks
         first_ends = np.where(cut, chunks.starts[first] + chunks.rows * chunks.row_bytes, end)
         last_begins = np.where(cut, chunks.starts[last], end)
         return Extents(data, np.concatenate([begin, last_begins]), np.concatenate([first_ends, end]))
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it."""
+        """Drop the mapping, which ends with the last view of it."""
         self._data = self._file = None
 
     def _places(self, chunks: Chunks, rows: IntArray) -> IntArray:
-        """Where rows of a dataset begin in the file, their chunks checked."""
+        """Where rows of a dataset begin in the file, after a check of their chunks."""
         numbers = rows // chunks.rows
         self._check(chunks, numbers)
         places: IntArray = chunks.starts[numbers] + (rows - numbers * chunks.rows) * chunks.row_bytes

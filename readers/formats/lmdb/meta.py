@@ -11,7 +11,7 @@ from shardspec.errors import ShardCorruptError
 Corrupt = Callable[[str, str], ShardCorruptError]
 
 HEADER_BYTES = 16
-"""Of every page."""
+"""Bytes of every page's header."""
 _PAGE_BYTES = tuple(1 << bits for bits in range(9, 17))
 
 _TREE = [
@@ -45,9 +45,9 @@ def read_meta(data: ByteArray, entries: int, corrupt: Corrupt) -> Any:
     Parameters
     ----------
     entries : int
-        Keys that there must be.
+        The expected number of keys.
     corrupt : callable
-        Makes the error that is raised from what was expected and what was found.
+        Makes the error to raise, given what was expected and what was found.
     """
     first = _meta_at(data, 0, corrupt)
     page_bytes = int(first["free"]["pad"])

@@ -16,10 +16,10 @@ from shardspec.schema import Schema
 class LMDBShardReader:
     """Reads one LMDB file (`readers.formats.base`) through a mapping and its own walk of the tree.
 
-    LMDB's library refuses to open a file twice in one process, hangs or fails after a fork, and trusts every page; the mapping
-    has none of that and copies a batch with less work. LMDB has no checksums: a flipped bit of a value reads as another value,
-    and only ``verify=`` finds it; one in the tree is an error. Encoded values are views of the mapping and keep it alive. Safe
-    to use from several threads, and after a fork.
+    LMDB's library refuses to open a file twice in one process, hangs or fails after a fork, and trusts every page; the
+    mapping has none of these problems and copies a batch with less work. LMDB has no checksums: a flipped bit of a
+    value reads as another value, which only ``verify=`` finds; a flipped bit in the tree is an error. Encoded values
+    are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0
@@ -55,7 +55,7 @@ class LMDBShardReader:
                 column[place] = view[start:end]
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows lie (`readers.formats.base.MappedReader`). Their leaf pages are read, which lie among the values."""
+        """Where rows are (`readers.formats.base.MappedReader`). Reads their leaf pages, which are among the values."""
         if self._data is not None and len(rows) and fields:
             leaves = self._tree.leaves(rows)
             yield Extents(self._data, leaves.starts, leaves.starts + leaves.sizes)
@@ -63,6 +63,6 @@ class LMDBShardReader:
             yield Extents(self._data, values.starts, values.starts + values.sizes)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it."""
+        """Drop the mapping, which ends with the last view of it."""
         self._data = None
         del self._tree

@@ -1,11 +1,12 @@
 """The B-tree of a packed LMDB file, read from the mapped file itself.
 
-A shard's keys are known: for every row, every field, in the order of their bytes. So a key has an *ordinal*, and a leaf page
-holds a run of ordinals; the branch pages say where each run begins. That directory is all that is kept, and a batch of keys is
-looked up by arithmetic on arrays. Every length and page number is checked before it is used, and every key is compared, so a
-damaged file gives an error where the C library, which trusts its pages, may end the process.
+A shard's keys are known: for every row, every field, in the order of their bytes. So a key has an *ordinal*, and a leaf
+page holds a run of ordinals; the branch pages say where each run begins. Only that directory is kept, and a batch of
+keys is looked up by arithmetic on arrays. Every length and page number is checked before it is used, and every key is
+compared. So a damaged file gives an error, where the C library, which trusts its pages, may crash the process.
 
-The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian (``mdb.c``: ``MDB_page``, ``MDB_node``, ``MDB_meta``).
+The layout is that of LMDB 0.9, data format 1, 64 bits, little-endian (``mdb.c``: ``MDB_page``, ``MDB_node``,
+``MDB_meta``).
 """
 
 import struct
@@ -35,13 +36,13 @@ _OVERFLOW_PAGE = struct.Struct("<QHHI")
 _NODE = struct.Struct("<4H")
 _NUMBER = struct.Struct("<Q")
 _KEYS_ONE_BY_ONE = 32
-"""Up to this many keys, Python alone is faster than arrays."""
+"""Up to this number of keys, plain Python is faster than arrays."""
 _POWERS = 10 ** np.arange(_ROW_DIGITS - 1, -1, -1)
 
 
 @dataclass(frozen=True)
 class Values:
-    """Where values lie in the file: two int64 arrays, (n,), bytes."""
+    """Where values are in the file: two int64 arrays, (n,), bytes."""
 
     starts: IntArray
     sizes: IntArray
@@ -63,6 +64,7 @@ class LMDBTree:
     Raises
     ------
     ShardCorruptError
+        If the file is not an LMDB file with these keys.
     """
 
     def __init__(self, path: Path, data: ByteArray, rows: int, names: Sequence[str]) -> None:
@@ -78,14 +80,14 @@ class LMDBTree:
         self._view = data.data
 
     def locate(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
-        """Where the values of some fields lie, for some rows; all lie within the file."""
+        """Where the values of some fields are, for some rows; all are within the file."""
         if len(rows) * len(names) <= _KEYS_ONE_BY_ONE:
             found = {name: [self._locate_one(row, name.encode()) for row in rows.tolist()] for name in names}
             return {name: Values(*np.array(pairs, np.int64).T) for name, pairs in found.items()}
         return self._locate_all(rows, names)
 
     def _locate_one(self, row: int, name: bytes) -> tuple[int, int]:
-        """Start and size of one value: the same as `_locate_all`, without the cost of setting up arrays."""
+        """Start and size of one value, as by `_locate_all`, without the cost of setting up arrays."""
         view, page_bytes = self._view, self._page_bytes
         ordinal = row * len(self._names) + self._ranks[name]
         leaf = bisect_right(self._firsts_list, ordinal) - 1
@@ -119,14 +121,14 @@ class LMDBTree:
         return page + HEADER_BYTES, size
 
     def leaves(self, rows: IntArray) -> Values:
-        """Where the leaf pages lie that hold the keys of rows."""
+        """Where the leaf pages are that hold the keys of rows."""
         ordinals = np.append(rows, rows + 1) * len(self._names)
         ordinals[len(rows) :] -= 1  # the row's last key may be on the next page
         places = self._leaves[np.searchsorted(self._firsts, ordinals, side="right") - 1] * self._page_bytes
         return Values(places, np.full(len(places), self._page_bytes))
 
     def foresee(self, rows: IntArray, names: Sequence[str]) -> Values:
-        """Where values will be found, of all names and rows, without a look at the pages of large ones."""
+        """Where the values of all names and rows will be found, without reading the pages of large ones."""
         starts, sizes, big = self._entries(rows, names)
         if big.any():
             starts[big] = self._pages(starts[big])
@@ -134,7 +136,7 @@ class LMDBTree:
         return Values(starts, np.minimum(sizes, len(self._data) - starts))
 
     def _entries(self, rows: IntArray, names: Sequence[str]) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
-        """Start and size of what leaf pages hold for every name and row, names first; and where that is a page's number."""
+        """Start and size of what leaf pages hold for each name and row, names first; whether that is a page number."""
         ranks = [self._ranks[name.encode()] for name in names]
         ordinals = (rows * len(self._names) + np.array(ranks)[:, None]).ravel()
         key_bytes = np.repeat([_ROW_DIGITS + 1 + len(name) for name in names], len(rows))
@@ -163,7 +165,7 @@ class LMDBTree:
         }
 
     def _are_keys(self, places: IntArray, rows: IntArray, names: Sequence[str]) -> bool:
-        """Whether the keys of some fields and rows stand at some places."""
+        """Whether the keys of some fields and rows are at some places."""
         digits = (rows[:, None] // _POWERS % 10 + ord("0")).astype(np.uint8)
         for name, place in zip(names, places.reshape(len(names), len(rows)), strict=True):
             suffix = np.frombuffer(b"/" + name.encode(), np.uint8)
@@ -222,7 +224,7 @@ class LMDBTree:
         return counts
 
     def _nodes(self, node: IntArray, page: IntArray, count: IntArray) -> tuple[IntArray, ...]:
-        """The four numbers that nodes begin with; they and their keys lie behind the slots of their pages."""
+        """The four numbers that nodes begin with. Numbers and keys must be after the slots of their pages."""
         place = node - page
         if ((place < HEADER_BYTES + 2 * count) | (place > self._page_bytes - _NODE_BYTES) | (place & 1 == 1)).any():
             raise self._corrupt("nodes within their page", "others")
@@ -237,7 +239,7 @@ class LMDBTree:
             raise self._corrupt("plain values within their page", "others")
 
     def _follow(self, starts: IntArray, sizes: IntArray, big: npt.NDArray[np.bool_]) -> IntArray:
-        """Where values begin, those on overflow pages included."""
+        """Where values begin, including those on overflow pages."""
         if not big.any():
             return starts
         pages = self._pages(starts[big])
@@ -252,7 +254,7 @@ class LMDBTree:
         return out
 
     def _pages(self, places: IntArray) -> IntArray:
-        """Where the pages begin whose numbers stand at some places."""
+        """Where the pages begin whose numbers are at some places."""
         numbers = take_bytes(self._data, places, 8).view("<u8")[:, 0]
         if (numbers >= len(self._data) // self._page_bytes).any():
             raise self._corrupt("pages within the file", "a value on another")

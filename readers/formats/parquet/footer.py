@@ -1,7 +1,7 @@
-"""The footer of a Parquet file, from its bytes: rows, row groups, and where their column chunks lie.
+"""The footer of a Parquet file, from its bytes: rows, row groups, and where their column chunks are.
 
-The library trusts what it reads, and a crafted footer whose checksum is right ends its process. Here every length is
-checked before it is used, and what a footer can cost is bounded by its bytes. Only what is needed of the metadata is kept
+The library trusts what it reads: a crafted footer with the right checksum can crash its process. Here every length is
+checked before it is used, and the cost of a footer is bounded by its size. Only the metadata that is needed is kept
 (``parquet.thrift``: ``FileMetaData``, ``RowGroup``, ``ColumnChunk``, ``ColumnMetaData``), in Thrift's compact protocol.
 """
 
@@ -13,11 +13,11 @@ _BINARY, _LISTS, _STRUCT = 8, (9, 10), 12
 """Types of values. From 4 to 6 are integers."""
 _TRUTHS, _BYTE = (1, 2), 3
 _BYTES = {1: 0, 2: 0, _BYTE: 1, 7: 8}
-"""Of values of the types whose size is always the same: true, false, a byte, a double."""
+"""Size of a value, for types of fixed size: true, false, a byte, a double."""
 _DEPTH_MAX = 16
 _LONG = 15
 _KEPT_BYTES_MIN = 4
-"""Of a value in a list that is kept, about: it bounds the memory that a footer can ask for."""
+"""Approximate least size of a value in a list that is kept; it bounds the memory that a footer can use."""
 _NUMBER_BITS = 64
 
 _PHYSICAL = (
@@ -32,7 +32,7 @@ _PHYSICAL = (
 )
 
 Wanted = Mapping[int, Any]
-"""The fields of a struct that are needed, by number, and what is needed of the structs in them."""
+"""The fields of a struct that are needed, by number, each with the fields that are needed of structs in it."""
 
 _NO_STRUCT: Wanted = {}
 _COLUMN: Wanted = dict.fromkeys((1, 3, 4, 7, 9), _NO_STRUCT)
@@ -40,7 +40,7 @@ _FILE: Wanted = {3: _NO_STRUCT, 4: {1: {1: _NO_STRUCT, 3: _COLUMN}, 3: _NO_STRUC
 
 
 class FooterError(ValueError):
-    """A footer that is not what the contract lets it be; the message says what was expected and found."""
+    """A footer that breaks the contract; the message says what was expected and found."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class ColumnChunk:
     Attributes
     ----------
     path : str
-        Of the leaf column in the file's schema, with dots.
+        Path of the leaf column in the file's schema, with dots.
     physical : str
         The leaf's physical type.
     codec : int
         The number of the compression; 0 for none.
     start, size : int
-        Where its first data page begins in the file, and bytes of all pages.
+        Where its first data page begins in the file, and the bytes of all its pages.
     """
 
     path: str
@@ -95,12 +95,12 @@ class Footer:
 
 
 def parse_footer(data: bytes) -> Footer:
-    """The footer, given its bytes without the length and the magic behind them.
+    """The footer, given its bytes without the length and the magic after them.
 
     Raises
     ------
     FooterError
-        If it does not read, or lacks what is needed.
+        If it cannot be read, or lacks what is needed.
     """
     try:
         fields, end = _struct(data, 0, _FILE, 0)
@@ -136,19 +136,20 @@ def _fields(value: Any, what: str) -> dict[int, Any]:
 
 
 def _of_type(fields: dict[int, Any], number: int, kind: type) -> Any:
-    """A field's value, which must be there and of a type."""
+    """A field's value, which must exist and have a type."""
     value = fields.get(number)
     if not isinstance(value, kind):
-        raise FooterError(f"expected field {number} of its struct to be there, found none, or one of another type")
+        raise FooterError(f"expected a struct with field {number}, found none, or one of another type")
     return value
 
 
-# What follows is called for every value of a footer, so a place is handed on as an int, and a byte beyond the end is left
-# to be an IndexError: every struct ends with a byte that must be there. Every step goes on by a byte at least.
+# The functions below are called for every value of a footer. So a place is passed on as an int, and reading past the
+# end is left to be an IndexError, since every struct ends with a byte that must exist. Every step moves on by at least
+# one byte.
 
 
 def _struct(data: bytes, place: int, wanted: Wanted, depth: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct that are wanted, and where it ends; all others are passed over."""
+    """The fields of a struct that are wanted, and where it ends; all others are skipped."""
     found: dict[int, Any] = {}
     number = 0
     while head := data[place]:
@@ -174,7 +175,7 @@ def _value(data: bytes, place: int, kind: int, wanted: Wanted, depth: int) -> tu
     if kind == _STRUCT:
         return _struct(data, place, wanted, _deeper(depth))
     if kind not in _LISTS:
-        raise FooterError(f"expected a value that is needed to be a number, bytes, list or struct, found type {kind}")
+        raise FooterError(f"expected a number, bytes, a list or a struct for a value that is needed, found type {kind}")
     inner, count, place = _list(data, place)
     if count * _KEPT_BYTES_MIN > len(data) - place:
         raise FooterError(f"expected a list within the footer, found one of {count} values")
@@ -186,7 +187,7 @@ def _value(data: bytes, place: int, kind: int, wanted: Wanted, depth: int) -> tu
 
 
 def _pass(data: bytes, place: int, kind: int, depth: int) -> int:
-    """Where a value ends that is passed over."""
+    """Where a value that is skipped ends."""
     if 4 <= kind <= 6:
         while data[place] >= 0x80:
             place += 1
@@ -215,12 +216,12 @@ def _pass(data: bytes, place: int, kind: int, depth: int) -> int:
 
 def _deeper(depth: int) -> int:
     if depth >= _DEPTH_MAX:
-        raise FooterError(f"expected values at most {_DEPTH_MAX} deep in each other, found deeper ones")
+        raise FooterError(f"expected values nested at most {_DEPTH_MAX} deep, found deeper ones")
     return depth + 1
 
 
 def _list(data: bytes, place: int) -> tuple[int, int, int]:
-    """Type and number of a list's values, and where they begin."""
+    """The type of a list's values, their number, and where they begin."""
     head = data[place]
     place += 1
     count = head >> 4

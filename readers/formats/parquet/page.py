@@ -1,6 +1,6 @@
 """One data page of a Parquet file, from its bytes: header, checksum, levels, values.
 
-Only what `SPEC.md` lets a page be: data page version 1, plain encoding, uncompressed, no nulls
+A page must be as `SPEC.md` says: data page version 1, plain encoding, uncompressed, no nulls
 (https://parquet.apache.org/docs/file-format/data-pages/).
 """
 
@@ -20,7 +20,7 @@ _HEADER_BYTES_MAX = 1 << 16
 
 
 class PageError(ValueError):
-    """A page that is not what the contract lets it be; the message says what was expected and found."""
+    """A page that breaks the contract; the message says what was expected and found."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Page:
     Attributes
     ----------
     start : int
-        Of the body, in the chunk.
+        Where the body begins in the chunk.
     body : ndarray, (size,), uint8
-        Levels, where the column has any, then values.
+        Levels, if the column has any, then values.
     values : int
         Number of leaf values, empty lists counted as one.
     """
@@ -48,7 +48,7 @@ def read_page(chunk: ByteArray, *, checksum: bool) -> Page:
     Raises
     ------
     PageError
-        The header does not read or does not fit the chunk, or the checksum differs.
+        If the header cannot be read or does not fit the chunk, or the checksum differs.
     """
     fields = _read_header(chunk[:_HEADER_BYTES_MAX].tobytes())
     kind, size, stored, inner = (fields.get(number) for number in (1, 2, 3, 5))
@@ -70,7 +70,7 @@ def read_page(chunk: ByteArray, *, checksum: bool) -> Page:
 def _read_header(data: bytes) -> dict[int, Any]:
     """The integers of a page header and of the structs in it, by field number (Thrift's compact protocol).
 
-    Reading ends at the first field of another type: nothing behind one is needed.
+    Reading ends at the first field of another type, since nothing after one is needed.
     """
     cursor = _Cursor(data)
     try:
@@ -121,12 +121,12 @@ def _struct(cursor: _Cursor, depth: int) -> Iterator[tuple[int, Any]]:
 
 
 def fixed_start(page: Page, stored: np.dtype[Any], rows: int, per_row: int) -> int:
-    """Where the numbers of rows that all have the same count begin in a page's body: they are its last bytes.
+    """Where the numbers begin in a page's body if all rows have the same count of them: they are its last bytes.
 
     Parameters
     ----------
     stored : dtype
-        As stored; bool for packed bits, void for byte strings of fixed length.
+        Dtype as stored: bool for packed bits, void for byte strings of fixed length.
     """
     size = _stored_bytes(stored, rows * per_row)
     if page.values != rows * per_row or len(page.body) < size:
@@ -139,15 +139,15 @@ def _stored_bytes(stored: np.dtype[Any], count: int) -> int:
 
 
 def list_start(page: Page, stored: np.dtype[Any], rows: int, levels: int) -> tuple[int, IntArray]:
-    """Where the numbers of rows of lists of any length begin in a page's body, and the first number of each row: (rows + 1,).
+    """Where the numbers begin in a page's body if rows are lists of any length, and the first of each row: (rows + 1,).
 
     Parameters
     ----------
     levels : int
-        Number of lists inside each other. Each is optional and so are the numbers, so one is there where its definition level
-        is twice that and one more.
+        Number of nested lists. Each is optional and so are the numbers, so a number exists where the definition level
+        is twice that plus one.
     """
-    # What is no number is an empty list, which begins a row.
+    # A value that is not a number is an empty list, which begins a row.
     if page.values > rows + 8 * len(page.body) // (1 if stored == np.bool_ else 8 * stored.itemsize):
         raise PageError(f"expected no more values than {len(page.body)} bytes can hold, found {page.values}")
     repetition, rest = _levels(page.body, page.values, levels)
@@ -158,12 +158,12 @@ def list_start(page: Page, stored: np.dtype[Any], rows: int, levels: int) -> tup
         raise PageError(f"expected {rows} rows, found {len(firsts)}")
     offsets = np.concatenate([[0], np.cumsum(definition == greatest)])[np.append(firsts, page.values)]
     if len(rest) != _stored_bytes(stored, int(offsets[-1])):
-        raise PageError(f"expected {int(offsets[-1])} values behind the levels, found {len(rest)} bytes")
+        raise PageError(f"expected {int(offsets[-1])} values after the levels, found {len(rest)} bytes")
     return len(page.body) - len(rest), offsets
 
 
 def _levels(data: ByteArray, count: int, greatest: int) -> tuple[ByteArray, ByteArray]:
-    """Levels and what follows them: runs of one value, or groups of eight packed ones."""
+    """Levels, which are stored as runs of one value or groups of eight packed ones, and the bytes after them."""
     width, end = greatest.bit_length(), _levels_end(data)
     cursor = _Cursor(data[4:end].tobytes())
     pieces: list[ByteArray] = []
@@ -188,7 +188,7 @@ def _levels(data: ByteArray, count: int, greatest: int) -> tuple[ByteArray, Byte
 
 
 def _levels_end(data: ByteArray) -> int:
-    """Where the levels that some bytes begin with end."""
+    """Where the levels at the beginning of some bytes end."""
     size = int.from_bytes(data[:4].tobytes(), "little")
     if len(data) < 4 or size > len(data) - 4:
         raise PageError(f"expected levels within the page, found {size} bytes of them")
@@ -196,7 +196,7 @@ def _levels_end(data: ByteArray) -> int:
 
 
 def byte_offsets(page: Page, rows: int) -> IntArray:
-    """Where each byte string of a page begins, the four bytes of its length left out: (rows + 1,).
+    """Where each byte string of a page begins, after the four bytes of its length: (rows + 1,).
 
     String i ends four bytes before string i + 1 begins.
     """

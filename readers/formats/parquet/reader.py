@@ -21,17 +21,18 @@ from shardspec.schema import Field, Schema
 _MAGIC = b"PAR1"
 _UNCOMPRESSED = 0
 _FOOTER_BYTES_MAX = 1 << 26
-"""It takes about 120 bytes per column and row group, which has 4 MiB."""
+"""Largest footer. A footer takes about 120 bytes per column and row group, and a row group has 4 MiB."""
 
 
 class ParquetShardReader:
     """Reads one Parquet file (`readers.formats.base`).
 
-    pyarrow, whose process a crafted file can end, sees nothing of it. A page is plain and whole, so a batch is gathered
-    over all row groups at once and a raw picture copied once, where pyarrow would decode each row group touched. With
-    `checksums`, a page's CRC is compared when it is first touched, so the first read in a row group costs the whole page.
-    The footer's checksum is always compared; it must agree with the manifest too. Encoded values are views of the mapping and keep
-    it alive. What is kept: 16 bytes per row and varying field. Safe to use from several threads, and after a fork.
+    pyarrow, whose process a crafted file can crash, is not used. Pages are plain, and a column chunk is one page, so a
+    batch is gathered from all row groups at once and a raw picture copied once, where pyarrow would decode each row
+    group that is touched. With `checksums`, a page's CRC is compared when it is first touched, so the first read in a
+    row group reads the whole page. The footer's checksum is always compared, and the footer must agree with the
+    manifest. Encoded values are views of the mapping and keep it alive. Memory: 16 bytes per row and varying field.
+    Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0
@@ -67,9 +68,9 @@ class ParquetShardReader:
                 column.gather_varying(self._data, rows, out[name], at)
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows lie (`readers.formats.base.MappedReader`); of pages whose checksum is still to be compared, all of it.
+        """Where rows are (`readers.formats.base.MappedReader`): whole pages if their checksums are not compared yet.
 
-        Where checksums are off, nothing of a page that was not touched before: its header says where its rows are.
+        Without checksums, pages that were not touched before are left out: only their headers say where their rows are.
         """
         if self._data is None:
             return
@@ -88,7 +89,7 @@ class ParquetShardReader:
             yield Extents(self._data, starts, stops)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it."""
+        """Drop the mapping, which ends with the last view of it."""
         self._data = None
 
     def _learn(self, data: ByteArray, column: "_Column", group: int) -> None:
@@ -109,7 +110,7 @@ class ParquetShardReader:
         return min(self._block_rows, self._rows - group * self._block_rows)
 
     def _read_footer(self, data: ByteArray, schema: Schema) -> dict[str, list[tuple[int, int]]]:
-        """Begin and end of every column chunk, by field; chunks must follow one another from the file's magic on."""
+        """Begin and end of every column chunk, by field; chunks must be contiguous, from the file's magic on."""
         tail = data[-TAIL_BYTES:].tobytes()
         end = len(data) - TAIL_BYTES
         start = end - int.from_bytes(tail[:4], "little")
@@ -159,7 +160,7 @@ class ParquetShardReader:
 
 
 class _Column:
-    """Where the values of one field lie in the mapped file, as far as its pages have been looked at.
+    """Where the values of one field are in the mapped file, as far as its pages have been read.
 
     Attributes
     ----------
@@ -177,13 +178,14 @@ class _Column:
         self._per_row = field.row_bytes // field.numpy_dtype.itemsize if field.kind in ("fixed", "ragged") else 1
         if self.stored.storage == "fixed_binary":
             self._dtype, self._per_row = np.dtype((np.void, field.row_bytes)), 1
-        # Per row group for fixed fields, per row for others. In bytes; packed bits are counted from the page's first value.
+        # One per row group for fixed fields, one per row for others. In bytes; packed bits count from the page's first
+        # value.
         self._starts = np.zeros(len(self.known) if field.is_fixed else rows, np.int64)
         self._counts = np.zeros(0 if field.is_fixed else rows, np.int64)
         self._bits = np.zeros(0 if field.is_fixed or self._dtype != np.bool_ else rows, np.int64)
 
     def learn(self, page: Page, start: int, group: int, first: int, rows: int) -> None:
-        """Note where the values of a row group are, whose page body begins at `start` in the file."""
+        """Note where the values of a row group are, given that its page's body begins at `start` in the file."""
         if self.field.is_fixed:
             self._starts[group] = start + fixed_start(page, self._dtype, rows, self._per_row)
             return
@@ -194,7 +196,7 @@ class _Column:
             return
         begin, offsets = list_start(page, self._dtype, rows, self.stored.levels)
         if bool((offsets % self._per_row).any()):
-            raise PageError("expected whole rows of lists, found parts of some")
+            raise PageError("expected whole rows in every list, found parts of rows")
         self._counts[mine] = np.diff(offsets)
         if self._dtype == np.bool_:
             self._starts[mine], self._bits[mine] = start + begin, offsets[:-1]

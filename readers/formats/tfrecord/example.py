@@ -15,11 +15,11 @@ _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5
 
 
 class ExampleError(ValueError):
-    """Bytes that are no ``Example``, or one without an expected feature."""
+    """Bytes that are not an ``Example``, or one without an expected feature."""
 
 
 def read_varint(data: memoryview, place: int) -> tuple[int, int]:
-    """A number, and the place behind it."""
+    """A number, and the place after it."""
     if place < len(data) and data[place] < 0x80:
         return data[place], place + 1
     out = 0
@@ -34,7 +34,7 @@ def read_varint(data: memoryview, place: int) -> tuple[int, int]:
 
 
 def usual_payload(data: memoryview, place: int, feature: Feature) -> tuple[memoryview | None, int]:
-    """The payload of the map entry at `place` if it is one of this feature, written as ours are; and the place behind it."""
+    """The payload of the map entry at `place` if it is this feature's, as packed; and the place after the entry."""
     size, start = read_varint(data, place + 1)
     end = start + size
     key_end = start + 2 + len(feature.key)
@@ -49,7 +49,7 @@ def usual_payload(data: memoryview, place: int, feature: Feature) -> tuple[memor
 
 
 def messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Tag and bytes of the length-delimited fields of a message; others are skipped."""
+    """Tag and bytes of the length-delimited fields of a message; other fields are skipped."""
     place = 0
     while place < len(data):
         tag, place = read_varint(data, place)
@@ -132,7 +132,7 @@ def _packed(values: memoryview, single: int) -> Iterator[memoryview]:
 
 
 def narrow(feature: Feature, numbers: Any) -> Any:
-    """Numbers of 64 bits in the field's dtype; one that does not fit is an `ExampleError`."""
+    """Numbers of 64 bits in the field's dtype; an `ExampleError` if one does not fit."""
     out = numbers.astype(feature.field.numpy_dtype)
     if not np.array_equal(out.astype(np.int64), numbers):
         raise ExampleError(f"expected values of {feature.field.dtype} in feature {feature.key!r}, found greater ones")

@@ -26,18 +26,17 @@ from shardspec.schema import Schema
 
 _HEAD_BYTES, _TAIL_BYTES = 12, 4
 _LINE_BYTES_MAX = 42
-"""Of the index: two numbers of 63 bits, a space, the line's end."""
+"""Longest line of the index: two numbers of 63 bits, a space, the line's end."""
 
 
 class TFRecordShardReader:
     """Reads one TFRecord file through its index (`readers.formats.base`).
 
-    In every record of ours the fixed fields come first and take the same bytes, so their values are found by arithmetic: the
-    bytes in front of each are compared with what they must be, and the values copied once, from the mapped file into the batch.
-    A record that is laid out otherwise is parsed. With `checksums`, both CRCs of a record are compared when it is first
-    touched. Encoded values are views of the mapping and keep it alive; integers of varying count are copies. What is kept: 17 bytes
-    per row. Safe to use from
-    several threads, and after a fork.
+    In every packed record the fixed fields come first and take the same number of bytes, so their values are found by
+    arithmetic: the bytes in front of each are compared with the expected ones, and the values copied once, from the
+    mapped file into the batch. A record with another layout is parsed. With `checksums`, both CRCs of a record are
+    compared when it is first touched. Encoded values are views of the mapping and keep it alive; integers of varying
+    count are copies. Memory: 17 bytes per row. Safe to use from several threads, and after a fork.
     """
 
     descriptors = 0
@@ -54,7 +53,7 @@ class TFRecordShardReader:
         self._data: ByteArray | None = map_file(path)
         self._starts = self._read_index(path.with_suffix(".idx"), len(self._data))
         self._known = np.zeros(shard.samples, bool)
-        # Where the features of a known record begin if it is laid out as ours are, else -1.
+        # Where the features of a known record begin if it has the layout of packed records; otherwise -1.
         self._places = np.full(shard.samples, -1, np.int64)
 
     def __len__(self) -> int:
@@ -86,12 +85,12 @@ class TFRecordShardReader:
             raise self._corrupt("a tf.train.Example of the dataset's fields", str(error)) from error
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
-        """Where rows lie (`readers.formats.base.MappedReader`): whole records, whose checksums cover all of their fields."""
+        """Where rows are (`readers.formats.base.MappedReader`): whole records: checksums cover all their fields."""
         if self._data is not None and fields:
             yield Extents(self._data, self._starts[rows], self._starts[rows + 1])
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it."""
+        """Drop the mapping, which ends with the last view of it."""
         self._data = None
 
     def _read_index(self, path: Path, end: int) -> IntArray:
@@ -136,7 +135,7 @@ class TFRecordShardReader:
             raise self._corrupt(f"checksum {expected:#010x} of the record at {record}", f"{found:#010x}")
 
     def _usual(self, data: ByteArray, rows: IntArray) -> tuple[Any, IntArray]:
-        """Which records are laid out as ours are, as far as the fixed fields tell; and where their features begin."""
+        """Which records have the layout of packed ones, judged by the fixed fields; and where their features begin."""
         ends = self._starts[rows + 1] - _TAIL_BYTES
         starts = self._starts[rows] + _HEAD_BYTES
         # Tag and length of the feature map come first; the length takes a byte for every seven bits.
@@ -150,7 +149,7 @@ class TFRecordShardReader:
         return usual, first
 
     def _read_fixed(self, data: ByteArray, first: IntArray, wanted: list[Feature], out: Columns, at: IntArray) -> None:
-        """Copy fixed fields of records whose features begin at `first` and are laid out as ours are."""
+        """Copy fixed fields of records with the layout of packed ones, whose features begin at `first`."""
         for feature in wanted:
             place, head = self._heads[feature.key]
             starts = first + place + len(head)
@@ -191,7 +190,7 @@ class TFRecordShardReader:
         put(narrow(feature, numbers).reshape(len(starts), *feature.field.fixed_shape), out, at)
 
     def _parse(self, record: memoryview, fields: Sequence[str], out: Columns, place: int) -> None:
-        """Fill one row from a record laid out in any way."""
+        """Fill one row from a record of any layout."""
         found = entries(record)
         for name in fields:
             feature = self._features[name]
@@ -211,7 +210,7 @@ class TFRecordShardReader:
 
 
 def _heads(fixed: list[Feature]) -> tuple[dict[str, tuple[int, ByteArray]], int]:
-    """Of each fixed feature: where its entry begins behind the feature map's length, and its first bytes; and where all end."""
+    """Where each fixed feature's entry begins, after the feature map's length; its head; and where all entries end."""
     heads, place = {}, 0
     for feature in fixed:
         heads[feature.key] = place, np.frombuffer(feature.head, np.uint8)

@@ -300,6 +300,8 @@ def test_detectors_freed_in_the_order_of_their_making_leave_signals_alone():
     script = """
 import signal
 
+from packer import Detector
+
 first, second = (Detector(runtime="openvino") for _ in range(2))
 del first
 del second

@@ -211,7 +211,7 @@ def test_pictures_from_0_to_255_are_not_handed_to_modules_that_take_0_to_1(colou
 
 
 def test_a_module_that_takes_no_uint8_is_refused_with_the_way():
-    with pytest.raises(UsageError, match=r"UnitColours: expected a module that takes pictures of uint8.*put BatchNorm"):
+    with pytest.raises(UsageError, match=r"UnitColours: expected a module that takes uint8 pictures.*put BatchNorm"):
         BatchCompose([BatchFlip(), UnitColours(), BatchNormalize()])(batch_of())
 
 

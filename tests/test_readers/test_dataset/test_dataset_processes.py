@@ -11,7 +11,7 @@ from support.datasets import assert_equal, every_kind_schema, fixed, values_for,
 from torch.utils.data import DataLoader
 
 from readers import open_dataset
-from readers.formats.pool import MAX_DESCRIPTORS, open_shards
+from readers.formats.opened import MAX_DESCRIPTORS, open_shards
 from shardspec.formats import FORMATS
 from shardspec.schema import Schema
 

@@ -61,7 +61,7 @@ def test_a_reader_never_gives_values_of_the_dataset_that_replaced_its_own(
     assert greys(dataset, range(3)) == {OLD}
     packer.build(sources[NEW], out, format=format, overwrite=True, **SETTINGS)
     assert greys(dataset, range(3)) == {OLD}  # its shard is open
-    message = f"{out}: expected the dataset that was opened, found that another has taken its place: open it again"
+    message = f"{out}: expected the dataset that was opened, found another in its place: open it again"
     for read in (
         lambda: dataset[4],
         lambda: dataset.read_batch(range(ROWS)),

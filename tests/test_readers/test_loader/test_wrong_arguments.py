@@ -37,7 +37,7 @@ def told(message, make):
         ({"seed": 1.0}, "seed: expected an integer, found 1.0"),
         ({"window": "a"}, "window: expected an integer, found 'a'"),
         ({"weights": np.ones(60), "draws": "a"}, "draws: expected an integer, found 'a'"),
-        ({"weights": ["a"] * 60}, "weights: expected a number for each sample, could not convert"),
+        ({"weights": ["a"] * 60}, "weights: expected a number for each sample: could not convert"),
         ({"draws": 5}, "draws: expected together with weights, found 5 without"),
         ({"rank": 0}, "rank, world_size: expected both or neither, found 0 and None"),
         ({"rank": "a", "world_size": 2}, "rank: expected an integer, found 'a'"),
