@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.builds import write_pictures
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture
 
 from packer import build, merge, verify
 from packer.assembly.samples import PackedSamples
 from packer.sources.base import Roots
+from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 
