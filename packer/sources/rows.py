@@ -185,10 +185,11 @@ def _check_rows(given: Sequence[Any], rows: Sequence[Any]) -> None:
 def _check_names(fields: Mapping[str, str]) -> None:
     taken: dict[str, str] = {}
     for column, field in fields.items():
-        if any(letter.isalnum() and not letter.isascii() for letter in str(column)):
-            # Left out, they would make one name of different columns, and a merge would mix their values.
+        letters = [letter for letter in str(column) if letter.isalpha()]
+        if letters and not any(letter.isascii() for letter in letters):
+            # All such columns would have one name, under which a merge would mix their values.
             raise UsageError(
-                f"column {shorten(column)}: expected a name of letters a to z and digits, as fields have, found others: rename it"
+                f"column {shorten(column)}: expected a name with letters a to z, found only others: rename it"
             )
         if field in taken:
             raise UsageError(f"columns {taken[field]!r} and {column!r} would both become field {field!r}: rename one")
