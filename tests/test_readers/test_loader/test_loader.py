@@ -355,7 +355,7 @@ def test_batches_of_a_rank_are_not_shared_out_again(raw_path):
     dataset = open_dataset(raw_path, fields=["key"])
     alone = Loader(dataset, 8, drop_last=True)
     assert (alone.batch_sampler.batch_size, alone.batch_sampler.drop_last) == (8, True)
-    with pytest.raises(UsageError, match=r"its batches are this rank's share already.*leave it out of prepare_data_lo"):
+    with pytest.raises(UsageError, match=r"its batches are already this rank's share.*leave it out of prepare_data_lo"):
         getattr(Loader(dataset, 8, rank=0, world_size=2).batch_sampler, "batch_size", None)
 
 
