@@ -79,7 +79,7 @@ def test_label_maps_of_own_steps_keep_their_values(tmp_path: Path) -> None:
 def test_label_maps_of_rows_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
     rows = list(rows_of(label_maps(2)))
     with pytest.raises(
-        UsageError, match="also_resample: expected area or nearest, by which 'mask_image' of the source"
+        UsageError, match="also_resample: expected area or nearest, for resizing 'mask_image' of the source"
     ):
         build(rows, tmp_path / "out", size=9, **QUIET)
     assert not (tmp_path / "out").exists()

@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_kept_ones_are_counted_and_reported(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
-    assert "2 of 4 pictures came as progressive JPEGs, and stored as they are" in done.stdout
+    assert "2 of 4 pictures came as progressive JPEGs and were stored as they are" in done.stdout
     assert "--progressive baseline" in done.stdout
     assert stored_pictures(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
     assert Layout(tmp_path / "out").load().generations[-1].counts.progressive_jpegs == 2
