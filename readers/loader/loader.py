@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Never
 
 import numpy.typing as npt
 import torch
-from torch.utils.data import Sampler, SequentialSampler, get_worker_info
+from torch.utils.data import get_worker_info
 
 from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset
@@ -28,12 +28,12 @@ from readers.loader.device import (
     move,
     wants_seeds,
 )
-from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth
-from readers.loader.torch_threads import take_one_thread
+from readers.loader.samplers import LoaderBatchSampler, LoaderSampler
+from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth, take_one_thread
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
 from readers.order.order import WINDOW_BLOCKS, Cut, Picks
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.seeding import SampledIndex, SampleTransform, SeededTransform
+from readers.seeding import SampleTransform, SeededTransform
 from shardspec.errors import UsageError
 from shardspec.wording import counted
 
@@ -201,12 +201,12 @@ class Loader(Resumable):
     """None, since there are no worker processes; without this attribute accelerate would take 2."""
 
     @property
-    def sampler(self) -> "LoaderSampler":
+    def sampler(self) -> LoaderSampler:
         """The indices of this rank's samples; iterating takes an epoch of this Loader's."""
         return LoaderSampler(self)
 
     @property
-    def batch_sampler(self) -> "LoaderBatchSampler":
+    def batch_sampler(self) -> LoaderBatchSampler:
         """The indices of each batch; iterating takes an epoch of this Loader's."""
         return LoaderBatchSampler(self)
 
@@ -311,78 +311,6 @@ class LoaderIterator(Iterator[Batch]):
     def close(self) -> None:
         """End the threads and drop the batches that were not taken."""
         self._finalizer()
-
-
-class LoaderBatchSampler(Sampler[list[int]]):
-    """The indices of a `Loader`'s batches."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        loader = self._loader
-        iteration = loader._begin()
-        picks = loader._picks(iteration)
-        for number in range(-(-loader._length(iteration) // loader.batch_size)):
-            loader._handed = batch = picks(number)
-            iteration.taken += len(batch)
-            pairs = zip(batch.rows.tolist(), batch.seeds.tolist(), strict=True)
-            yield [SampledIndex(row, seed, iteration.epoch) for row, seed in pairs]
-        iteration.ended = True
-
-    @property
-    def batch_size(self) -> int:
-        """That of the Loader.
-
-        Raises
-        ------
-        UsageError
-            If there are several ranks: code that reads this attribute, as accelerate's `prepare_data_loader` does,
-            would divide the batches among the ranks again.
-        """
-        if self._loader._cut().world_size > 1:
-            raise UsageError(
-                "Loader: expected to be left as it is, since its batches are already this rank's share, found an "
-                "attempt to divide them again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
-            )
-        return self._loader.batch_size
-
-    @property
-    def drop_last(self) -> bool:
-        """That of the Loader."""
-        return self._loader.drop_last
-
-    @property
-    def sampler(self) -> "LoaderSampler":
-        """The same indices one by one."""
-        return LoaderSampler(self._loader)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the Loader's next iteration that of `epoch`."""
-        self._loader.set_epoch(epoch)
-
-
-class LoaderSampler(SequentialSampler):
-    """The indices of a `Loader`'s samples, one by one.
-
-    It is a `SequentialSampler` so that Lightning's ``overfit_batches`` does not try to replace it, and it has no
-    ``set_epoch``, which Lightning would call after the first iteration has begun.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        super().__init__(loader.dataset)
-        self._loader = loader
-
-    def __len__(self) -> int:
-        samples = self._loader._cut().length(len(self._loader._progress.order))
-        return samples - samples % self._loader.batch_size if self._loader.drop_last else samples
-
-    def __iter__(self) -> Iterator[int]:
-        for batch in LoaderBatchSampler(self._loader):
-            yield from batch
 
 
 class _Asker:

@@ -1,0 +1,84 @@
+"""The samplers of a `Loader`: what libraries that take a torch DataLoader look for in one."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch.utils.data import Sampler, SequentialSampler
+
+from readers.seeding import SampledIndex
+from shardspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from readers.loader.loader import Loader
+
+
+class LoaderBatchSampler(Sampler[list[int]]):
+    """The indices of a `Loader`'s batches."""
+
+    def __init__(self, loader: "Loader") -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        loader = self._loader
+        iteration = loader._begin()
+        picks = loader._picks(iteration)
+        for number in range(-(-loader._length(iteration) // loader.batch_size)):
+            loader._handed = batch = picks(number)
+            iteration.taken += len(batch)
+            pairs = zip(batch.rows.tolist(), batch.seeds.tolist(), strict=True)
+            yield [SampledIndex(row, seed, iteration.epoch) for row, seed in pairs]
+        iteration.ended = True
+
+    @property
+    def batch_size(self) -> int:
+        """That of the Loader.
+
+        Raises
+        ------
+        UsageError
+            If there are several ranks: code that reads this attribute, as accelerate's `prepare_data_loader` does,
+            would divide the batches among the ranks again.
+        """
+        if self._loader._cut().world_size > 1:
+            raise UsageError(
+                "Loader: expected to be left as it is, since its batches are already this rank's share, found an "
+                "attempt to divide them again: leave it out of prepare_data_loader (accelerator.prepare lets it be)"
+            )
+        return self._loader.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """That of the Loader."""
+        return self._loader.drop_last
+
+    @property
+    def sampler(self) -> "LoaderSampler":
+        """The same indices one by one."""
+        return LoaderSampler(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the Loader's next iteration that of `epoch`."""
+        self._loader.set_epoch(epoch)
+
+
+class LoaderSampler(SequentialSampler):
+    """The indices of a `Loader`'s samples, one by one.
+
+    It is a `SequentialSampler` so that Lightning's ``overfit_batches`` does not try to replace it, and it has no
+    ``set_epoch``, which Lightning would call after the first iteration has begun.
+    """
+
+    def __init__(self, loader: "Loader") -> None:
+        super().__init__(loader.dataset)
+        self._loader = loader
+
+    def __len__(self) -> int:
+        samples = self._loader._cut().length(len(self._loader._progress.order))
+        return samples - samples % self._loader.batch_size if self._loader.drop_last else samples
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in LoaderBatchSampler(self._loader):
+            yield from batch
