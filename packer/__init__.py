@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.estimate import Estimate
     from packer.builds.job import BuildResult
+    from packer.builds.pack import pack
+    from packer.builds.writer import Writer
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
     from packer.packed.bench.bench import bench
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
     from packer.vision.detect.detections import Detections
@@ -42,6 +45,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "Array": Entry("packer.recipe.fields:Array"),
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
@@ -54,6 +58,7 @@ else:
             "Leak": Entry("packer.packed.inspect:Leak"),
             "Leaks": Entry("packer.packed.inspect:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),
+            "Picture": Entry("packer.recipe.fields:Picture"),
             "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
@@ -62,6 +67,7 @@ else:
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Writer": Entry("packer.builds.writer:Writer"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
@@ -70,6 +76,7 @@ else:
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
             "inspect": Entry("packer.packed.inspect:inspect"),
             "merge": Entry("packer.packed.merge:merge"),
+            "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
@@ -77,6 +84,7 @@ else:
     )
 
 __all__ = [
+    "Array",
     "BenchReport",
     "BuildOptions",
     "BuildResult",
@@ -89,6 +97,7 @@ __all__ = [
     "Leak",
     "Leaks",
     "MergeResult",
+    "Picture",
     "PreviewResult",
     "Progress",
     "ProgressListener",
@@ -97,6 +106,7 @@ __all__ = [
     "SplitResult",
     "StepSpec",
     "VerifyReport",
+    "Writer",
     "bench",
     "build",
     "convert",
@@ -105,6 +115,7 @@ __all__ = [
     "find_leaks",
     "inspect",
     "merge",
+    "pack",
     "preview",
     "split",
     "verify",

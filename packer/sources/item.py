@@ -187,6 +187,8 @@ class ItemReport:
         Number of those faces that start a new track.
     damage : str or None
         What could not be read or cut.
+    empty : bool
+        Whether the item has no samples on purpose, and is no reject.
     step, reason : str or None
         Where and why the item was rejected.
     """
@@ -202,6 +204,7 @@ class ItemReport:
     followed: int = 0
     lost: int = 0
     damage: str | None = None
+    empty: bool = False
     step: str | None = None
     reason: str | None = None
 

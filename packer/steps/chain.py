@@ -107,7 +107,7 @@ class Pipeline:
                 stack.callback(stage.close)
                 samples = stage
             yield from samples
-        if not given[-1]:
+        if not given[-1] and not report.empty:
             # Not the first of the chain that gave none: a step that asks for no samples leaves those before it unread.
             barren = next(place for place in ended if not given[place])
             raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
