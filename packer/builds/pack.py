@@ -95,9 +95,7 @@ def pack(
     if not callable(called):
         raise UsageError(f"function: expected a function, found {type(called).__name__}")
     chosen = {"format": format, "encode": encode, "quality": quality, "subsampling": subsampling}
-    recipe = Recipe.from_options(
-        {**chosen, "shard_size": shard_size, "shuffle": shuffle, "steps": (StepSpec(name),)}
-    )
+    recipe = Recipe.from_options({**chosen, "shard_size": shard_size, "shuffle": shuffle, "steps": (StepSpec(name),)})
     declaration = declare(fields, classes, picture_of(recipe, fields).codec)
     if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
         raise UsageError(f"inputs: expected a list or another iterable of inputs, found {shorten(inputs)}")
@@ -168,7 +166,7 @@ def _main_module(function: str) -> str:
         raise _not_importable(f"{function!r}, which stands in no file (a notebook, or python -c)")
     stem = Path(file).stem
     found = find_spec(stem) if stem.isidentifier() else None
-    if found is None or found.origin is None or not os.path.samefile(found.origin, file):
+    if found is None or found.origin is None or not Path(found.origin).samefile(file):
         raise _not_importable(f"{function!r} in {Path(file).name}, which cannot be imported as {stem!r}")
     return stem
 

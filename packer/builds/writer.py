@@ -178,16 +178,17 @@ class Writer:
         key = self._check_key(sample, number)
         if self._encoder is None:
             try:
-                self._first.add(key, sample)
+                types = self._first.join(sample)
             except SchemaError as error:
                 raise SchemaError(f"sample {_shown(key, number)}: {error}") from error
-            if self._keys is not None:
-                self._keys.add(key)
+            self._take_key(key)
+            self._first.add(key, sample, types)
             if self._first.full:
                 self._settle_first()
             return
         row = self._encode(self._encoder, key, sample, number)
-        self._append(key, row)
+        self._take_key(key)
+        self._append(row)
 
     def _check_key(self, sample: dict[str, Any], number: int) -> str:
         """Take the key out of a sample, or make one."""
@@ -203,13 +204,22 @@ class Writer:
         if not isinstance(given, str) or not given:
             raise SchemaError(f"sample {number} (counted from 0): expected a text as the key, found {shorten(given)}")
         if len(given) > KEY_BYTES_MAX // 4 and len(given.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
-            raise SchemaError(f"sample {number}: expected a key of at most {KEY_BYTES_MAX} bytes, found {shorten(given)}")
-        assert self._keys is not None
-        if given in self._keys:
-            raise SchemaError(f"sample {shorten(given)}: expected a key that no other sample has, found it before")
+            raise SchemaError(
+                f"sample {number}: expected a key of at most {KEY_BYTES_MAX} bytes, found {shorten(given)}"
+            )
         return given
 
-    def _encode(self, encoder: SampleEncoder, key: str, sample: Mapping[str, Any], number: int) -> dict[str, EncodedValue]:
+    def _take_key(self, key: str) -> None:
+        """Note a key that the caller gave."""
+        if self._keys is None:
+            return
+        with writing(self._job.layout.root):
+            if not self._keys.add(key):
+                raise SchemaError(f"sample {shorten(key)}: expected a key that no other sample has, found it before")
+
+    def _encode(
+        self, encoder: SampleEncoder, key: str, sample: Mapping[str, Any], number: int
+    ) -> dict[str, EncodedValue]:
         try:
             row = encoder.encode(sample)
             row["key"] = encode_text(key)
@@ -224,12 +234,10 @@ class Writer:
             return ""
         return f" (the first {FIRST_SAMPLES} samples show the types; fields= declares others)"
 
-    def _append(self, key: str, row: Mapping[str, EncodedValue], *, fresh: bool = True) -> None:
+    def _append(self, row: Mapping[str, EncodedValue]) -> None:
         """Append an encoded sample to the part. If that is interrupted, the writer cannot go on."""
         self._state = "broken"
         with writing(self._job.layout.root):
-            if fresh and self._keys is not None:
-                self._keys.add(key)
             if self._part is None:
                 self._part = PartWriter(self._job.workspace.part(self._written.parts))
                 self._part.begin()
@@ -261,7 +269,7 @@ class Writer:
         self._begin(self._first.settle())
         assert self._encoder is not None
         for number, (key, sample) in enumerate(self._first.take()):
-            self._append(key, self._encode(self._encoder, key, sample, number), fresh=False)
+            self._append(self._encode(self._encoder, key, sample, number))
 
     def _finish(self) -> None:
         if self._state != "open":
@@ -277,9 +285,13 @@ class Writer:
 
     def _unusable(self) -> Exception:
         if os.getpid() != self._process:
-            return UsageError("expected a call by the process that made the writer, found a fork of it: use packer.pack")
+            return UsageError(
+                "expected a call by the process that made the writer, found a fork of it: use packer.pack"
+            )
         if self._state == "broken":
-            return BuildError(f"{self._job.layout.root}: an earlier write was cut short, so the dataset would be damaged")
+            return BuildError(
+                f"{self._job.layout.root}: an earlier write was cut short, so the dataset would be damaged"
+            )
         when = "before" if self._state == "new" else "after"
         return UsageError(f"expected a call inside the with statement of the writer, found one {when} it")
 
@@ -315,25 +327,19 @@ class _Keys:
             self._file.execute(f"PRAGMA {pragma}")
         self._file.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
         self._file.execute("BEGIN")
+        self._insert = self._file.cursor().execute
 
-    def __contains__(self, key: str) -> bool:
-        found = self._file.execute("SELECT 1 FROM keys WHERE key = ?", (_key_bytes(key),))
-        return found.fetchone() is not None
-
-    def add(self, key: str) -> None:
-        """Note a key."""
+    def add(self, key: str) -> bool:
+        """Note a key, and say whether it is new."""
         try:
-            self._file.execute("INSERT INTO keys VALUES (?)", (_key_bytes(key),))
+            added = self._insert("INSERT OR IGNORE INTO keys VALUES (?)", (key.encode("utf-8", "surrogatepass"),))
+            return bool(added.rowcount == 1)
         except sqlite3.Error as error:
             raise OSError(f"the list of keys: {error}") from error
 
     def close(self) -> None:
         """Forget the keys."""
         self._file.close()
-
-
-def _key_bytes(key: str) -> bytes:
-    return key.encode("utf-8", "surrogatepass")
 
 
 class _FirstSamples:
@@ -360,8 +366,14 @@ class _FirstSamples:
         """Whether they suffice."""
         return len(self._samples) >= FIRST_SAMPLES or self._bytes >= FIRST_BYTES
 
-    def add(self, key: str, sample: Mapping[str, Any]) -> None:
-        """Add a sample, a copy of it: the caller may use its arrays again.
+    def add(self, key: str, sample: Mapping[str, Any], types: dict[str, FieldType]) -> None:
+        """Add a sample, a copy of it: the caller may use its arrays again. `types` are those that `join` gave."""
+        self._types = types
+        self._samples.append((key, {name: _copy(value) for name, value in sample.items()}))
+        self._bytes += sum(getattr(value, "nbytes", 0) or _length(value) for value in sample.values())
+
+    def join(self, sample: Mapping[str, Any]) -> dict[str, FieldType]:
+        """The types of the samples so far and of one more.
 
         Raises
         ------
@@ -389,11 +401,8 @@ class _FirstSamples:
             types[name] = joined
         if self._samples and types.keys() != self._types.keys():
             SampleEncoder(Declaration(self._types)).encode(sample)  # names the fields
-        encoder = SampleEncoder(self._declare(types))
-        encoder.encode(sample)
-        self._types = types
-        self._samples.append((key, {name: _copy(value) for name, value in sample.items()}))
-        self._bytes += sum(getattr(value, "nbytes", 0) or _length(value) for value in sample.values())
+        SampleEncoder(self._declare(types)).encode(sample)
+        return types
 
     def settle(self) -> Declaration:
         """The declaration by the types of all."""
@@ -413,7 +422,9 @@ class _FirstSamples:
             if kind.optional and kind.kind in ("picture", "class"):
                 raise SchemaError(f"field {name!r}: expected a value in every sample, found None")
             if kind.optional and f"{name}_valid" in fields:
-                raise SchemaError(f"field {name!r}: expected a value, since there is a field '{name}_valid', found None")
+                raise SchemaError(
+                    f"field {name!r}: expected a value, since there is a field '{name}_valid', found None"
+                )
         return Declaration(fields, classes, self._declaration.picture)
 
 

@@ -333,7 +333,9 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(value)
     except Exception as error:  # of whatever library the value is
-        raise SchemaError(f"expected a value that numpy reads as an array, found {type(value).__name__}: {error}") from error
+        raise SchemaError(
+            f"expected a value that numpy reads as an array, found {type(value).__name__}: {error}"
+        ) from error
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.dtype.str not in DTYPES:
@@ -391,7 +393,9 @@ def _check_classes(classes: Any) -> tuple[str, ...]:
     for name in classes:
         if not isinstance(name, str) or name != name.encode("utf-8", "replace").decode():
             raise UsageError(f"classes: expected names, found {shorten(name)}")
-    twice = sorted({name for name in classes if list(classes).count(name) > 1}) if len(set(classes)) < len(classes) else []
+    twice = (
+        sorted({name for name in classes if list(classes).count(name) > 1}) if len(set(classes)) < len(classes) else []
+    )
     if twice:
         raise UsageError(f"classes: expected every name once, found {list_some(list(map(repr, twice)))} more than once")
     return tuple(classes)

@@ -19,6 +19,9 @@ from shardspec.wording import did_you_mean, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
 
+_PROGRESSIVE = b"\xff\xc2"
+"""In every JPEG that is coded in several passes, and hardly ever in another."""
+
 _UTF8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
 _JSON = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 _TEXT, _TRUE = ColumnSpec("text", "|u1", 1), ColumnSpec("array", "|b1", 0)
@@ -74,7 +77,9 @@ class SampleEncoder:
         try:
             check_name(name, "sample")
             if value is None:
-                raise SchemaError("expected a value, found None: declare a field whose value may be missing, int | None")
+                raise SchemaError(
+                    "expected a value, found None: declare a field whose value may be missing, int | None"
+                )
             kind = infer(name, value, self._picture)
         except UsageError as error:
             raise SchemaError(str(error)) from error
@@ -213,9 +218,12 @@ def _checked_class(encode: Encode, count: int) -> Encode:
 def _array_encoder(kind: FieldType) -> Encode:
     dtype = np.dtype(kind.dtype)
     spec = ColumnSpec("array", kind.dtype, len(kind.shape))
-    pack = {"<i8": struct.Struct("<q").pack, "<f8": struct.Struct("<d").pack}.get(kind.dtype) if not kind.shape else None
+    pack = (
+        {"<i8": struct.Struct("<q").pack, "<f8": struct.Struct("<d").pack}.get(kind.dtype) if not kind.shape else None
+    )
     plain = int if kind.dtype == "<i8" else float
     fixed = None if None in kind.shape else kind.shape
+    axes = len(kind.shape) if not any(kind.shape) else -1  # if all sizes are free
 
     def encode(value: Any) -> EncodedValue:
         if pack is not None and type(value) is plain:
@@ -223,7 +231,7 @@ def _array_encoder(kind: FieldType) -> Encode:
                 return EncodedValue(pack(value), (), spec)
             except struct.error:
                 raise _mismatch(kind, value) from None
-        if type(value) is not np.ndarray or value.dtype != dtype or value.shape != fixed:
+        if type(value) is not np.ndarray or value.dtype != dtype or (value.shape != fixed and value.ndim != axes):
             value = _convert(kind, dtype, value)
         return EncodedValue(value.tobytes(), value.shape, spec)
 
@@ -240,8 +248,10 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
         array = as_array(value)
         if not kind.shape and not array.shape:  # one number, of whatever width
             array = _convert_python(kind, dtype, array.item()) if _widens(array.dtype, dtype) else array
-    if array.dtype != dtype or array.ndim != len(kind.shape) or any(
-        axis is not None and axis != found for axis, found in zip(kind.shape, array.shape, strict=True)
+    if (
+        array.dtype != dtype
+        or array.ndim != len(kind.shape)
+        or any(axis is not None and axis != found for axis, found in zip(kind.shape, array.shape, strict=True))
     ):
         raise _mismatch(kind, value if isinstance(value, np.ndarray) or array.dtype == dtype else array)
     return array
@@ -249,13 +259,18 @@ def _convert(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[An
 
 def _widens(found: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Whether numbers of a dtype may be stored as those of a declared ``int``, ``float`` or ``bool``."""
-    return dtype.itemsize >= found.itemsize and dtype.str in ("<i8", "<f8") and (dtype.kind, found.kind) in {
-        ("i", "i"),
-        ("i", "u"),
-        ("f", "f"),
-        ("f", "i"),
-        ("f", "u"),
-    }
+    return (
+        dtype.itemsize >= found.itemsize
+        and dtype.str in ("<i8", "<f8")
+        and (dtype.kind, found.kind)
+        in {
+            ("i", "i"),
+            ("i", "u"),
+            ("f", "f"),
+            ("f", "i"),
+            ("f", "u"),
+        }
+    )
 
 
 def _convert_python(kind: FieldType, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
@@ -299,7 +314,7 @@ def _picture_encoder(kind: FieldType) -> Encode:
             data = bytes(value)
             picture = decode(data)
             if name == "jpeg" and picture.passthrough:
-                return EncodedValue(data, picture.image.shape, spec, is_progressive(data))
+                return EncodedValue(data, picture.image.shape, spec, _PROGRESSIVE in data and is_progressive(data))
             image = picture.image
         elif isinstance(value, str | int | float | list | tuple | dict) or value is None:
             raise _mismatch(kind, value)
