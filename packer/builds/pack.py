@@ -100,7 +100,7 @@ def pack(
     if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
         raise UsageError(f"inputs: expected a list or another iterable of inputs, found {shorten(inputs)}")
     source = InputsSource(list(inputs), classes)
-    functions = {name: called} if inline else {}
+    functions: dict[str, Any] = {name: called} if inline else {}
     return run_build(source, Path(out).absolute(), recipe, options, progress, functions, declaration)
 
 

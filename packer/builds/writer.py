@@ -193,8 +193,10 @@ class Writer:
     def _check_key(self, sample: dict[str, Any], number: int) -> str:
         """Take the key out of a sample, or make one."""
         given = sample.pop("key", None)
-        if number == 0 and given is not None and self._keys is None:
-            self._keys = _Keys(self._job.workspace.root / "keys.sqlite")
+        if number == 0:  # a first sample that was wrong decides nothing
+            if self._keys is not None:
+                self._keys.close()
+            self._keys = None if given is None else _Keys(self._job.workspace.root / "keys.sqlite")
         if (given is None) == (self._keys is not None):
             found = "none" if given is None else shorten(given)
             wanted = "a key, as the samples before have" if given is None else "no key, as the samples before have none"

@@ -431,10 +431,10 @@ def _declared_type(name: str, given: Any) -> FieldType:
         given = Array(given)
     if isinstance(given, Array):
         return FieldType("array", given.dtype, given.shape, settled=True)
-    found = _PLAIN.get(given) if isinstance(given, type) else None
-    if found is None:
+    plain = _PLAIN.get(given) if isinstance(given, type) else None
+    if plain is None:
         raise UsageError(
             f"fields: {name!r}: expected bool, int, float, str, bytes, dict, list, packer.Array or packer.Picture, "
             f"found {shorten(given)}"
         )
-    return FieldType("class") if found.kind == "text" and name == LABEL else found
+    return FieldType("class") if plain.kind == "text" and name == LABEL else plain

@@ -177,9 +177,10 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
         kind, spec = FieldType("class"), ColumnSpec("class", "|u1", 1)
 
         def keep(value: Any) -> EncodedValue:
-            if not isinstance(value, str) or not value or value != value.encode("utf-8", "replace").decode():
+            name = value.strip() if isinstance(value, str) else ""
+            if not name or name != name.encode("utf-8", "replace").decode():
                 raise _mismatch(kind, value)
-            data = value.encode()
+            data = name.encode()
             return EncodedValue(data, (len(data),), spec)
 
         return keep
@@ -188,7 +189,7 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
     values = [EncodedValue(struct.pack("<q", number), (), number_spec) for number in range(len(classes))]
 
     def encode(value: Any) -> EncodedValue:
-        number = numbers.get(value) if isinstance(value, str) else None
+        number = numbers.get(value, numbers.get(value.strip())) if isinstance(value, str) else None
         if number is None and isinstance(value, int | np.integer) and not isinstance(value, bool):
             number = int(value) if 0 <= value < len(values) else None
         if number is None:

@@ -210,6 +210,8 @@ def test_keys(tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match="sample 'k17': expected a key that no other sample has"):
             writer.write(key="k17", x=5)
     with Writer(tmp_path / "numbered", progress=False) as writer:
+        with pytest.raises(SchemaError):
+            writer.write(key="wrong", x=object())
         writer.write(x=1)
         with pytest.raises(SchemaError, match="expected no key, as the samples before have none, found 'a'"):
             writer.write(key="a", x=2)
