@@ -171,7 +171,9 @@ def test_minus_one_is_no_known_class_and_any_other_number_without_a_name_is_a_fa
 def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
     write_labelled(tmp_path / "a", "npy", ("real",), [0, 1, -1])
     write_labelled(tmp_path / "b", "npy", ("fake", "real"), [0, 1])
-    reported = rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1 for none, found 1, which"
+    reported = (
+        rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1 for none, found 1, which"
+    )
     with pytest.raises(DatasetError, match=reported):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
     assert not Layout(tmp_path / "out").manifest.exists()
