@@ -23,8 +23,8 @@ class Progress:
     ----------
     stage : str
         ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
-        ``"hashing"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview), ``"comparing"``
-        (find_leaks), ``"measuring"`` (bench), ``"trying"`` (dry_run).
+        ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
+        ``"comparing"`` (find_leaks), ``"measuring"`` (bench), ``"trying"`` (dry_run).
     unit : str
         What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``.
     total, done : int
