@@ -8,6 +8,9 @@ from typing import Any
 LENGTH = 80
 """Characters of one value in a message."""
 
+LONG = 300
+"""Characters of a path, a name or a reason in a message that is about it alone."""
+
 LISTED = 8
 """Entries of a list in a message."""
 
