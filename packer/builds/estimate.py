@@ -83,7 +83,7 @@ class Estimate(Result):
     def describe(self) -> str:
         """The estimate for people."""
         plan = self.plan
-        options = Recipe.from_options(plan.recipe).read()
+        options = Recipe.from_options(plan.recipe).options_in_use()
         recipe = ", ".join(f"{name}={value}" for name, value in options.items() if value not in (None, [], False))
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
         repeats = f"{self.repeats}\n" if self.repeats else ""

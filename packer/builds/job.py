@@ -101,7 +101,7 @@ class BuildResult(JobResult):
         closer = _describe_closer(self.manifest.generations[-1].recipe)
         return (
             f"\nboxes not used: {self.unused_boxes}, for frames that were not sampled or are not there"
-            f"{f' ({closer} samples more of them)' if closer else ''}"
+            f"{f' ({closer} samples more frames)' if closer else ''}"
         )
 
     def _describe_progressive(self) -> str:

@@ -258,8 +258,8 @@ class Recipe:
         """The steps that run: those given, else the preset's."""
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
 
-    def read(self) -> dict[str, Any]:
-        """The options that something reads, with their values as JSON; of the source's, those that were chosen."""
+    def options_in_use(self) -> dict[str, Any]:
+        """The options that something reads, with their values as JSON; ``path_column`` only if it is not the default."""
         unread = {name for name, _ in unread_options(vars(self), [spec.name for spec in fields(self)], self._used())}
         if self.path_column == type(self).path_column:  # a folder has none
             unread.add("path_column")
