@@ -9,7 +9,7 @@ LENGTH = 80
 """Characters of one value in a message."""
 
 LONG = 300
-"""Characters of a path, a name or a reason in a message that is about it alone."""
+"""Characters of a value that is of no use when it is cut: a path, a reason."""
 
 LISTED = 8
 """Entries of a list in a message."""
