@@ -99,7 +99,8 @@ def run_build(
     plan = BuildJob(recipe, describe_runtime(recipe), listing, options, functions, declaration)
     del listing  # the plan's file has the items, maybe millions
     done = Job(plan, out, options, listener_of(progress)).run()
-    result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks)
+    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
+    result = BuildResult(**vars(done), **more)
     check_rejects(result, options)
     return result
 

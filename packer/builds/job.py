@@ -33,10 +33,9 @@ from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.points import LAYOUTS
-from shardspec.wording import counted, cut, list_some, shorten
+from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _SHOWN_REASONS = 3
-_SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,20 +49,25 @@ class BuildResult(JobResult):
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
         already.
+    unused_boxes : int or None
+        Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
+        boxes are given, or everything was finished already.
     """
 
     marked: int | None = None
     broken_tracks: BrokenTracks | None = None
+    unused_boxes: int | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on broken tracks, progressive JPEGs, and JPEGs without restart markers."""
-        more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
-        return f"{super().describe()}{more}"
+        """See `JobResult`; adds remarks on tracks, boxes, progressive JPEGs, and JPEGs without restart markers."""
+        tracks, boxes = self._describe_broken_tracks(), self._describe_boxes()
+        return f"{super().describe()}{tracks}{boxes}{self._describe_progressive()}{self._describe_marked()}"
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken}
+        more = {"restart_marked": self.marked, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
+        return {**self.counts.to_json(), **more}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -90,6 +94,15 @@ class BuildResult(JobResult):
             f"of {counted(found.frames, 'frame')} with faces: "
             f"{f'sample frames closer together ({closer}), or ' if closer else ''}"
             "choose without tracks (--choose largest)"
+        )
+
+    def _describe_boxes(self) -> str:
+        if not self.unused_boxes:
+            return ""
+        closer = _describe_closer(self.manifest.generations[-1].recipe)
+        return (
+            f"\nboxes not used: {self.unused_boxes}, for frames that were not sampled or are not there"
+            f"{f' ({closer} samples more frames)' if closer else ''}"
         )
 
     def _describe_progressive(self) -> str:
@@ -146,7 +159,7 @@ class BuildJob:
     Attributes
     ----------
     plan : BuildPlan
-    marked, broken_tracks
+    marked, broken_tracks, unused_boxes
         See `BuildResult`; known once the shards are planned.
 
     Raises
@@ -183,6 +196,7 @@ class BuildJob:
         self.notes = (repeats,) if repeats else ()
         self.marked: int | None = None
         self.broken_tracks: BrokenTracks | None = None
+        self.unused_boxes: int | None = None
 
     @property
     def preset(self) -> str:
@@ -262,6 +276,7 @@ class BuildJob:
             "counts": counts.to_json(),
             "marked": reports.marked if self._recipe.restart_markers else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
+            "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
         }
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples:
@@ -275,6 +290,7 @@ class BuildJob:
         found = json.loads(space.counts.read_bytes())
         counts, self.marked, tracks = Counts(**found["counts"]), found["marked"], found.get("broken_tracks")
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
+        self.unused_boxes = found.get("unused_boxes")
         plan = self.plan
         generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
         return [Made(generation, counts.samples)]
@@ -321,10 +337,7 @@ def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> No
 def _give_up(space: Workspace, counts: Counts) -> TooManyRejectsError:
     """End a build without any sample. A resume would gain nothing: a call that solves the problem has another plan."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
-    shown = "; ".join(
-        f"{shorten(line['item'], _SHOWN_CHARACTERS)}, {line['step']}: {cut(line['reason'], _SHOWN_CHARACTERS)}"
-        for line in reasons
-    )
+    shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"

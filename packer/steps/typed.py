@@ -22,6 +22,8 @@ Encode = Callable[[Any], EncodedValue]
 _PROGRESSIVE = b"\xff\xc2"
 """In every JPEG that is coded in several passes, and hardly ever in another."""
 
+_NO_CLASS = -1
+
 _UTF8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
 _JSON = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 _TEXT, _TRUE = ColumnSpec("text", "|u1", 1), ColumnSpec("array", "|b1", 0)
@@ -186,13 +188,13 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
         return keep
     numbers = {name: number for number, name in enumerate(classes)}
     number_spec = ColumnSpec("array", "<i8", 0)
-    values = [EncodedValue(struct.pack("<q", number), (), number_spec) for number in range(len(classes))]
+    values = {n: EncodedValue(struct.pack("<q", n), (), number_spec) for n in range(_NO_CLASS, len(classes))}
 
     def encode(value: Any) -> EncodedValue:
         number = numbers.get(value, numbers.get(value.strip())) if isinstance(value, str) else None
         if number is None and isinstance(value, int | np.integer) and not isinstance(value, bool):
-            number = int(value) if 0 <= value < len(values) else None
-        if number is None:
+            number = int(value)
+        if number not in values:
             raise _no_class(value, classes)
         return values[number]
 
@@ -209,8 +211,8 @@ def _checked_class(encode: Encode, count: int) -> Encode:
 
     def checked(value: Any) -> EncodedValue:
         encoded = encode(value)
-        if not 0 <= int(value) < count:
-            raise SchemaError(f"expected a class of 0 to {count - 1}, found {shorten(value)}")
+        if not _NO_CLASS <= int(value) < count:
+            raise SchemaError(f"expected a class of 0 to {count - 1}, or -1 for none, found {shorten(value)}")
         return encoded
 
     return checked

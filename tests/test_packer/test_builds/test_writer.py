@@ -265,7 +265,7 @@ def test_given_classes_number_the_labels(tmp_path: Path, values: list[Any]) -> N
     with Writer(tmp_path / "out", classes=["cat", "dog"], fields={"label": str}, progress=False) as writer:
         for value in values:
             writer.write(label=value)
-        for wrong in ("cats", 2, -1, None, 0.0):
+        for wrong in ("cats", 2, -2, None, 0.0):
             with pytest.raises(SchemaError, match="expected a class, cat, dog, or its number, found"):
                 writer.write(label=wrong)
     found = open_dataset(tmp_path / "out")
