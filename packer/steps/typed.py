@@ -42,7 +42,7 @@ class SampleEncoder:
     def __init__(self, declaration: Declaration) -> None:
         self._classes = declaration.classes
         self._picture = declaration.picture
-        self._encoders: dict[FieldType, dict[str, Encode]] = {}
+        self._encoders: dict[tuple[Any, ...], Encode] = {}
         self._declared: list[tuple[str, str | None, Encode]] | None = None
         self._names: frozenset[str] = frozenset()
         if declaration.fields is not None:
@@ -87,10 +87,10 @@ class SampleEncoder:
             raise SchemaError(str(error)) from error
         except SchemaError as error:
             raise SchemaError(f"field {name!r}: {error}") from error
-        known = self._encoders.setdefault(kind, {})
-        if name not in known:
-            known[name] = self._encoder(name, kind)
-        return known[name]
+        known = (name, kind.kind, kind.dtype, kind.shape)  # a picture's codec follows from its name
+        if known not in self._encoders:
+            self._encoders[known] = self._encoder(name, kind)
+        return self._encoders[known]
 
     def _encoder(self, name: str, kind: FieldType) -> Encode:
         encode = _ENCODERS[kind.kind](kind) if kind.kind != "class" else _class_encoder(self._classes)
@@ -194,7 +194,7 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
         number = numbers.get(value, numbers.get(value.strip())) if isinstance(value, str) else None
         if number is None and isinstance(value, int | np.integer) and not isinstance(value, bool):
             number = int(value)
-        if number not in values:
+        if number is None or number not in values:
             raise _no_class(value, classes)
         return values[number]
 
