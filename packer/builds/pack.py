@@ -90,7 +90,7 @@ def pack(
         overwrite=overwrite,
     )
     inline = ENGINES[options.engine].takes_functions
-    name = function if isinstance(function, str) else _name_of(function) if inline else _import_name(function)
+    name = function if isinstance(function, str) else _name_of(function, inline)
     called = import_target(name, what=f"function {name!r}") if isinstance(function, str) else function
     if not callable(called):
         raise UsageError(f"function: expected a function, found {type(called).__name__}")
@@ -133,8 +133,13 @@ def _refuse_worker() -> None:
         )
 
 
-def _name_of(function: Any) -> str:
-    """The name of a function that stays in this process."""
+def _name_of(function: Any, inline: bool) -> str:
+    """The name of a function; any name will do for one that is called in this process alone and cannot be imported."""
+    try:
+        return _import_name(function)
+    except UsageError:
+        if not inline:
+            raise
     return f"{getattr(function, '__module__', 'function')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
