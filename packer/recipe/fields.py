@@ -27,7 +27,7 @@ _JOINED = {("<i8", "<f8"): "<f8", ("<f8", "<i8"): "<f8"}
 class Picture:
     """A field of pictures: arrays (H, W, 3) uint8 RGB, or the bytes of encoded pictures.
 
-    Parameters
+    Attributes
     ----------
     encode : {'jpeg', 'png', 'webp', 'raw'}
         How arrays are stored. Bytes of a JPEG in a field of JPEGs are kept if a build would keep them; any other bytes
@@ -76,7 +76,7 @@ class Picture:
 class Array:
     """A field of arrays of one dtype.
 
-    Parameters
+    Attributes
     ----------
     dtype : str or dtype
         Booleans, integers of 8 to 64 bits, floats of 16 to 64 bits: ``"f4"``, ``"uint8"``, ``numpy.float32``.
