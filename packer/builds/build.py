@@ -77,9 +77,10 @@ def build(
     check_steps(chosen, functions)
     listing = list_items(opened, chosen)
     plan = BuildJob(chosen, describe_runtime(chosen), listing, how, functions)
+    notes = tuple(listing.notes)
     del listing  # the plan's file has the items, maybe millions
     done = Job(plan, target, how, listener_of(progress)).run()
-    result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks)
+    result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks, notes=notes)
     check_rejects(result, how)
     return result
 

@@ -49,20 +49,23 @@ class BuildResult(JobResult):
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
         already.
+    notes : tuple of str
+        What is to be known about the source, a line each: missing labels, ignored files and the like.
     """
 
     marked: int | None = None
     broken_tracks: BrokenTracks | None = None
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on broken tracks, progressive JPEGs, and JPEGs without restart markers."""
+        """See `JobResult`; adds the notes, and remarks on broken tracks and on JPEGs, progressive and without markers."""
         more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
-        return f"{super().describe()}{more}"
+        return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken}
+        return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken, "notes": self.notes}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -71,9 +74,7 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.ignored_files:
-            lost.append(
-                f"{counted(counts.ignored_files, 'file')} ignored that are no pictures or videos by their suffix"
-            )
+            lost.append(f"{counted(counts.ignored_files, 'file')} ignored")
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"

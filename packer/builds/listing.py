@@ -37,10 +37,8 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
-        ignored = (
-            f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
-        )
-        raise UsageError(f"expected items to pack, found none{ignored}")
+        expected = "pictures or videos by suffix" if listing.notes else "items to pack"
+        raise UsageError("; ".join((f"expected {expected}, found none", *listing.notes)))
     _check_places(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
@@ -68,7 +66,22 @@ def describe_repeats(items: Sequence[Item]) -> str | None:
         return None
     name = next(item.name for item in items if item.path == path)
     files = sum(count > 1 for count in named.values())
-    return f"{counted(files, 'file')} named by several rows, such as {name!r} by {rows}: each row is packed"
+    found = f"{counted(files, 'file')} named by several rows, such as {shorten(name)} by {rows}: each row is packed"
+    return f"{found}{_describe_contradictions(items)}"
+
+
+def _describe_contradictions(items: Sequence[Item]) -> str:
+    """In words, the files with several labels; empty if there are none."""
+    labels: dict[str, set[Any]] = {}
+    names: dict[str, str] = {}
+    for item in items:
+        if item.path is not None and item.reject is None and "label" in item.columns:
+            labels.setdefault(item.path, set()).add(item.columns["label"])
+            names[item.path] = item.name
+    several = [path for path, found in labels.items() if len(found) > 1]
+    if not several:
+        return ""
+    return f"; {counted(len(several), 'file')} with different labels, such as {shorten(names[several[0]])}"
 
 
 def boxes_name(item: Item) -> str:
@@ -79,12 +92,13 @@ def boxes_name(item: Item) -> str:
 def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names."""
     field = listing.fields.get(column)
-    if listing.roots is None or field is None or any(field not in item.columns for item in listing.items):
+    accepted = [item for item in listing.items if item.reject is None]
+    if listing.roots is None or field is None or any(field not in item.columns for item in accepted):
         known = f"found {list_some(list(listing.fields))}" if listing.fields else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
     found = []
     for item in listing.items:
-        path = item.columns[field]
+        path = item.columns.get(field, "")
         if not isinstance(path, str):
             raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
         found.append(_with_file(item, option, column, path, listing.roots) if path else item)
@@ -165,7 +179,7 @@ def _check_further(listing: Listing, recipe: Recipe) -> None:
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
     """Check that the fields of the second picture have free names."""
     field = recipe.also_field
-    columns: Mapping[str, Any] = items[0].columns if items else {}
+    columns: Mapping[str, Any] = next((item.columns for item in items if item.reject is None), {})
     for name in () if field is None else (field, f"{field}_valid"):
         if name in columns:
             raise UsageError(f"also: there is a column that becomes field {name!r} already: rename it")
