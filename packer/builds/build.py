@@ -45,7 +45,7 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
         current folder), or an object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.

@@ -37,8 +37,8 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     """
     listing = source.list_items(recipe.label_from, recipe.path_column)
     if not listing.items:
-        expected = "pictures or videos by suffix" if listing.notes else "items to pack"
-        raise UsageError("; ".join((f"expected {expected}, found none", *listing.notes)))
+        known = ": pictures and videos are known by their suffix" if listing.ignored else ""
+        raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
@@ -113,7 +113,7 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
     reason = other.reject
     if reason is None and other.is_video != item.is_video:
         wanted = "a video" if item.is_video else "a picture"
-        reason = f"expected {wanted} like {item.name!r}, found {_kind_of(other)}"
+        reason = f"expected {wanted} like {shorten(item.name, _PATH_CHARACTERS)}, found {_kind_of(other)}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, _PATH_CHARACTERS)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns)

@@ -16,7 +16,7 @@ from packer.sources.item import Item
 from packer.sources.values import ArrayType, array_type, convert, missing_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
-from shardspec.wording import did_you_mean, list_some, shorten
+from shardspec.wording import LENGTH, cut, did_you_mean, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _PATH_MAX = 4096
@@ -123,7 +123,7 @@ def read_columns(
         if names_of is not None:
             classes["label"] = names_of
         rejects = [
-            None if ok else f"{where(row)}: expected a label in column {label!r}, found none"
+            None if ok else f"{where(row)}: expected a label in column {shorten(label)}, found none"
             for row, ok in enumerate(valid)
         ]
     return Columns(columns, fields, classes, rejects, tuple(notes))
@@ -268,7 +268,7 @@ def _check_names(fields: Mapping[str, str]) -> None:
             )
         if field in RESERVED - {"image"}:
             raise UsageError(
-                f"column {column!r} would become field {field!r}, which the pack stage writes itself: rename it"
+                f"column {shorten(column)} would become field {shorten(field)}, which the pack stage writes itself: rename it"
             )
         taken[field] = column
 
@@ -278,7 +278,9 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
         if column not in fields:
             like = did_you_mean(column, fields)
             found = list_some(list(fields)) or "none"
-            raise UsageError(f"{kind}: expected a column beside the paths, one of {found}, found {column!r}{like}")
+            raise UsageError(
+                f"{kind}: expected a column beside the paths, one of {found}, found {shorten(column)}{like}"
+            )
 
 
 def _check_images(column: str, values: list[Any], where: Where) -> None:
@@ -286,8 +288,8 @@ def _check_images(column: str, values: list[Any], where: Where) -> None:
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, np.ndarray):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found "
-                f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column {column}); "
+                f"column {shorten(column)}, {where(row)}: expected a picture as an array (of Python rows), found "
+                f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column {cut(str(column), LENGTH)}); "
                 "else rename it, since the pack stage writes a field of that name"
             )
 
@@ -312,18 +314,18 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
             values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
         except OverflowError as error:
             raise UsageError(
-                f"column {column!r}: expected finite numbers, found an integer too large for a float"
+                f"column {shorten(column)}: expected finite numbers, found an integer too large for a float"
             ) from error
         kinds = {float}
     if len(kinds) > 1:
         found = ", ".join(f"{kind.__name__} in {where(row)}" for kind, row in rows_of.items())
-        raise UsageError(f"column {column!r}: expected values of one type, found {found}")
+        raise UsageError(f"column {shorten(column)}: expected values of one type, found {found}")
     if all(valid):
         return {field: values}
     kind = kinds.pop() if kinds else str
     if kind not in _SENTINELS:
         raise UsageError(
-            f"column {column!r}, {where(valid.index(False))}: expected a value in every row, since nothing can stand "
+            f"column {shorten(column)}, {where(valid.index(False))}: expected a value in every row, since nothing can stand "
             f"for a missing {kind.__name__}, found none"
         )
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
@@ -340,25 +342,25 @@ def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], wh
     for kind, row in rows_of.items():
         if not issubclass(kind, _KINDS):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, "
+                f"column {shorten(column)}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, "
                 f"found {kind.__name__}"
             )
     for row, value in enumerate(values):
         if type(value) is int and float not in rows_of and not _INT64.min <= value <= _INT64.max:
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected signed 64-bit integers, found {shorten(value)}: "
-                f"make it a column of texts (--text {column})"
+                f"column {shorten(column)}, {where(row)}: expected signed 64-bit integers, found {shorten(value)}: "
+                f"make it a column of texts (--text {cut(str(column), LENGTH)})"
             )
         if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value
             try:
                 json.dumps(value, allow_nan=False)
             except ValueError as error:
                 raise UsageError(
-                    f"column {column!r}, {where(row)}: expected finite numbers, found {shorten(value)}"
+                    f"column {shorten(column)}, {where(row)}: expected finite numbers, found {shorten(value)}"
                 ) from error
             except TypeError as error:
                 raise UsageError(
-                    f"column {column!r}, {where(row)}: expected values that can be written as JSON, {error}: "
+                    f"column {shorten(column)}, {where(row)}: expected values that can be written as JSON, {error}: "
                     "leave the column out of the source"
                 ) from error
 
@@ -370,12 +372,14 @@ def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[l
     if all(isinstance(value, bool | int) for value in known):
         return [int(value) if ok else 0 for value, ok in zip(values, valid, strict=True)], None
     if not all(isinstance(value, str) for value in known):
-        raise UsageError(f"label column {column!r}: expected class names or integers, found {type(known[0]).__name__}")
+        raise UsageError(
+            f"label column {shorten(column)}: expected class names or integers, found {type(known[0]).__name__}"
+        )
     classes = sorted(set(known))
     for name in classes:
         if name != name.encode("utf-8", "replace").decode():
             raise UsageError(
-                f"label column {column!r}: expected names that can be encoded as UTF-8, found {shorten(name)}"
+                f"label column {shorten(column)}: expected names that can be encoded as UTF-8, found {shorten(name)}"
             )
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers.get(value, 0) for value in values], classes

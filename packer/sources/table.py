@@ -12,7 +12,7 @@ from packer.sources.rows import RowsSource
 from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import counted, cut, list_some, shorten
 
 
 class TableSource:
@@ -151,7 +151,7 @@ def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
     try:
         return TableRows(read(path).to_pylist(), [])
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
-        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+        raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), 300)}") from error
 
 
 _READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {

@@ -11,7 +11,7 @@ import numpy as np
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX
-from shardspec.wording import shorten
+from shardspec.wording import LENGTH, cut, shorten
 
 TYPES = ("text", "int", "float")
 """Options of a recipe that name columns, and the type that these columns get whatever their values look like."""
@@ -94,7 +94,8 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
             found.append(None if missing else one(plain))
         except (TypeError, ValueError, OverflowError):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected {kind} (--{kind} {column}), found {shorten(value)}"
+                f"column {shorten(column)}, {where(row)}: expected {kind} (--{kind} {cut(column, LENGTH)}), "
+                f"found {shorten(value)}"
             ) from None
     return found
 

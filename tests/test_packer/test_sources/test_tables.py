@@ -195,7 +195,7 @@ class TestNames:
 
     def test_a_path_column_in_other_letters_is_named(self, tmp_path: Path) -> None:
         write_pictures(tmp_path, 1)
-        table = write_csv(tmp_path / "t.csv", **{"Path": ["0.png"], "Label": ["a"]})
+        table = write_csv(tmp_path / "t.csv", Path=["0.png"], Label=["a"])
         done = run_packer("build", table, tmp_path / "out", expect=2)
         assert "expected a column 'path' of paths, found Path, Label: name it with --path-column Path" in done.stderr
         made = build(table, tmp_path / "out", path_column="Path", **QUIET)
@@ -204,7 +204,7 @@ class TestNames:
             build(table, tmp_path / "no", path_column="Path", label_from="label", **QUIET)
 
     def test_two_spellings_of_one_name_are_both_named(self, tmp_path: Path) -> None:
-        table = write_csv(tmp_path / "t.csv", **{"path": ["0.png"], "Label": ["a"], "label": ["b"]})
+        table = write_csv(tmp_path / "t.csv", path=["0.png"], Label=["a"], label=["b"])
         with pytest.raises(UsageError, match="columns 'Label' and 'label' would both become field 'label': rename one"):
             build(table, tmp_path / "no", label_from="Label", **QUIET)
 
