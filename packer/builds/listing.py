@@ -40,6 +40,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
         known = ": pictures and videos are known by their suffix" if listing.ignored else ""
         raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
+    listing = replace(listing, notes=(*listing.notes, *_describe_contradictions(listing, recipe)))
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
@@ -66,22 +67,29 @@ def describe_repeats(items: Sequence[Item]) -> str | None:
         return None
     name = next(item.name for item in items if item.path == path)
     files = sum(count > 1 for count in named.values())
-    found = f"{counted(files, 'file')} named by several rows, such as {shorten(name)} by {rows}: each row is packed"
-    return f"{found}{_describe_contradictions(items)}"
+    return f"{counted(files, 'file')} named by several rows, such as {shorten(name)} by {rows}: each row is packed"
 
 
-def _describe_contradictions(items: Sequence[Item]) -> str:
-    """In words, the files with several labels; empty if there are none."""
-    labels: dict[str, set[Any]] = {}
-    names: dict[str, str] = {}
-    for item in items:
-        if item.path is not None and item.reject is None and "label" in item.columns:
-            labels.setdefault(item.path, set()).add(item.columns["label"])
-            names[item.path] = item.name
-    several = [path for path, found in labels.items() if len(found) > 1]
+def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
+    """In words, the files to which rows give different labels."""
+    first: dict[str, int] = {}
+    several: dict[str, set[int]] = {}
+    example = ""
+    for item in listing.items[: recipe.limit]:
+        label = item.columns.get("label")
+        if item.path is None or item.reject is not None or not isinstance(label, int) or PACKED_ROW in item.columns:
+            continue
+        if first.setdefault(item.path, label) != label:
+            example = example or item.name
+            several.setdefault(item.path, {first[item.path]}).add(label)
     if not several:
-        return ""
-    return f"; {counted(len(several), 'file')} with different labels, such as {shorten(names[several[0]])}"
+        return []
+    classes = listing.classes.get("label")
+    labels = [str(label) if classes is None else classes[label] for label in sorted(next(iter(several.values())))]
+    return [
+        f"{counted(len(several), 'file')} with different labels in several rows, such as {shorten(example)} "
+        f"({list_some(labels)}): each row is packed"
+    ]
 
 
 def boxes_name(item: Item) -> str:

@@ -436,4 +436,7 @@ class TestNotes:
         (tmp_path / "t.csv").write_text("path,label\n0.png,real\n1.png,real\n0.png,fake\n1.png,real\n2.png,fake\n")
         done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--dry-run")
         assert "2 files named by several rows, such as '0.png' by 2" in done.stdout
-        assert "; 1 file with different labels, such as '0.png'" in done.stdout
+        line = "1 file with different labels in several rows, such as '0.png' (fake, real): each row is packed"
+        assert line in done.stdout
+        assert line in build(tmp_path / "t.csv", tmp_path / "out", **QUIET).describe()
+        assert build(tmp_path / "t.csv", tmp_path / "few", limit=2, **QUIET).notes == ()
