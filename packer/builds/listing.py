@@ -13,13 +13,10 @@ from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
 from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import LONG, counted, list_some, shorten
 
 _NEED_IMAGE = ("faces", "resize")
 """Built-in steps that need a picture that was read already."""
-
-_PATH_CHARACTERS = 300
-"""Characters of a path that a reason shows."""
 
 
 def list_items(source: Source, recipe: Recipe) -> Listing:
@@ -67,7 +64,9 @@ def describe_repeats(items: Sequence[Item]) -> str | None:
         return None
     name = next(item.name for item in items if item.path == path)
     files = sum(count > 1 for count in named.values())
-    return f"{counted(files, 'file')} named by several rows, such as {shorten(name)} by {rows}: each row is packed"
+    return (
+        f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {rows}: each row is packed"
+    )
 
 
 def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
@@ -87,7 +86,7 @@ def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
     classes = listing.classes.get("label")
     labels = [str(label) if classes is None else classes[label] for label in sorted(next(iter(several.values())))]
     return [
-        f"{counted(len(several), 'file')} with different labels in several rows, such as {shorten(example)} "
+        f"{counted(len(several), 'file')} with different labels in several rows, such as {shorten(example, LONG)} "
         f"({list_some(labels)}): each row is packed"
     ]
 
@@ -121,9 +120,9 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
     reason = other.reject
     if reason is None and other.is_video != item.is_video:
         wanted = "a video" if item.is_video else "a picture"
-        reason = f"expected {wanted} like {shorten(item.name, _PATH_CHARACTERS)}, found {_kind_of(other)}"
+        reason = f"expected {wanted} like {shorten(item.name, LONG)}, found {_kind_of(other)}"
     if reason is not None:
-        return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, _PATH_CHARACTERS)}: {reason}")
+        return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
 

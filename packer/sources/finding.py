@@ -10,10 +10,7 @@ from packer.sources.patterns import Globs
 from packer.sources.sidecars import sidecar_suffix
 from packer.sources.walking import walk
 from shardspec.errors import BuildError
-from shardspec.wording import counted, cut, shorten
-
-_PATH_CHARACTERS = 300
-"""Length of a path in a message."""
+from shardspec.wording import LONG, counted, cut, shorten
 
 _KINDS_SHOWN = 6
 _KINDS_MAX = 1000
@@ -107,9 +104,7 @@ class FoundFiles:
 
     def _walk(self) -> Iterator[str]:
         def fail(error: OSError) -> None:
-            raise BuildError(
-                f"{cut(str(error.filename), _PATH_CHARACTERS)}: cannot be listed: {error.strerror}"
-            ) from error
+            raise BuildError(f"{cut(str(error.filename), LONG)}: cannot be listed: {error.strerror}") from error
 
         for folder, folders, files in walk(self._root, fail, followlinks=True):
             parts = Path(folder).relative_to(self._root).parts

@@ -17,10 +17,7 @@ from packer.sources.values import column_types, parse_cells
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.splits import SPLIT_NAMES
-from shardspec.wording import counted, list_some, shorten
-
-_PATTERN_CHARACTERS = 200
-"""Length of a pattern in a message."""
+from shardspec.wording import LONG, counted, list_some, shorten
 
 _COLUMNS_MAX = 1000
 """The most columns of all sidecars together: beyond it, what stands for their names are values."""
@@ -108,7 +105,7 @@ class FolderSource:
         places = list(rows)
         wanted = "none" if label_from == "folder" else label_from
         columns = read_columns(
-            list(rows.values()), list(names), wanted, self._types, lambda row: shorten(found[places[row]].name)
+            list(rows.values()), list(names), wanted, self._types, lambda row: shorten(found[places[row]].name, LONG)
         )
         if label_from == "folder":
             notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
@@ -123,7 +120,7 @@ class FolderSource:
         self, pattern: PathPattern, items: list[Item], rows: dict[int, dict[str, Any]], notes: list[str]
     ) -> None:
         """Add the placeholders of each path to its row; items whose paths do not match become rejects without a row."""
-        expected = f"like {shorten(pattern.text, _PATTERN_CHARACTERS)}"
+        expected = f"like {shorten(pattern.text, LONG)}"
         wrong = []
         for index in list(rows):
             name = items[index].name
@@ -131,18 +128,18 @@ class FolderSource:
             if values is not None:
                 rows[index] |= {column: _as_utf8(value) for column, value in values.items()}
             else:
-                wrong.append(shorten(name))
+                wrong.append(name)
                 items[index] = replace(items[index], reject=f"expected a path {expected} (--fields-from-path)")
                 del rows[index]
         if wrong and not rows:
             raise UsageError(
                 f"fields_from_path: expected paths {expected}, found none among "
-                f"{counted(len(wrong), 'path')} below the source, such as {wrong[0]}"
+                f"{counted(len(wrong), 'path')} below the source, such as {shorten(wrong[0], LONG)}"
             )
         if wrong:
             notes.append(
                 f"{len(wrong)} of {counted(len(items), 'path')} rejected: not {expected}, such as "
-                f"{list_some(wrong, 3)} (--exclude leaves files out)"
+                f"{list_some(list(map(shorten, wrong[:3])))} (--exclude leaves files out)"
             )
         for column in pattern.names:
             if column not in self._types:

@@ -12,7 +12,7 @@ from packer.sources.item import ItemFile
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError
 from shardspec.fields import RESERVED
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import LONG, counted, list_some, shorten
 
 TEXT, OBJECT = ".txt", ".json"
 """Suffixes of sidecars, in lower or upper case."""
@@ -71,7 +71,7 @@ def read_sidecars(
             if both:
                 raise ValueError(f"expected other names than in the {OBJECT} file, found {list_some(both)} as well")
         except ValueError as error:
-            raise ValueError(f"sidecar {shorten(path)}: {error}") from error
+            raise ValueError(f"sidecar {shorten(path, LONG)}: {error}") from error
         columns |= more
         files[part] = ItemFile(path, str(root / path), found.bytes, found.mtime_ns)
     return columns, files
