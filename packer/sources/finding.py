@@ -16,7 +16,7 @@ _KINDS_SHOWN = 6
 _KINDS_MAX = 1000
 """Kinds of ignored files that are counted apart: some people's suffixes are numbers."""
 
-_EXCLUDED = "left out by --include and --exclude"
+_EXCLUDED = "left out by --include or --exclude"
 _LINKS = "behind links to folders that are listed where they lie"
 
 
@@ -115,7 +115,8 @@ class FoundFiles:
             if not parts:
                 self.folders.update(folders)
             # All of them are compared, since a pattern that matches nothing is reported.
-            above = [self._include.match(parts[:depth], folder=True) for depth in range(1, len(parts) + 1)]
+            depths = range(1, len(parts) + 1) if self._include else ()
+            above = [self._include.match(parts[:depth], folder=True) for depth in depths]
             for name in files:
                 if self._is_item((*parts, name), any(above)):
                     yield "/".join((*parts, name))

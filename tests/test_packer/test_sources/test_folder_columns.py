@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_picture, write_video
 
-from packer import build, dry_run, split
+from packer import Recipe, build, dry_run, split
+from packer.builds.listing import list_items
+from packer.sources.opening import open_source
 from packer.sources.sidecars import SIDECAR_BYTES, read_sidecars
 from readers import open_dataset
 from shardspec.errors import ShardspecError, UsageError
@@ -65,7 +67,7 @@ class TestChoosing:
         write_tree(tmp_path / "in")
         made = build(tmp_path / "in", tmp_path / "out", include=include, exclude=exclude, **QUIET)
         assert sources(tmp_path / "out") == names
-        assert "left out by --include and --exclude (such as 'train/" in made.notes[-1]
+        assert "left out by --include or --exclude (such as 'train/" in made.notes[-1]
         assert (made.counts.items, made.counts.packed_items) == (len(names), len(names))
         assert "matches no" not in made.describe()
 
@@ -89,7 +91,7 @@ class TestChoosing:
         made = build(tmp_path / "in", tmp_path / "out", exclude="#recycle", **QUIET)
         assert sources(tmp_path / "out") == ["a/0.png"]
         assert made.counts.ignored_files == 1
-        assert made.notes == ("ignored: 1 left out by --include and --exclude (such as '#recycle')",)
+        assert made.notes == ("ignored: 1 left out by --include or --exclude (such as '#recycle')",)
 
     def test_python_and_recipe_files_take_lists(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in")
@@ -345,6 +347,39 @@ class TestSidecars:
         assert done.returncode != 0
         assert "changed in size, time or columns" in done.stderr
         assert "finished already" not in done.stdout
+
+    def test_an_unfinished_build_goes_on_unless_one_has_changed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = write_tree(tmp_path / "in", "a/0.png", "a/1.png")
+        (root / "a" / "0.json").write_text('{"age": 3}')
+        options: dict[str, Any] = {"sidecars": True, "fields_from_path": "{label}/*", **QUIET}
+
+        def stop(*_: object) -> Any:
+            raise KeyboardInterrupt
+
+        for out in ("same", "changed"):
+            with monkeypatch.context() as patch:
+                patch.setattr("packer.builds.work.BuildWork.run", stop)
+                with pytest.raises(KeyboardInterrupt):
+                    build(root, tmp_path / out, **options)
+        assert build(root, tmp_path / "same", **options).resumed
+        build(root, tmp_path / "whole", **options)
+        digests = [Layout(tmp_path / out).load().shards[0].files[0].sha256 for out in ("same", "whole")]
+        assert digests[0] == digests[1]
+        (root / "a" / "0.json").write_text('{"age": 4}')
+        with pytest.raises(ShardspecError, match=r"source: 'a/0.png' changed \(its size, time or columns\)"):
+            build(root, tmp_path / "changed", **options)
+
+    def test_further_files_may_be_named_in_them(self, tmp_path: Path) -> None:
+        """As with `--also` and `--boxes-from` for a table; rejected items have no columns."""
+        root = write_tree(tmp_path / "in", "v/0.png", "v/1.png", "masks/0.png")
+        (root / "v" / "0.json").write_text(json.dumps({"mask": "masks/0.png"}))
+        recipe = Recipe(preset="faces", also="mask", sidecars=True, fields_from_path="v/{name}.png")
+        found = list_items(open_source(root, tmp_path / "out", recipe), recipe).items
+        assert [item.name for item in found if item.reject] == ["masks/0.png"]
+        assert [file.name for file in found[1].files.values()] == ["v/0.json", "masks/0.png"]
+        assert found[2].files == {}
 
 
 class TestLinks:
