@@ -98,11 +98,13 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"expected UTF-8, found the byte 0x{data[error.start]:02x} at {error.start}") from error
     if sidecar_suffix(path.name) == TEXT:
         return {TEXT_COLUMN: text.strip() or None}
-    return {_free_name(name): value for name, value in _parse_object(text).items()}
-
-
-def _free_name(name: str) -> str:
-    return f"{RENAMED}{field_name(name)}" if field_name(name) in RESERVED else name
+    columns: dict[str, Any] = {}
+    for name, value in _parse_object(text).items():
+        column = f"{RENAMED}{field_name(name)}" if field_name(name) in RESERVED else name
+        if column in columns:
+            raise ValueError(f"expected names of different columns, found two that become {column!r}")
+        columns[column] = value
+    return columns
 
 
 def _parse_object(text: str) -> Mapping[str, Any]:

@@ -264,6 +264,7 @@ class TestSidecars:
             (".json", b'{"a": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
             (".json", b'{"a": ' + b"[" * 40 + b"]" * 40 + b"}", "expected at most 32 levels"),
             (".json", b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "expected at most 32 levels"),
+            (".json", b'{"Key": 1, "key": 2}', "found two that become 'sidecar_key'"),
             (".json", b'{"text": "y"}', "expected other names than in the .json file, found text"),
         ],
     )
