@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packer.sources.patterns import Globs, PathPattern
 from shardspec.errors import UsageError
 
-PARTS = st.sampled_from(["a", "b", "ab", "a.jpg", "b.png", "train", "é"])
+PARTS = st.sampled_from(["a", "b", "ab", "a.jpg", "b.png", "train", "d_e"])
 PATHS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 GLOB_PARTS = st.sampled_from(["*", "**", "?", "a*", "*.jpg", "[ab]", "[!a]", "[a-c]*", "a", "b", "ab", "train", "?*b"])
 
