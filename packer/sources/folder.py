@@ -250,7 +250,7 @@ def _describe_labels(listing: Listing, label_from: str, folders: Collection[str]
     splits = bool(classes) and {name.lower() for name in classes} <= SPLIT_NAMES
     if label_from == "folder":
         empty = sorted(map(shorten, set(folders) - classes))
-        found = [f"no class for {list_some(empty)}: no picture or video in it"] if empty else []
+        found = [f"no class for {list_some(empty)}: no picture or video to pack in it"] if empty else []
         if splits:
             found.append(f"the classes are {shown}, which look like splits: {_SPLIT_AND_LABEL} gives both as fields")
         return found

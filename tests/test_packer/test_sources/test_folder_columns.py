@@ -450,7 +450,7 @@ class TestNotes:
         (tmp_path / "in" / "deepfake").mkdir()
         (tmp_path / "in" / "deepfake" / "x.heic").write_bytes(b"x")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--label-from", "folder", "--quiet")
-        assert "no class for 'deepfake': no picture or video in it" in done.stdout
+        assert "no class for 'deepfake': no picture or video to pack in it" in done.stdout
         assert "ignored: 1 .heic (such as 'deepfake/x.heic')" in done.stdout
 
     def test_ignored_files_are_named_by_suffix_with_a_bound(self, tmp_path: Path) -> None:
