@@ -15,6 +15,9 @@ from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import counted
 
+SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
+"""Usual names of splits."""
+
 _MOVES = 64
 """Most groups that are moved, after the exchange of classes, to bring the sizes back to the ratios."""
 _NEAR = 64

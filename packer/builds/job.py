@@ -51,22 +51,26 @@ class BuildResult(JobResult):
     unused_boxes : int or None
         Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
         boxes are given, or everything was finished already.
+    notes : tuple of str
+        What is to be known about the source, a line each: missing labels, ignored files and the like.
     """
 
     marked: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on tracks, boxes, progressive JPEGs, and JPEGs without restart markers."""
+        """See `JobResult`; adds remarks on tracks, boxes, JPEGs that are progressive or without markers, and notes."""
         tracks, boxes = self._describe_broken_tracks(), self._describe_boxes()
-        return f"{super().describe()}{tracks}{boxes}{self._describe_progressive()}{self._describe_marked()}"
+        more = f"{tracks}{boxes}{self._describe_progressive()}{self._describe_marked()}"
+        return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
         more = {"restart_marked": self.marked, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
-        return {**self.counts.to_json(), **more}
+        return {**self.counts.to_json(), **more, "notes": self.notes}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -75,9 +79,7 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.ignored_files:
-            lost.append(
-                f"{counted(counts.ignored_files, 'file')} ignored that are no pictures or videos by their suffix"
-            )
+            lost.append(f"{counted(counts.ignored_files, 'file')} ignored")
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"

@@ -13,6 +13,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.wording import shorten
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
@@ -201,7 +202,7 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
 
 def _describe_items(names: Sequence[str], verb: str) -> list[str]:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"source: {names[0]!r}{more} {verb}"] if names else []
+    return [f"source: {shorten(names[0])}{more} {verb}"] if names else []
 
 
 def _differs(a: Item, b: Item) -> bool:

@@ -34,14 +34,11 @@ from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.schema import NAME, Schema
-from shardspec.splits import assign_groups, classes_of_groups
+from shardspec.splits import SPLIT_NAMES, assign_groups, classes_of_groups
 from shardspec.wording import counted, list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Default shares."""
-
-SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
-"""Usual names of splits."""
 
 MAX_PARTS = 100
 """The most datasets that one call makes from a field's values; a field with more values likely names groups."""

@@ -31,7 +31,7 @@ DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track of a video."""
 
-TEXT_LISTS = ("root", "text", "int", "float")
+TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude")
 """Options that may be given several times, each time a text."""
 
 MAX_SIZE = 8192
@@ -105,8 +105,8 @@ class Recipe:
 
     label_from: str = option(
         "auto",
-        "where labels come from: 'folder' (first folder level), 'none', or the name of a column; "
-        "'auto' uses the column 'label' if there is one",
+        "where labels come from: 'folder' (first folder level), 'none', or the name of a column (of a table, "
+        "--fields-from-path or --sidecars); 'auto' uses the column 'label' if there is one",
     )
     path_column: str = option("path", "tables: column that holds the path")
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
@@ -208,21 +208,40 @@ class Recipe:
         None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
     )
 
+    include: tuple[str, ...] = option(
+        (),
+        "folders: pack only the files that this pattern matches, such as '*.png' (any folder), 'train/*/*.jpg' or "
+        "'train/' (all in it), by the rules of .gitignore (repeatable)",
+        metavar="GLOB",
+    )
+    exclude: tuple[str, ...] = option(
+        (), "folders: leave out the files and folders that this pattern matches (repeatable)", metavar="GLOB"
+    )
+    fields_from_path: str | None = option(
+        None,
+        "folders: fields from each path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * stands for any "
+        "characters, ** for any folders",
+        metavar="PATTERN",
+    )
+    sidecars: bool = option(
+        False, "folders: fields from a file of the same stem beside each item: .txt (field text), .json (its names)"
+    )
     root: tuple[str, ...] = option(
         (),
-        "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder "
-        "(repeatable)",
+        "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder; "
+        "folders: folder outside SOURCE into which links may lead (repeatable)",
         metavar="DIR",
         path=True,
     )
     text: tuple[str, ...] = option(
         (),
-        "tables: column to read as text, exactly as written, even if it looks like numbers (repeatable)",
+        "column of a table, a path or sidecars to read as text, exactly as written, even if it looks like numbers "
+        "(repeatable)",
         metavar="COLUMN",
     )
     # Last, since they hide the builtin types in the lines after them.
-    int: tuple[str, ...] = option((), "tables: column to read as integers (repeatable)", metavar="COLUMN")
-    float: tuple[str, ...] = option((), "tables: column to read as floats (repeatable)", metavar="COLUMN")
+    int: tuple[str, ...] = option((), "column to read as integers (repeatable)", metavar="COLUMN")
+    float: tuple[str, ...] = option((), "column to read as floats (repeatable)", metavar="COLUMN")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
