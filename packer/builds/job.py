@@ -46,23 +46,32 @@ class BuildResult(JobResult):
     ----------
     marked : int or None
         Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
+    refilled : int or None
+        Sampled frames without a face in whose place a frame near by gave the samples; None if the recipe does not ask
+        for that, or everything was finished already.
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
         already.
     """
 
     marked: int | None = None
+    refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on broken tracks, progressive JPEGs, and JPEGs without restart markers."""
-        more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
-        return f"{super().describe()}{more}"
+        """See `JobResult`; adds remarks on frames, tracks, progressive JPEGs, and JPEGs without restart markers."""
+        more = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_progressive()}"
+        return f"{super().describe()}{more}{self._describe_marked()}"
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken}
+        return {
+            **self.counts.to_json(),
+            "restart_marked": self.marked,
+            "refilled": self.refilled,
+            "broken_tracks": broken,
+        }
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -77,6 +86,11 @@ class BuildResult(JobResult):
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
+
+    def _describe_refilled(self) -> str:
+        if not self.refilled:
+            return ""
+        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a frame near by"
 
     def _describe_broken_tracks(self) -> str:
         recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
@@ -143,7 +157,7 @@ class BuildJob:
     Attributes
     ----------
     plan : BuildPlan
-    marked, broken_tracks
+    marked, refilled, broken_tracks
         See `BuildResult`; known once the shards are planned.
 
     Raises
@@ -176,6 +190,7 @@ class BuildJob:
         repeats = describe_repeats(listing.items[: recipe.limit])
         self.notes = (repeats,) if repeats else ()
         self.marked: int | None = None
+        self.refilled: int | None = None
         self.broken_tracks: BrokenTracks | None = None
 
     @property
@@ -254,6 +269,7 @@ class BuildJob:
         found = {
             "counts": counts.to_json(),
             "marked": reports.marked if self._recipe.restart_markers else None,
+            "refilled": reports.refilled if self._recipe.refill else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
         }
         write_durably(space.counts, json.dumps(found).encode())
@@ -268,6 +284,7 @@ class BuildJob:
         found = json.loads(space.counts.read_bytes())
         counts, self.marked, tracks = Counts(**found["counts"]), found["marked"], found.get("broken_tracks")
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
+        self.refilled = found.get("refilled")
         plan = self.plan
         generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
         return [Made(generation, counts.samples)]

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item, ItemReport
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
+from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import Sampling, neighbours
 from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
@@ -31,6 +31,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
     """
     sampling = _sampling(recipe)
     take = _take_ahead if equipment.decodes_ahead else _take
+    refills = recipe.frames if recipe.refill else None
 
     def decode(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
@@ -39,7 +40,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
                 sample[REPORT].frames += 1
                 yield {"frame": 0, "time": 0.0, **sample}
             elif item.is_video:
-                yield from _frames(sample, item, sample[REPORT], sampling, take)
+                yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
             else:
                 yield _picture(sample, item, sample[REPORT])
 
@@ -80,14 +81,21 @@ def _take_ahead(video: VideoReader) -> AbstractContextManager[Iterable[VideoFram
     return closing(run_ahead(iter(video), FRAMES_AHEAD, video.stop))
 
 
-def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take) -> Iterator[Sample]:
-    """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error."""
+def _frames(
+    sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take, refills: int | None
+) -> Iterator[Sample]:
+    """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error.
+
+    If `refills` is a number, that of the sampled frames, they carry their `neighbours`.
+    """
     try:
         with VideoReader(item.location(), sampling) as video, take(video) as frames:
-            sampled = video.sampled
+            known: Sample = {SAMPLED: video.sampled}
+            if refills is not None:
+                known[NEIGHBOURS] = neighbours(video.frames_seen, refills)
             for frame in frames:
                 report.frames += 1
-                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, SAMPLED: sampled}
+                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, **known}
             if video.damage is not None:
                 report.add_damage(video.damage)
     except VideoError as error:

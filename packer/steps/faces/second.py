@@ -41,6 +41,7 @@ class SecondFile:
         self._video: VideoReader | None = None
         self._frames: Iterator[VideoFrame] = iter(())
         self._next: VideoFrame | None = None
+        self._ended = False
         self._picture: npt.NDArray[np.uint8] | None = None
 
     @property
@@ -62,26 +63,41 @@ class SecondFile:
         ItemError
             If the file cannot be read at all.
         """
-        try:
-            if self.file.is_video:
-                return self._frame(index)
+        if self.file.is_video:
+            frame = self.frame(index)
+            return None if frame is None else frame.image
+        with self._naming_errors():
             if self._picture is None:
                 self._picture = decode_picture(read_picture(Path(self.file.path))).image
             return self._picture
+
+    def frame(self, index: int) -> VideoFrame | None:
+        """The frame of an index, of a video; None where the file lacks it or it is damaged.
+
+        Raises
+        ------
+        ItemError
+            If the file cannot be read at all.
+        """
+        with self._naming_errors():
+            if self._video is None:
+                sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
+                self._video = VideoReader(self.file.path, sampling)
+                self._frames = iter(self._video)
+            self._video.skip_to(index)
+            while not self._ended and (self._next is None or self._next.index < index):
+                self._advance()
+            return self._next if self._next is not None and self._next.index == index else None
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        """Name the file in the errors of reading it."""
+        try:
+            yield
         except (PictureError, VideoError) as error:
             raise ItemError(f"{self._what}: {error}") from error
         except OSError as error:
             raise ItemError(f"{self._what}: expected a readable file, found: {system_reason(error)}") from error
-
-    def _frame(self, index: int) -> npt.NDArray[np.uint8] | None:
-        if self._video is None:
-            sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
-            self._video = VideoReader(self.file.path, sampling)
-            self._frames = iter(self._video)
-            self._advance()
-        while self._next is not None and self._next.index < index:
-            self._advance()
-        return self._next.image if self._next is not None and self._next.index == index else None
 
     def _advance(self) -> None:
         try:
@@ -90,22 +106,39 @@ class SecondFile:
             if may_pass(error):
                 raise
             self._next = None  # none of the sampled frames exists undamaged: they are reported missing one by one
+        self._ended = self._next is None
 
 
 class SecondCutter:
-    """Cuts the second picture or video of an item as the first was cut."""
+    """Cuts the second picture or video of an item as the first was cut.
 
-    def __init__(self, cutter: FaceCutter, field: str, file: SecondFile | None) -> None:
+    Parameters
+    ----------
+    cutter : FaceCutter
+    field : str
+        The field of the second picture.
+    file : SecondFile or None
+        None if the item's row names no file.
+    zero : bool
+        Whether that stands for a picture that is zero everywhere.
+    """
+
+    def __init__(self, cutter: FaceCutter, field: str, file: SecondFile | None, *, zero: bool = False) -> None:
         self._cutter = cutter
         self._field = field
         self._file = file
+        self._zero = zero and file is None
         self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
         self._missing: list[int] = []
 
-    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
-        """The second picture's field and its validity: black and false where there is none."""
+    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Sample:
+        """The second picture's field and its validity: black and false where there is none.
+
+        `whole` says that the matrix is that of `FaceCutter.keep_whole`.
+        """
         picture = self.picture(sample)
-        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
+        valid = self._zero or picture is not None
+        return {self._field: self._cutter.cut_also(picture, matrix, whole=whole), f"{self._field}_valid": valid}
 
     def problems(self) -> Iterator[str]:
         """Describe what could not be read."""
@@ -156,7 +189,7 @@ def cutting_second(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterato
         return
     named = first[ITEM].files.get(ALSO)
     file = None if named is None else SecondFile(ALSO, named, first.get(SAMPLED))
-    second = SecondCutter(cutter, recipe.also_field, file)
+    second = SecondCutter(cutter, recipe.also_field, file, zero=recipe.also_missing == "zero")
     try:
         yield second
         for problem in second.problems():
