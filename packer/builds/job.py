@@ -47,7 +47,7 @@ class BuildResult(JobResult):
     marked : int or None
         Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
     refilled : int or None
-        Sampled frames without a face in whose place a frame near by gave the samples; None if the recipe does not ask
+        Sampled frames without a face in whose place a nearby frame gave the samples; None if the recipe does not ask
         for that, or everything was finished already.
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
@@ -90,7 +90,7 @@ class BuildResult(JobResult):
     def _describe_refilled(self) -> str:
         if not self.refilled:
             return ""
-        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a frame near by"
+        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a nearby frame"
 
     def _describe_broken_tracks(self) -> str:
         recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks

@@ -50,7 +50,7 @@ class ReportWriter:
     marked : int
         Samples whose picture has restart markers (`packer.sources.item.ItemReport`).
     refilled : int
-        Sampled frames in whose place a frame near by gave the samples.
+        Sampled frames in whose place a nearby frame gave the samples.
     broken_tracks : BrokenTracks
         Over the items that are not rejected.
     """

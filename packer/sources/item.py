@@ -180,7 +180,7 @@ class ItemReport:
     marked : int
         Number of samples whose picture has restart markers, where the recipe asks for them.
     refilled : int
-        Number of sampled frames in whose place a frame near by gave the samples.
+        Number of sampled frames in whose place a nearby frame gave the samples.
     face_frames : int
         Number of frames of a video whose faces were joined into tracks by the step ``faces``.
     followed : int

@@ -22,13 +22,15 @@ class Misses:
     ----------
     report : ItemReport
     recipe : Recipe
+    refills : bool
+        Whether other frames may stand in for these.
     """
 
-    def __init__(self, report: ItemReport, recipe: Recipe) -> None:
+    def __init__(self, report: ItemReport, recipe: Recipe, *, refills: bool = False) -> None:
         self._report = report
         self._wanted = (
             f"no face of {recipe.min_face} px and more with a score of {recipe.min_score:g} and more"
-            f"{' in it or near by' if recipe.refill else ''}"
+            f"{' in it or nearby' if refills else ''}"
         )
         self._seen: list[Seen] = []
         self._reason = ""
@@ -71,9 +73,10 @@ def _extremes(faces: list[Seen]) -> list[Seen]:
 
 def _describe(extremes: list[Seen]) -> str:
     (side, score), (other_side, best) = extremes
+    largest = f"largest face {_pixels(side)} px (score {_score(score)})"
     if extremes[0] == extremes[1]:
-        return f"largest face {_pixels(side)} px (score {_score(score)})"
-    return f"largest face {_pixels(side)} px (score {_score(score)}), highest score {_score(best)} ({_pixels(other_side)} px)"
+        return largest
+    return f"{largest}, highest score {_score(best)} ({_pixels(other_side)} px)"
 
 
 def _pixels(side: float) -> int:

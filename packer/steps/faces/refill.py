@@ -1,4 +1,4 @@
-"""``--refill``: a frame near by takes the place of a sampled frame that has no face that counts."""
+"""``--refill``: a nearby frame takes the place of a sampled frame that has no face that counts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

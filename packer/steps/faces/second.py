@@ -193,7 +193,8 @@ def cutting_second(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterato
     try:
         yield second
         for problem in second.problems():
-            first[REPORT].add_damage(problem)
+            if problem not in (first[REPORT].damage or ""):  # of two passes over the file
+                first[REPORT].add_damage(problem)
     finally:
         if file is not None:
             file.close()

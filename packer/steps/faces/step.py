@@ -69,7 +69,7 @@ class FaceFinder:
         self, frames: Iterator[Sample], search: ItemSearch, refill: Refill | None, report: ItemReport
     ) -> "Iterator[_Look]":
         """Search the sampled frames, and those that may stand in for them."""
-        misses = Misses(report, self._recipe)
+        misses = Misses(report, self._recipe, refills=refill is not None)
         while batch := list(islice(frames, BATCH_FRAMES)):
             for sample, faces in zip(batch, search.faces(batch), strict=True):
                 for place in refill.missing(sample["frame"]) if refill else ():

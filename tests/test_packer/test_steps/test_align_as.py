@@ -113,6 +113,6 @@ def test_what_does_not_go_together(tmp_path: Path, source: Path, options: tuple[
 
 def test_boxes_without_points_are_refused(tmp_path: Path, source: Path) -> None:
     (tmp_path / "boxes.json").write_text('{"astronaut.png": {"0": [[170, 50, 280, 185]]}}')
+    how: dict[str, Any] = {"preset": "faces", "align_as": "arcface", "boxes": str(tmp_path / "boxes.json")}
     with pytest.raises(UsageError, match="expected points beside the boxes, which --align-as arcface needs"):
-        how: dict[str, Any] = {"preset": "faces", "align_as": "arcface", "boxes": str(tmp_path / "boxes.json")}
         packer.build(source, tmp_path / "out", progress=False, **how)

@@ -1,4 +1,4 @@
-"""``--refill``: frames near by take the places of sampled frames without a face."""
+"""``--refill``: frames nearby take the places of sampled frames without a face."""
 
 import csv
 import json
@@ -118,7 +118,7 @@ class TestPacked:
             )
             texts[workers] = done.stdout.splitlines()[1:]
         assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
-        assert texts[1] == ["3 sampled frames without a face replaced by a frame near by"]
+        assert texts[1] == ["3 sampled frames without a face replaced by a nearby frame"]
         check_whole(tmp_path / "1")
         run_packer("build", tmp_path / "in", tmp_path / "all", *how, "--limit", 1)
         whole = {int(sample["frame"]): sample for sample in read_samples(tmp_path / "all")}
@@ -133,7 +133,7 @@ class TestPacked:
         assert (item["samples"], item["frames"], item["refilled"]) == (3, 4, 1)
         line = read_jsonl(Layout(tmp_path / "1").rejects)[0]
         assert line["frames"] == [35]
-        assert line["reason"].endswith("a score of 0.95 and more in it or near by: found none")
+        assert line["reason"].endswith("a score of 0.95 and more in it or nearby: found none")
 
     def test_without_it_nothing_is_replaced(self, folder: Path, tmp_path: Path) -> None:
         result = build(folder, tmp_path / "out", frames=4)
@@ -178,7 +178,7 @@ class TestPacked:
         build(tmp_path / "in", tmp_path / "out", frames=3, refill=True)
         assert sum(searched) == 3 * 9 + 1
         (reject,) = read_jsonl(Layout(tmp_path / "out").rejects)
-        assert reject["reason"].endswith("in it or near by: found none (3 frames)")
+        assert reject["reason"].endswith("in it or nearby: found none (3 frames)")
 
     def test_an_item_without_any_face_keeps_its_sampled_frames(self, tmp_path: Path) -> None:
         write_frames(tmp_path / "in" / "coffee.mp4", views(30, faceless=range(30)))
