@@ -21,10 +21,10 @@ SAMPLING = ("every", "fps", "frames", "keyframes")
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": SAMPLING,
+    "decode|faces": ("also", "also_missing"),
     "faces": (
         *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
-        *("landmark_model", "align", "align_as", "boxes_from", "boxes", "boxes_scale", "also", "also_missing"),
-        "refill",
+        *("landmark_model", "align", "align_as", "boxes_from", "boxes", "boxes_scale", "refill"),
     ),
     "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),

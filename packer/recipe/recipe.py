@@ -191,8 +191,8 @@ class Recipe:
     )
     also: str | None = option(
         None,
-        "faces: column with the path of a second picture or video, cropped like the first and stored in the field "
-        "COLUMN_image",
+        "column with the path of a second picture or video, such as a mask, cropped or resized like the first and "
+        "stored without loss in the field COLUMN_image",
         metavar="COLUMN",
     )
     also_missing: str = option(
@@ -205,8 +205,8 @@ class Recipe:
     )
     also_resample: str | None = option(
         None,
-        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default) "
-        "or by taking the nearest pixel; required if a packed dataset has further pictures",
+        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default "
+        "for faces) or by taking the nearest pixel (for images); required if a packed dataset has further pictures",
         choices=("area", "nearest"),
     )
 

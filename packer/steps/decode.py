@@ -4,12 +4,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
+from itertools import chain
 from typing import Any, TypeVar
+
+import numpy as np
 
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
+from packer.steps.second import second_pictures
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling, neighbours
@@ -33,7 +37,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
     take = _take_ahead if equipment.decodes_ahead else _take
     refills = recipe.frames if recipe.refill else None
 
-    def decode(samples: Iterator[Sample]) -> Iterator[Sample]:
+    def read(samples: Iterator[Sample]) -> Generator[Sample]:
         for sample in samples:
             item: Item = sample[ITEM]
             if sample.get("image") is not None or PACKED_ROW in item.columns:
@@ -44,7 +48,25 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
             else:
                 yield _picture(sample, item, sample[REPORT])
 
-    return decode
+    def read_with_second(samples: Iterator[Sample]) -> Iterator[Sample]:
+        with closing(read(samples)) as frames:
+            yield from _add_second(frames, recipe)
+
+    cuts = any(step.use == "faces" for step in recipe.chain)  # that step reads second pictures and cuts them
+    return read if recipe.also is None or cuts else read_with_second
+
+
+def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
+    """Add the second picture of each frame of an item, black where there is none, and whether it is valid."""
+    first = next(frames, None)
+    if first is None:
+        return
+    with second_pictures(first, zero=recipe.also_missing == "zero") as pictures:
+        for sample in chain([first], frames):
+            picture = pictures.picture(sample)
+            black = np.zeros_like(sample["image"]) if picture is None else picture
+            field = recipe.also_field
+            yield {**sample, f"{field}": black, f"{field}_valid": pictures.is_valid(picture)}
 
 
 def _sampling(recipe: Recipe) -> Sampling:

@@ -10,7 +10,8 @@ from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.search import FaceSearch, ItemSearch
-from packer.steps.faces.second import SecondCutter, SecondFile, cutting_second
+from packer.steps.faces.second import SecondCutter, cutting_second
+from packer.steps.second import SecondFile
 
 Found = tuple[Sample, FrameFaces]
 """A frame with its faces."""
