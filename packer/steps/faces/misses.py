@@ -74,7 +74,7 @@ def _extremes(faces: list[Seen]) -> list[Seen]:
 def _describe(extremes: list[Seen]) -> str:
     (side, score), (other_side, best) = extremes
     largest = f"largest face {_pixels(side)} px (score {_score(score)})"
-    if extremes[0] == extremes[1]:
+    if _score(score) == _score(best):
         return largest
     return f"{largest}, highest score {_score(best)} ({_pixels(other_side)} px)"
 

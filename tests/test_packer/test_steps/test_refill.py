@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -109,7 +110,7 @@ class TestPacked:
         """Through the command line; the samples are those that all frames give at these indices."""
         (tmp_path / "in").mkdir()
         for name in ("a.mp4", "b.mp4", "c.mp4"):
-            (tmp_path / "in" / name).symlink_to(folder / "original.mp4")
+            shutil.copy(folder / "original.mp4", tmp_path / "in" / name)
         how = ("--preset", "faces", "--size", 64, "--encode", "png", "--quiet")
         texts = {}
         for workers in (1, 2):
@@ -189,11 +190,11 @@ class TestPacked:
 class TestGivenBoxes:
     """Boxes of the user's own: no detector, every frame the same face."""
 
-    def build(self, root: Path, frames: Iterable[int], *, video: int = 60, **options: Any) -> list[tuple[int, int]]:
-        """Frame and track of every sample of a video in which the given frames have a face."""
+    def build(self, root: Path, with_face: Iterable[int], **options: Any) -> list[tuple[int, int]]:
+        """Frame and track of every sample of a video of 60 frames in which the given frames have a face."""
         if not (root / "in" / "v.mp4").exists():
-            write_video(root / "in" / "v.mp4", frames=video, container=FAST_START)
-        rows = [{"path": "v.mp4", "frame": frame, **FACE} for frame in frames]
+            write_video(root / "in" / "v.mp4", frames=60, container=FAST_START)
+        rows = [{"path": "v.mp4", "frame": frame, **FACE} for frame in with_face]
         (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         how: dict[str, Any] = {"boxes": str(root / "boxes.jsonl"), "min_face": 20, "size": 32, "refill": True}
         result = build(root / "in", root / "out", overwrite=True, **{**how, **options})
