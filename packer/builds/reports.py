@@ -53,6 +53,8 @@ class ReportWriter:
         Sampled frames in whose place a nearby frame gave the samples.
     broken_tracks : BrokenTracks
         Over the items that are not rejected.
+    unused_boxes : int
+        Boxes given for frames that were not sampled, over the items that are not rejected.
     """
 
     def __init__(self, rejects: Path, items: Path) -> None:
@@ -62,6 +64,7 @@ class ReportWriter:
         self.marked = 0
         self.refilled = 0
         self.broken_tracks = BrokenTracks()
+        self.unused_boxes = 0
 
     def __enter__(self) -> "ReportWriter":
         return self
@@ -87,6 +90,7 @@ class ReportWriter:
         self._counts["progressive_jpegs"] += report.progressive
         self.marked += report.marked
         self.refilled += report.refilled
+        self.unused_boxes += report.unused_boxes
         self._add_tracks(report)
         item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
         item |= {"samples": report.samples, "frames": report.frames}

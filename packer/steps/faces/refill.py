@@ -1,7 +1,7 @@
 """``--refill``: a nearby frame takes the place of a sampled frame that has no face that counts."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 
 from packer.recipe import Recipe
@@ -99,13 +99,17 @@ class Refill:
 
 
 @contextmanager
-def refilling(recipe: Recipe, search: FaceSearch, cutter: FaceCutter, first: Sample) -> Iterator[Refill | None]:
+def refilling(
+    recipe: Recipe, search: FaceSearch, given: ItemSearch, cutter: FaceCutter, first: Sample
+) -> Iterator[Refill | None]:
     """Open what refills the frames of an item, if the recipe asks for it and the item is a video.
 
     Parameters
     ----------
     recipe : Recipe
     search : FaceSearch
+    given : ItemSearch
+        The search of the sampled frames; where it looks up given boxes, it serves here as well.
     cutter : FaceCutter
     first : dict
         The item's first sample.
@@ -119,7 +123,10 @@ def refilling(recipe: Recipe, search: FaceSearch, cutter: FaceCutter, first: Sam
     file = SecondFile("refill", ItemFile(item.name, str(item.location()), item.bytes, item.mtime_ns), indices)
     sample = {**first, SAMPLED: indices}
     try:
-        with search.of_item(item, indices) as faces, cutting_second(recipe, cutter, sample) as second:
+        with (
+            search.of_item(item, indices) if recipe.boxes is None else nullcontext(given) as faces,
+            cutting_second(recipe, cutter, sample) as second,
+        ):
             yield Refill(first, near, file, faces, second)
     finally:
         file.close()

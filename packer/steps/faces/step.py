@@ -58,12 +58,13 @@ class FaceFinder:
         with (
             self._search.of_item(item, sampled) as search,
             cutting_second(self._recipe, self._cutter, first) as second,
-            refilling(self._recipe, self._search, self._cutter, first) as refill,
+            refilling(self._recipe, self._search, search, self._cutter, first) as refill,
         ):
             known = sampled if takes_decoded(self._recipe) else None
             tracker = _VideoTracks(known, report) if item.is_video else None
             looks = self._looks(chain([first], frames), search, refill, report)
             yield from self._crops(looks, second, refill, tracker, report)
+            report.unused_boxes = search.unused()
 
     def _looks(
         self, frames: Iterator[Sample], search: ItemSearch, refill: Refill | None, report: ItemReport
