@@ -80,7 +80,7 @@ def build(
     notes = tuple(listing.notes)
     del listing  # the plan's file has the items, maybe millions
     done = Job(plan, target, how, listener_of(progress)).run()
-    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
+    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     result = BuildResult(**vars(done), **more, notes=notes)
     check_rejects(result, how)
     return result

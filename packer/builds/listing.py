@@ -47,8 +47,9 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     _check_further(listing, recipe)
     if recipe.boxes is not None:
         boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
-        if not boxes.has_points and (recipe.align or recipe.landmarks != "5"):
-            what = "--align" if recipe.align else f"--landmarks {recipe.landmarks}"
+        aligned = "--align" if recipe.align else "" if recipe.align_as is None else f"--align-as {recipe.align_as}"
+        if not boxes.has_points and (aligned or recipe.landmarks != "5"):
+            what = aligned or f"--landmarks {recipe.landmarks}"
             raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
         boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
     return listing

@@ -26,6 +26,9 @@ Enough for 1080p frames and the detector, or for pictures of tens of megapixels.
 """
 
 DEFAULT_FACE_SIZE = 224
+ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
+"""Values of ``align_as``, and the side of the crops that each project makes by default, in pixels."""
+
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
@@ -115,6 +118,12 @@ class Recipe:
     fps: float | None = option(None, "videos: frames at this rate, in frames per second", metavar="RATE", above=0)
     frames: int | None = option(None, "videos: N evenly spaced frames", metavar="N", minimum=1)
     keyframes: bool = option(False, "videos: key frames only")
+    refill: bool = option(
+        False,
+        "faces: with --frames, where a sampled frame has no face that counts, take the nearest of up to eight frames "
+        "around it that has one",
+        late=True,
+    )
 
     resize: str = option(
         "shorter",
@@ -123,7 +132,7 @@ class Recipe:
     )
     size: int | None = option(
         None,
-        "side in pixels (default for images: unchanged; for faces: 224)",
+        "side in pixels (default for images: unchanged; for faces: 224, or what --align-as is made for)",
         metavar="PX",
         minimum=1,
         maximum=MAX_SIZE,
@@ -160,6 +169,13 @@ class Recipe:
     )
     landmark_model: str | None = option(None, "faces: the .tflite file for --landmarks mesh", metavar="FILE", path=True)
     align: bool = option(False, "faces: rotate and scale the crop so that the five points fit the usual template")
+    align_as: str | None = option(
+        None,
+        "faces: crops equal to those of InsightFace's norm_crop (arcface; --size 112 by default) or of DeepfakeBench's "
+        "preprocessing (deepfakebench; 256), given the same five points",
+        choices=tuple(ALIGNED_SIZES),
+        late=True,
+    )
 
     boxes_from: str | None = option(
         None, "faces: column with the path of another item; its face boxes are used to crop this one", metavar="COLUMN"
@@ -175,14 +191,22 @@ class Recipe:
     )
     also: str | None = option(
         None,
-        "faces: column with the path of a second picture or video, cropped like the first and stored in the field "
-        "COLUMN_image",
+        "column with the path of a second picture or video, such as a mask, cropped or resized like the first and "
+        "stored without loss in the field COLUMN_image",
         metavar="COLUMN",
+    )
+    also_missing: str = option(
+        "invalid",
+        "what it means if a row names no file in the column of --also: that nothing is known (invalid: "
+        "COLUMN_image_valid is false), or a picture that is zero everywhere (zero: it is true), such as the mask of a "
+        "video in which nothing is forged",
+        choices=("invalid", "zero"),
+        late=True,
     )
     also_resample: str | None = option(
         None,
-        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default) "
-        "or by taking the nearest pixel; required if a packed dataset has further pictures",
+        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default "
+        "for faces) or by taking the nearest pixel (for images); required if a packed dataset has further pictures",
         choices=("area", "nearest"),
     )
 
@@ -266,11 +290,16 @@ class Recipe:
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
         used = self._used()
+        if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
+            # Other steps may change frames, and would not see those that stand in.
+            problems.add("refill", f"expected decode and faces as the first two steps, found {', '.join(used)}")
+        if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
+            problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
         problems.raise_as(UsageError, "recipe")
         if self.size is None and "faces" in used:
-            object.__setattr__(self, "size", DEFAULT_FACE_SIZE)
+            object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
@@ -294,8 +323,15 @@ class Recipe:
         return None if self.also is None else f"{field_name(self.also)}_image"
 
     def to_json(self) -> dict[str, Any]:
-        """Every option with its value, as JSON."""
-        out = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        """Every option with its value, as JSON; a `late` one only if it has another value than its default.
+
+        So an option that is added leaves the fingerprints of earlier plans as they are.
+        """
+        out = {
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if not spec.metadata.get("late") or getattr(self, spec.name) != spec.default
+        }
         out |= {name: list(out[name]) for name in TEXT_LISTS}
         out["steps"] = [step.to_json() for step in self.steps]
         return out
