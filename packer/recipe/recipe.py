@@ -34,6 +34,9 @@ TRACK_RULES = ("track", "main")
 TEXT_LISTS = ("root", "text", "int", "float")
 """Options that may be given several times, each time a text."""
 
+_ABSENT = ("classes", "classes_from", "label_names")
+"""Options that the JSON has only if they are given, so that recipes without them keep their fingerprint."""
+
 MAX_SIZE = 8192
 """Largest side that pictures are resized to, in pixels: 200 MB each."""
 
@@ -107,6 +110,22 @@ class Recipe:
         "auto",
         "where labels come from: 'folder' (first folder level), 'none', or the name of a column; "
         "'auto' uses the column 'label' if there is one",
+    )
+    classes: tuple[str, ...] = option(
+        (),
+        "classes in the order of their numbers, separated by commas (in a recipe file, a list); by default those of the "
+        "source, in sorted order",
+        metavar="NAME,…",
+        commas=True,
+    )
+    classes_from: str | None = option(
+        None,
+        "take the classes from a packed dataset, or from a file: a name in each line, or JSON",
+        metavar="DATASET",
+        path=True,
+    )
+    label_names: str | None = option(
+        None, "tables: column that names the classes whose numbers are the labels", metavar="COLUMN"
     )
     path_column: str = option("path", "tables: column that holds the path")
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
@@ -231,6 +250,10 @@ class Recipe:
             value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
             if spec.name in TEXT_LISTS:
                 value = _as_texts(spec.name, value, problems)
+            elif spec.name == "classes":
+                value = _as_classes(value, problems)
+            elif spec.metadata.get("path") and isinstance(value, PathLike):
+                value = str(value)
             object.__setattr__(self, spec.name, value)
             check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
         options = vars(self)
@@ -246,6 +269,8 @@ class Recipe:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
+        if self.classes and self.classes_from is not None:
+            problems.add("classes", "expected either classes or classes_from, found both")
         used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
@@ -259,15 +284,23 @@ class Recipe:
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
 
     @property
+    def numbers_classes(self) -> bool:
+        """Whether labels are numbered by a list of classes that the recipe gives."""
+        return bool(self.classes) or self.classes_from is not None
+
+    @property
     def also_field(self) -> str | None:
         """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
         return None if self.also is None else f"{field_name(self.also)}_image"
 
     def to_json(self) -> dict[str, Any]:
-        """Every option with its value, as JSON."""
+        """Every option with its value, as JSON; without those of `_ABSENT` that are not given."""
         out = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        out |= {name: list(out[name]) for name in TEXT_LISTS}
+        out |= {name: list(out[name]) for name in (*TEXT_LISTS, "classes")}
         out["steps"] = [step.to_json() for step in self.steps]
+        for name in _ABSENT:
+            if not out[name]:
+                del out[name]
         return out
 
     @classmethod
@@ -309,6 +342,23 @@ def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
         problems.add(name, f"expected a text, or a list of texts, found {shorten(value)}")
         return ()
     return tuple(dict.fromkeys(map(str, texts)))
+
+
+def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
+    """Names of classes, from a list or from one text with commas."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
+        return ()
+    names = [name.strip() for name in names]
+    twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
+    if twice or "" in names:
+        found = "an empty one" if "" in names else f"{shorten(twice[0])} twice"
+        problems.add("classes", f"expected names, each once, found {found}")
+    for name in names:
+        if name != name.encode("utf-8", "replace").decode():
+            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(name)}")
+    return tuple(names)
 
 
 def _kinds(name: str) -> tuple[type, ...]:
