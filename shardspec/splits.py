@@ -51,6 +51,13 @@ class Groups:
         return int(np.count_nonzero(self.of_row == NO_GROUP))
 
 
+def count_pairs(ones: IntArray, others: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """The different pairs of two columns of numbers from -1 on, in ascending order: both numbers, and how often."""
+    width = int(others.max(initial=0)) + 2
+    pairs, counts = np.unique(ones.astype(np.int64) * width + others + 1, return_counts=True)
+    return pairs // width, pairs % width - 1, counts
+
+
 def join_groups(several: Sequence[Groups]) -> Groups:
     """The groups of samples that share a value in any of several fields, directly or through other samples.
 
@@ -74,9 +81,9 @@ def join_groups(several: Sequence[Groups]) -> Groups:
 
     before = len(first.names)
     for groups in several[1:]:
-        pairs = np.unique(np.stack([first.of_row, groups.of_row + before], axis=1), axis=0)
-        for one, other in pairs.tolist():
-            root[find(other)] = find(one)
+        ones, others, _ = count_pairs(first.of_row, groups.of_row)
+        for one, other in zip(ones.tolist(), others.tolist(), strict=True):
+            root[find(before + other)] = find(one)
         before += len(groups.names)
     called: dict[int, str] = {}
     roots = [find(group) for group in range(len(first.names))]
@@ -136,6 +143,20 @@ def assign_rows(
     chosen = assign_groups(groups.names, groups.sizes().tolist(), ratios, seed, classes, rest, counts)
     places = {name: place for place, name in enumerate(ratios)}
     return np.array([places[name] for name in chosen], np.int64)[groups.of_row]
+
+
+def names_of(by: str | Sequence[str]) -> tuple[str, ...]:
+    """The fields that an option names, one or several, each once.
+
+    Raises
+    ------
+    UsageError
+        If it names none.
+    """
+    names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Sequence) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"by: expected the name of a field, or a list of names, found {shorten(by)}")
+    return tuple(dict.fromkeys(names))
 
 
 def fold_ratios(folds: int) -> dict[str, float]:
@@ -386,15 +407,15 @@ def _count_strata(groups: Groups, ranked: IntArray) -> list[dict[int, int]]:
     """The samples that each group has of each stratum, the strata ascending."""
     out: list[dict[int, int]] = [{} for _ in groups.names]
     if len(ranked):
-        pairs, counts = np.unique(np.stack([groups.of_row, ranked], axis=1), axis=0, return_counts=True)
-        for (group, stratum), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        found = count_pairs(groups.of_row, ranked)
+        for group, stratum, count in zip(*(numbers.tolist() for numbers in found), strict=True):
             out[group][stratum] = count
     return out
 
 
 def _check_strata(strata: Groups, ranked: IntArray, groups: Groups | None, parts: int) -> None:
     """Refuse strata that have too few groups, or samples, for every split to get one."""
-    units = ranked if groups is None else np.unique(np.stack([ranked, groups.of_row], axis=1), axis=0)[:, 0]
+    units = ranked if groups is None else count_pairs(ranked, groups.of_row)[0]
     found, counts = np.unique(units, return_counts=True)
     few = found[counts < parts]
     if len(few):

@@ -189,8 +189,8 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
         if names is None:
             wanted = f"numbers of 0 to {len(classes) - 1}"
         found = list_some([f"{shorten(name)} ({counted(count, 'item')})" for name, count in sorted(strange.items())])
-        first = min(strange)
-        like = did_you_mean(first, classes) if isinstance(first, str) else ""
+        (first, *others) = strange
+        like = did_you_mean(first, classes) if isinstance(first, str) and not others else ""
         raise UsageError(
             f"classes: expected labels in {wanted}, found {found}{like}: add them to the list, "
             "or leave these items out of the source"

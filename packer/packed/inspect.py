@@ -18,7 +18,7 @@ from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema
-from shardspec.splits import NO_GROUP
+from shardspec.splits import NO_GROUP, count_pairs
 from shardspec.wording import counted, list_some, shorten
 
 _VALUES = 20
@@ -256,8 +256,8 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
     classes: list[dict[str, int]] = [{} for _ in names]
     if "label" in schema and schema["label"].is_fixed and not schema["label"].shape:
         labels = read_groups(path, "label")
-        pairs, counts = np.unique(np.stack([of_row, labels.of_row], axis=1), axis=0, return_counts=True)
-        for (value, label), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        found_pairs = count_pairs(of_row, labels.of_row)
+        for value, label, count in zip(*(numbers.tolist() for numbers in found_pairs), strict=True):
             classes[value]["no value" if label == NO_GROUP else labels.names[label]] = count
     found = [
         ValueCount(name, samples[at], None if items is None else items[at], dict(sorted(classes[at].items())))
@@ -279,8 +279,8 @@ def _count_items(path: Path, schema: Schema, of_row: IntArray, values: int) -> l
         items = read_groups(path, "source").of_row
     if items is None or len(items) != len(of_row):
         return None
-    pairs = np.unique(np.stack([of_row, items], axis=1), axis=0)
-    counts: list[int] = np.bincount(pairs[:, 0], minlength=values).tolist()
+    values_of_items, _, _ = count_pairs(of_row, items)
+    counts: list[int] = np.bincount(values_of_items, minlength=values).tolist()
     return counts
 
 

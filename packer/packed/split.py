@@ -34,7 +34,7 @@ from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.schema import NAME, Schema
-from shardspec.splits import NO_GROUP, Groups, assign_rows, fold_ratios, join_groups
+from shardspec.splits import NO_GROUP, Groups, assign_rows, count_pairs, fold_ratios, join_groups, names_of
 from shardspec.wording import counted, list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -235,7 +235,7 @@ def split(
     how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     listener = listener_of(progress)
     target = Path(out).absolute()
-    fields = _fields_of(by)
+    fields = () if by is None else names_of(by)
     _check_options(fields, ratios, folds, stratify, seed, into)
     if folds is not None:
         shares = fold_ratios(folds)
@@ -257,7 +257,7 @@ def split(
             labels = read_column(one.path, one.manifest, "label").astype(np.int64)
         rows = one.manifest.samples
         places = assign_rows(rows, shares, seed, groups=groups, strata=strata, labels=labels)
-        options |= {"by": fields[0] if len(fields) == 1 else fields} if fields else {}
+        options |= {"by": fields[0] if len(fields) == 1 else list(fields)} if fields else {}
         options |= {"ratios": shares} if folds is None else {"folds": folds}
         options |= {"seed": seed} | ({} if stratify is None else {"stratify": stratify})
         values = dict.fromkeys(shares)
@@ -277,14 +277,6 @@ def split(
         parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
     parted = _count_parted(one, places) if groups is None else 0
     return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted)
-
-
-def _fields_of(by: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The fields of `by`, each once."""
-    fields = () if by is None else (by,) if isinstance(by, str) else tuple(dict.fromkeys(by))
-    if not all(isinstance(field, str) and field for field in fields) or (by is not None and not fields):
-        raise UsageError(f"by: expected the name of a field, or a list of names, found {shorten(by)}")
-    return fields
 
 
 def _check_options(
@@ -331,8 +323,8 @@ def _count_parted(one: Input, places: IntArray) -> int:
     if "source" not in one.manifest.schema:
         return 0
     of_row = read_groups(one.path, "source").of_row
-    pairs = np.unique(np.stack([of_row, places], axis=1)[of_row != NO_GROUP], axis=0)
-    _, parts = np.unique(pairs[:, 0], return_counts=True)
+    sources, _, _ = count_pairs(of_row, places)
+    _, parts = np.unique(sources[sources != NO_GROUP], return_counts=True)
     return int(np.count_nonzero(parts > 1))
 
 

@@ -13,7 +13,7 @@ from readers.dataset.base import SampleDataset
 from readers.order.permutation import Permutation
 from shardspec.columns import IntArray
 from shardspec.errors import SchemaError, UsageError
-from shardspec.splits import NO_GROUP, Groups, assign_rows, fold_ratios, join_groups
+from shardspec.splits import NO_GROUP, Groups, assign_rows, fold_ratios, join_groups, names_of
 
 _SPLIT_TAG = 0x73706C6974
 
@@ -123,13 +123,11 @@ def _assign(
     return assign_rows(len(dataset), ratios, seed, groups=groups, strata=strata, labels=labels, rest=rest)
 
 
-def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tuple[Groups | None, list[str]]:
+def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tuple[Groups | None, tuple[str, ...]]:
     """The groups by one field or several, and these fields."""
     if by is None:
-        return None, []
-    fields = [by] if isinstance(by, str) else list(dict.fromkeys(by))
-    if not fields:
-        raise UsageError("by: expected the name of a field, or a list of names, found an empty list")
+        return None, ()
+    fields = names_of(by)
     several = [_groups(dataset, field) for field in fields]
     for field, groups in zip(fields, several, strict=True):
         if groups.without:
