@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardspec.wording import cut, list_some, shorten
+from shardspec.wording import cut, did_you_mean, list_some, shorten
 
 
 @pytest.mark.parametrize(
