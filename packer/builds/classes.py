@@ -1,6 +1,7 @@
 """The classes of a build's labels: numbered by a given list, or named by a column."""
 
 import json
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,9 @@ from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 _LIST_BYTES = 64 * 10**6
 """Most bytes of a file with a list of classes."""
+
+_DIGITS = 10
+"""A text of so many digits is not the number of a class."""
 
 
 def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
@@ -75,8 +79,10 @@ def read_classes(path: str) -> list[str]:
             raise UsageError(
                 f"classes_from: expected a dataset whose labels have names, found {path} without: give a list"
             )
-        return list(found)
+        return _checked(list(found), path)
     try:
+        if not stat.S_ISREG(place.stat().st_mode):  # a pipe or a device may never end
+            raise UsageError(f"classes_from: expected a packed dataset or a file, found something else at {path}")
         if place.stat().st_size > _LIST_BYTES:
             raise UsageError(f"classes_from: expected a list of names, found a file of more than {_LIST_BYTES} bytes")
         text = place.read_bytes().decode("utf-8-sig")
@@ -87,7 +93,7 @@ def read_classes(path: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise UsageError(f"classes_from: expected text in UTF-8, found other bytes in {path}") from error
     if place.suffix.lower() != ".json":
-        return _checked([line.strip() for line in text.rstrip().splitlines()], path)
+        return _checked([line.strip() for line in text.rstrip().split("\n")], path)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -101,7 +107,7 @@ def _in_order(document: Any, path: str) -> list[Any]:
         pairs = list(document.items())
         if all(type(number) is int for _, number in pairs):
             pairs = [(number, name) for name, number in pairs]
-        elif all(name.isdecimal() and name.isascii() for name, _ in pairs):
+        elif all(name.isdecimal() and name.isascii() and len(name) < _DIGITS for name, _ in pairs):
             pairs = [(int(number), name) for number, name in pairs]
         else:
             pairs = [(-1, None)]
@@ -114,7 +120,7 @@ def _in_order(document: Any, path: str) -> list[Any]:
 
 def _checked(names: list[Any], path: str) -> list[str]:
     """Check that names can be classes."""
-    strange = [name for name in names if not isinstance(name, str) or not name]
+    strange = [name for name in names if not isinstance(name, str) or not name or not _is_encodable(name)]
     if strange or not names:
         found = shorten(strange[0]) if strange else "none"
         raise UsageError(f"classes_from: expected names of classes in {path}, found {found}")
@@ -122,6 +128,11 @@ def _checked(names: list[Any], path: str) -> list[str]:
     if twice:
         raise UsageError(f"classes_from: expected every class once in {path}, found {shorten(twice[0])} twice")
     return names
+
+
+def _is_encodable(name: str) -> bool:
+    """Whether a name can be encoded as UTF-8."""
+    return name == name.encode("utf-8", "replace").decode()
 
 
 def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> dict[int, str]:

@@ -1,6 +1,7 @@
 """``packer build --classes``: numbers follow a given list, from any source, and a class outside it ends the build."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -193,20 +194,36 @@ def test_the_class_labels_of_hugging_face_keep_their_names(folders: Path, tmp_pa
     ("content", "message"),
     [
         ("real\n\nfake", "expected names of classes in .*, found ''"),
-        ("", "expected names of classes in .*, found none"),
+        ("", "expected names of classes in .*, found ''"),
         ("real\nreal", "expected every class once in .*, found 'real' twice"),
         (b"\xff\xfe", "expected text in UTF-8"),
+        (None, "expected a packed dataset or a file, found something else"),
     ],
 )
 def test_wrong_lists(folders: Path, tmp_path: Path, content: Any, message: str) -> None:
     names = tmp_path / "names.txt"
-    names.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if content is None:
+        os.mkfifo(names)
+    else:
+        names.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match=f"classes_from: {message}"):
         build(folders, tmp_path / "out", label_from="folder", classes_from=names, **QUIET)
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "3", '{"a": 1}', '{"0": "a", "2": "b"}', '{"a": "b"}', "[" * 100_000, '["a", 3]']
+    "content",
+    [
+        "{",
+        "3",
+        '{"a": 1}',
+        '{"0": "a", "2": "b"}',
+        '{"a": "b"}',
+        "[" * 100_000,
+        '["\\ud800"]',
+        '{"' + "9" * 5000 + '": "a"}',
+        "9" * 5000,
+        '["a", 3]',
+    ],
 )
 def test_wrong_json_lists(folders: Path, tmp_path: Path, content: str) -> None:
     names = tmp_path / "names.json"
