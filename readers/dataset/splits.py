@@ -141,11 +141,11 @@ def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tu
 
 def _groups(dataset: SampleDataset, field: str) -> Groups:
     """The groups of samples by a field, named as ``packer split`` names them."""
-    values = np.asarray(dataset.column(field))
-    if values.ndim != 1:
-        raise UsageError(
-            f"{field}: expected a field of text or of single values, found one of shape {values.shape[1:]}"
-        )
+    column = dataset.column(field)
+    values = np.asarray(column) if not isinstance(column, list) or all(isinstance(v, str) for v in column) else None
+    if values is None or values.ndim != 1:
+        found_shape = "one of varying shape" if values is None else f"one of shape {values.shape[1:]}"
+        raise UsageError(f"{field}: expected a field of text or of single values, found {found_shape}")
     found, of_row = np.unique(values, return_inverse=True)
     known = dict(enumerate(dataset.classes or ())) if field == "label" else {}
     names = [known.get(value, str(value)) for value in found.tolist()]

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command import run_packer
-from support.datasets import fixed, text, write_dataset
+from support.datasets import fixed, ragged, text, write_dataset
 from support.packed_files import read_all
 
 import packer
 from packer import count_values, find_leaks, split, verify
 from packer.cli import main
 from readers import open_dataset
-from shardspec.errors import UsageError
+from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Schema
 
 QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
@@ -154,13 +154,24 @@ def test_impossible_demands_of_the_readers(videos: Path) -> None:
         (lambda: dataset.folds(2, by=[]), "by: expected the name of a field, or a list of names"),
         (lambda: dataset.folds(2, by=3), "by: expected the name of a field, or a list of names, found 3"),
         (lambda: split(videos, "nowhere", by=["label", 3]), "by: expected the name of a field, or a list of names"),
-        (lambda: dataset.folds(2, by="image"), "image"),
         (lambda: dataset.folds(2, by="method"), "found none in 60 of 240"),
         (lambda: dataset.split([0.99, 0.01], stratify="label", by="studio"), "leave a part empty"),
         (lambda: dataset.split([0.999, 0.001], stratify="label"), "leave a part empty"),
     ):
         with pytest.raises(UsageError, match=message):
             call()
+
+
+def test_fields_that_cannot_group(videos: Path, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"there is no field 'persom'.*did you mean 'person'"):
+        open_dataset(videos).folds(2, by="persom")
+    points = [np.zeros((number, 2), np.float32) for number in range(4)]
+    schema = Schema((fixed("box", "<f4", 4), ragged("points", "<f4", 2)))
+    write_dataset(tmp_path / "points", "npy", schema, {"box": np.zeros((4, 4), np.float32), "points": points})
+    dataset = open_dataset(tmp_path / "points")
+    for field, found in (("box", r"one of shape \(4,\)"), ("points", "one of varying shape")):
+        with pytest.raises(UsageError, match=f"{field}: expected a field of text or of single values, found {found}"):
+            dataset.folds(2, stratify=field)
 
 
 def test_values_are_counted(videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
