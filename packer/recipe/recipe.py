@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -351,7 +352,7 @@ def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
         problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
         return ()
     names = [name.strip() for name in names]
-    twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice or "" in names:
         found = "an empty one" if "" in names else f"{shorten(twice[0])} twice"
         problems.add("classes", f"expected names, each once, found {found}")

@@ -1,5 +1,6 @@
 """Labels that become other numbers at reading, so that they mean the classes that a user wants."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -66,7 +67,7 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
     if not listed or not classes or not all(isinstance(name, str) for name in classes):
         raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
     if len(set(classes)) < len(classes):
-        twice = next(name for name in classes if list(classes).count(name) > 1)
+        twice = next(name for name, count in Counter(classes).items() if count > 1)
         raise UsageError(f"classes: expected every name once, found {shorten(twice)} twice")
     found, counts = _labels_of(dataset)
     if dataset.classes is None:
