@@ -14,6 +14,7 @@ from packer.sources.item import Item
 from packer.sources.packed import is_packed
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
+from shardspec.schema import NO_CLASS
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 _LIST_BYTES = 64 * 10**6
@@ -146,7 +147,7 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
     numbers: dict[str, int] = {}
     for item in items:
         number, name = item.columns["label"], item.columns[field]
-        if item.reject is not None or not item.columns.get(f"{field}_valid", True):
+        if item.reject is not None or number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
             continue
         if not isinstance(name, str) or not name.strip():
             raise UsageError(f"label_names: expected names in column {column!r}, found {shorten(name)}")
@@ -161,7 +162,7 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
                 f"label_names: expected one label for each name, found {numbers[name]} and {number} for {shorten(name)}: "
                 "take a column whose names differ"
             )
-    unnamed = sorted({item.columns["label"] for item in items if item.reject is None} - set(names))
+    unnamed = sorted({item.columns["label"] for item in items if item.reject is None} - {NO_CLASS, *names})
     if unnamed:
         raise UsageError(f"label_names: expected a name for every label, found none for {unnamed[0]}")
     return names
@@ -181,13 +182,18 @@ def _without_gaps(names: Mapping[int, str]) -> list[str]:
 
 
 def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: Sequence[str]) -> list[Item]:
-    """The items with their labels numbered by a list of classes; labels without names are its numbers already."""
+    """The items with their labels numbered by a list of classes; labels without names are its numbers already.
+
+    The label of no class stays.
+    """
     numbers = {name: number for number, name in enumerate(classes)}
     strange: Counter[Any] = Counter()
     out = []
     for item in items:
         old = item.columns.get("label")
-        if names is None:
+        if old == NO_CLASS:
+            name, new = None, NO_CLASS
+        elif names is None:
             name, new = old, old if type(old) is int and 0 <= old < len(classes) else None
         else:
             name = names.get(old) if isinstance(old, int) else None

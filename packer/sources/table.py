@@ -12,6 +12,7 @@ from packer.sources.base import Listing, Roots
 from packer.sources.rows import RowsSource
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
+from shardspec.schema import NO_CLASS
 from shardspec.wording import counted, list_some
 
 
@@ -184,7 +185,7 @@ def _with_class_labels(listing: Listing, path: Path, label_from: str) -> Listing
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return listing
     good = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    if not good or not all(type(label) is int and 0 <= label < len(names) for label in labels):
+    if not good or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
         return listing
     return replace(listing, classes={**listing.classes, "label": names})
 

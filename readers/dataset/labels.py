@@ -11,10 +11,8 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
+from shardspec.schema import NO_CLASS
 from shardspec.wording import counted, did_you_mean, list_some, shorten
-
-UNKNOWN = -1
-"""The label of a sample of no class. It stays as it is."""
 
 Classes = tuple[str, ...] | None
 
@@ -25,11 +23,11 @@ class Relabelling:
     Parameters
     ----------
     numbers : dict of int to int
-        The new label of each that samples have, `UNKNOWN` aside.
+        The new label of each that samples have, `NO_CLASS` aside.
     """
 
     def __init__(self, numbers: Mapping[int, int]) -> None:
-        known = sorted({UNKNOWN: UNKNOWN} | dict(numbers))
+        known = sorted({NO_CLASS: NO_CLASS} | dict(numbers))
         self._old: IntArray = np.array(known, np.int64)
         self._new: IntArray = np.array([numbers.get(old, old) for old in known], np.int64)
 
@@ -110,8 +108,8 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
         new = {label: places[value] for label, value in old.items()}
     elif dataset.classes is None and all(_is_number(value) for value in mapping.values()):
         new = {label: int(value) for label, value in old.items()}
-        if min(new.values()) < UNKNOWN:
-            raise UsageError(f"mapping: expected labels of {UNKNOWN} or more, found {min(new.values())}")
+        if min(new.values()) < NO_CLASS:
+            raise UsageError(f"mapping: expected labels of {NO_CLASS} or more, found {min(new.values())}")
     else:
         wanted = "numbers or names" if dataset.classes is None else "names of classes"
         strange = next(value for value in mapping.values() if not isinstance(value, str))
@@ -151,12 +149,12 @@ def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int,
 
 
 def _labels_of(dataset: SampleDataset) -> tuple[list[int], dict[int, int]]:
-    """The labels that samples have, ascending and without `UNKNOWN`, and how many have each."""
+    """The labels that samples have, ascending and without `NO_CLASS`, and how many have each."""
     labels = np.asarray(dataset.column("label"))
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise UsageError(f"label: expected an integer for each sample, found {labels.dtype} {labels.shape[1:]}")
     found, counts = np.unique(labels.astype(np.int64), return_counts=True)
-    many = {label: count for label, count in zip(found.tolist(), counts.tolist(), strict=True) if label != UNKNOWN}
+    many = {label: count for label, count in zip(found.tolist(), counts.tolist(), strict=True) if label != NO_CLASS}
     if dataset.classes is not None and many and not 0 <= min(many) <= max(many) < len(dataset.classes):
         raise UsageError(
             f"label: expected 0 to {len(dataset.classes) - 1}, the numbers of the classes, "

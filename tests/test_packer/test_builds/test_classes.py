@@ -102,6 +102,8 @@ def test_the_list_decides_the_bytes_and_not_its_file(folders: Path, tmp_path: Pa
 def test_integer_labels_get_the_names_of_a_list(tmp_path: Path) -> None:
     build(rows_of([2, 0, 2]), tmp_path / "out", classes=["cat", "dog", "fox"], **QUIET)
     assert labels_of(tmp_path / "out") == (("cat", "dog", "fox"), [2, 0, 2])
+    build(rows_of([-1, 1], name=["", "b"]), tmp_path / "none", classes="a,b", label_names="name", **QUIET)
+    assert labels_of(tmp_path / "none") == (("a", "b"), [-1, 1])
     with pytest.raises(UsageError, match=r"labels in numbers of 0 to 1, found 2 \(2 items\): add them"):
         build(rows_of([2, 0, 2]), tmp_path / "few", classes=["cat", "dog"], **QUIET)
 
@@ -173,7 +175,9 @@ def test_the_class_labels_of_hugging_face_keep_their_names(folders: Path, tmp_pa
         "path": {"dtype": "string", "_type": "Value"},
     }
     table = pa.table({"path": ["real/b.png", "fake/a.png"], "label": pa.array([1, 0], pa.int64())})
-    for number, (labels, expected) in enumerate((([1, 0], ("cat", "dog")), ([1, 2], None), ([-1, -1], None))):
+    for number, (labels, expected) in enumerate(
+        (([1, 0], ("cat", "dog")), ([1, 2], None), ([-1, -2], None), ([-1, 1], ("cat", "dog")))
+    ):
         marked = table.set_column(1, "label", pa.array(labels, pa.int64()))
         marked = marked.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
         pq.write_table(marked, folders / "table.parquet")
