@@ -191,6 +191,7 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
     out = []
     for item in items:
         old = item.columns.get("label")
+        new: int | None
         if old == NO_CLASS:
             name, new = None, NO_CLASS
         elif names is None:
