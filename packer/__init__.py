@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from packer.packed.bench.report import BenchReport
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
-    from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
+    from packer.packed.inspect import (
+        InspectReport,
+        Leak,
+        Leaks,
+        ValueCount,
+        ValueCounts,
+        count_values,
+        find_leaks,
+        inspect,
+    )
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.split import SplitPart, SplitResult, split
@@ -61,10 +70,13 @@ else:
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "ValueCount": Entry("packer.packed.inspect:ValueCount"),
+            "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
+            "count_values": Entry("packer.packed.inspect:count_values"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
@@ -96,10 +108,13 @@ __all__ = [
     "SplitPart",
     "SplitResult",
     "StepSpec",
+    "ValueCount",
+    "ValueCounts",
     "VerifyReport",
     "bench",
     "build",
     "convert",
+    "count_values",
     "dry_run",
     "export",
     "find_leaks",

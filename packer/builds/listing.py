@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from packer.builds.classes import settle_classes
 from packer.recipe import Recipe
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
+from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
@@ -29,15 +31,20 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     ------
     UsageError
         If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
-        samples that are packed already, or nothing says how their further pictures are resized; if a column is missing
+        samples that are packed already, or nothing says how their further pictures are resized; if labels are not
+        among the classes that are listed; if a column is missing
         or holds no paths; or if no item has boxes in the file of ``boxes``.
     """
-    listing = source.list_items(recipe.label_from, recipe.path_column)
+    label_from = recipe.label_from
+    if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
+        label_from = "label"  # the stored labels are numbered anew
+    listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
         known = ": pictures and videos are known by their suffix" if listing.ignored else ""
         raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
     listing = replace(listing, notes=(*listing.notes, *_describe_contradictions(listing, recipe)))
+    listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):

@@ -192,6 +192,8 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
     last = made.generations[-1]
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
+    named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}
+    found += describe_changes("classes of", named, {name: new.classes[name] for name in named if name in new.classes})
     if before is not None:
         after = [Item.from_line(line).name for line in new_lines]
         found += _describe_items(sorted(set(before) - set(after)), "gone")
