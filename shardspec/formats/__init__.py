@@ -90,6 +90,13 @@ FORMATS: Mapping[str, Format] = {
         "TFRecordDataset",
         sidecar=".idx",
     ),
+    "webdataset": Format(
+        ".tar",
+        Entry("readers.formats.webdataset:WebDatasetShardReader"),
+        Entry("packer.assembly.writers.webdataset:WebDatasetShardWriter"),
+        "WebDatasetDataset",
+        sidecar=".idx",
+    ),
 }
 
 
