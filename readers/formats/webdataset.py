@@ -133,7 +133,9 @@ class WebDatasetShardReader:
         data = map_file(path)
         first = b"%s %d\n" % (INDEX_VERSION, self._rows)
         width = _WORDS * len(self._members)
-        longest = sum(len(member.extension) + NAME_BYTES_MAX + 2 * _DIGITS_MAX + _WORDS for member in self._members.values())
+        longest = sum(
+            len(member.extension) + NAME_BYTES_MAX + 2 * _DIGITS_MAX + _WORDS for member in self._members.values()
+        )
         if data[: len(first)].tobytes() != first or len(data) > len(first) + self._rows * longest:
             raise corrupt(path, f"an index of {self._rows} samples", f"{data[:20].tobytes()!r} and {len(data)} bytes")
         # In front of the text stand as many zeros as the longest number has digits, so that it can be cut out anywhere.
@@ -144,7 +146,9 @@ class WebDatasetShardReader:
             raise corrupt(path, f"{self._rows} lines of {width} words", f"{len(lines)} lines, {len(ends)} words")
         if len(text) > _DIGITS_MAX and text[-1] != ord("\n"):
             raise corrupt(path, "lines", "a last line without an end")
-        begins = np.concatenate([[_DIGITS_MAX], ends[:-1] + 1])[: len(ends)].reshape(self._rows, len(self._members), _WORDS)
+        begins = np.concatenate([[_DIGITS_MAX], ends[:-1] + 1])[: len(ends)].reshape(
+            self._rows, len(self._members), _WORDS
+        )
         ends = ends.reshape(begins.shape)
         sizes = np.empty((self._rows, len(self._varying)), np.int64)
         for number, member in enumerate(self._members.values()):
@@ -209,13 +213,17 @@ class WebDatasetShardReader:
         if member.field.is_fixed:
             head = np.frombuffer(member.head, np.uint8)
             if (take_bytes(data, starts, len(head)) != head).any():
-                raise corrupt(self._path, f"arrays {member.field.dtype} {member.field.shape} in {member.extension!r}", "others")
+                raise corrupt(
+                    self._path, f"arrays {member.field.dtype} {member.field.shape} in {member.extension!r}", "others"
+                )
             return len(head)
         view, heads = data.data, []
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
             head = _npy_head(member.field, view[start : start + size])
             if not head:
-                wanted = f"an array {member.field.dtype} {member.field.shape} in the file {member.extension!r} at {start}"
+                wanted = (
+                    f"an array {member.field.dtype} {member.field.shape} in the file {member.extension!r} at {start}"
+                )
                 raise corrupt(self._path, wanted, f"{bytes(view[start : start + min(size, 80)])!r}")
             heads.append(head)
         return heads

@@ -3,7 +3,7 @@
 import io
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -33,7 +33,9 @@ from shardspec.errors import BuildError, ShardCorruptError
 from shardspec.schema import Field, Schema
 
 TAR, INDEX = "shard-00000.tar", "shard-00000.idx"
-SCHEMA = Schema((text("key"), picture("image"), fixed("label", "<i8"), fixed("box", "<f4", 4), ragged("points", "<f4", 2)))
+SCHEMA = Schema(
+    (text("key"), picture("image"), fixed("label", "<i8"), fixed("box", "<f4", 4), ragged("points", "<f4", 2))
+)
 ROWS: Columns = {
     "key": [b"00000000-000000", b"00000001-000000"],
     "image": [b"\xff\xd8 no picture, but bytes", b"\xff\xd8"],
@@ -199,7 +201,23 @@ def test_labels_of_every_dtype(tmp_path: Path, dtype: str) -> None:
     assert [data for _, data in files_of(tmp_path / TAR)] == [str(int(value)).encode() for value in columns["label"]]
 
 
-WRONG = [b"", b"+5", b"05", b" 5", b"5 ", b"5\n", b"5\0", b"1_0", b"-0", b"0x5", b"5.0", b"128", b"-129", b"9" * 30, b"\xff"]
+WRONG = [
+    b"",
+    b"+5",
+    b"05",
+    b" 5",
+    b"5 ",
+    b"5\n",
+    b"5\0",
+    b"1_0",
+    b"-0",
+    b"0x5",
+    b"5.0",
+    b"128",
+    b"-129",
+    b"9" * 30,
+    b"\xff",
+]
 
 
 @pytest.mark.parametrize("digits", WRONG)
@@ -209,7 +227,7 @@ def test_labels_that_are_no_canonical_number_of_the_dtype_are_an_error(tmp_path:
     put_files(tmp_path, [("a.cls", b"1"), ("b.cls", digits)])
     reader = open_shard(tmp_path, manifest)
     assert read_rows(reader, schema, [0])["label"].tolist() == [1]
-    with pytest.raises(ShardCorruptError, match="an integer of .i1 in decimal digits in 'cls'"):
+    with pytest.raises(ShardCorruptError, match=r"an integer of .i1 in decimal digits in 'cls'"):
         read_rows(reader, schema, [0, 1])
 
 
@@ -223,6 +241,14 @@ def changed(files: Files, extension: str, data: bytes) -> Files:
     """The first file with that extension exchanged."""
     place = next(number for number, (name, _) in enumerate(files) if name.partition(".")[2] == extension)
     return [*files[:place], (files[place][0], data), *files[place + 1 :]]
+
+
+def is_refused(act: Callable[[], Any]) -> bool:
+    try:
+        act()
+    except ShardCorruptError as error:
+        return "expected" in str(error)
+    return False
 
 
 def altered(files: Files) -> Iterator[tuple[str, Files]]:
@@ -251,11 +277,12 @@ def test_files_other_than_the_fields_are_an_error(tmp_path: Path, checksums: boo
     files = files_of(tmp_path / TAR)
     put_files(tmp_path, files)
     assert_same(SCHEMA, read_rows(open_shard(tmp_path, manifest, checksums=checksums), SCHEMA, range(2)), ROWS)
+    accepted = []
     for what, others in altered(files):
         put_files(tmp_path, others)
-        with pytest.raises(ShardCorruptError):
-            read_rows(open_shard(tmp_path, manifest, checksums=checksums), SCHEMA, range(2))
-            pytest.fail(what)
+        if not is_refused(lambda: read_rows(open_shard(tmp_path, manifest, checksums=checksums), SCHEMA, range(2))):
+            accepted.append(what)
+    assert not accepted
 
 
 def index_changes(text: bytes) -> dict[str, bytes]:
@@ -268,7 +295,9 @@ def index_changes(text: bytes) -> dict[str, bytes]:
         "a size that fills another file": text.replace(image, image.replace(b"%d " % size, b"600 ")),
         "a size beyond any file": text.replace(image, b"jpg 2560 %d " % 10**17),
         "a size of more digits than a number may have": text.replace(image, b"jpg 2560 %d " % 2**63),
-        "sizes whose sum overflows": text.replace(image, b"jpg 2560 %d " % (2**63 // 10)).replace(b" 2 ", b" %d " % (2**63 // 10)),
+        "sizes whose sum overflows": text.replace(image, b"jpg 2560 %d " % (2**63 // 10)).replace(
+            b" 2 ", b" %d " % (2**63 // 10)
+        ),
         "a negative size": text.replace(image, b"jpg 2560 -1 "),
         "an empty word": text.replace(image, b"jpg 2560  "),
         "tabs": text.replace(b" ", b"\t"),
@@ -286,12 +315,13 @@ def index_changes(text: bytes) -> dict[str, bytes]:
 def test_an_index_that_lies_is_an_error(tmp_path: Path) -> None:
     manifest = write_encoded(tmp_path, "webdataset", SCHEMA, ROWS)
     text = (tmp_path / INDEX).read_bytes()
+    accepted = []
     for what, lying in index_changes(text).items():
         assert lying != text, what
         (tmp_path / INDEX).write_bytes(lying)
-        with pytest.raises(ShardCorruptError, match="expected"):
-            open_shard(tmp_path, manifest, checksums=False)
-            pytest.fail(what)
+        if not is_refused(lambda: open_shard(tmp_path, manifest, checksums=False)):
+            accepted.append(what)
+    assert not accepted
 
 
 def test_sizes_that_are_wrong_together_do_not_fit_the_headers(tmp_path: Path) -> None:
@@ -325,5 +355,5 @@ def test_a_writer_refuses_arrays_that_are_none_and_values_that_no_tar_can_hold(
     with pytest.raises(BuildError, match="field 'points'"):
         write_encoded(tmp_path / "ragged", "webdataset", Schema((ragged("points", "<f4", 2),)), {"points": [bytes(7)]})
     monkeypatch.setattr(writer, "MEMBER_BYTES_MAX", 20)
-    with pytest.raises(BuildError, match="field 'key': expected at most 20 bytes.*found 21: use another format"):
+    with pytest.raises(BuildError, match=r"field 'key': expected at most 20 bytes.*found 21: use another format"):
         write_encoded(tmp_path / "large", "webdataset", Schema((text("key"),)), {"key": [b"short", b"k" * 21]})
