@@ -92,7 +92,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "webdataset": Format(
         ".tar",
-        Entry("readers.formats.webdataset:WebDatasetShardReader"),
+        Entry("readers.formats.webdataset.reader:WebDatasetShardReader"),
         Entry("packer.assembly.writers.webdataset:WebDatasetShardWriter"),
         "WebDatasetDataset",
         sidecar=".idx",
