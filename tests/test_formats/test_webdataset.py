@@ -355,5 +355,7 @@ def test_a_writer_refuses_arrays_that_are_none_and_values_that_no_tar_can_hold(
     with pytest.raises(BuildError, match="field 'points'"):
         write_encoded(tmp_path / "ragged", "webdataset", Schema((ragged("points", "<f4", 2),)), {"points": [bytes(7)]})
     monkeypatch.setattr(writer, "MEMBER_BYTES_MAX", 20)
-    with pytest.raises(BuildError, match=r"field 'key': expected at most 20 bytes.*found 21: use another format"):
+    with pytest.raises(
+        BuildError, match=r"field 'key': expected values of at most 20 bytes.*found 21: use another format"
+    ):
         write_encoded(tmp_path / "large", "webdataset", Schema((text("key"),)), {"key": [b"short", b"k" * 21]})
