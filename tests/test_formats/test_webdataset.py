@@ -164,8 +164,6 @@ def shards(draw: st.DrawFn) -> tuple[Schema, Columns]:
 
 def _encoded(draw: st.DrawFn, field: Field, size: int) -> bytes:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    if field.dtype == "|b1":
-        return bytes(rng.integers(0, 2, size, np.uint8))
     if field.kind == "ragged":
         return rng.bytes(int(rng.integers(0, 4)) * field.row_bytes)
     if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:

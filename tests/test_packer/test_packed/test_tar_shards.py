@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.builds import write_pictures
 from support.command import run_packer
+from support.tar_streams import stream_tars
 
 import packer
 from readers import Loader, WebDatasetDataset, open_dataset
@@ -27,11 +28,9 @@ def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_webdataset_package_streams_all_shards_in_order(tars: Path) -> None:
-    webdataset = pytest.importorskip("webdataset")
     dataset = open_dataset(tars)
     assert isinstance(dataset, WebDatasetDataset)
-    urls = [str(path) for path in sorted(tars.glob("shard-*.tar"))]
-    rows = list(webdataset.WebDataset(urls, shardshuffle=False).decode("rgb8"))
+    rows = stream_tars(sorted(tars.glob("shard-*.tar")))
     assert [row["__key__"] for row in rows] == [dataset[row]["key"] for row in range(len(dataset))]
     assert [row["source.txt"] for row in rows] == NAMES
     assert [row["cls"] for row in rows] == dataset.column("label").tolist() == [0] * 6 + [1] * 6
