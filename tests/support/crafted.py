@@ -186,6 +186,14 @@ def new_header(path: Path, start: int, change: tuple[int, bytes]) -> Rewrite:
     return Rewrite(path.name, [(start, start + 512, header.hex())])
 
 
+def new_size(path: Path, extension: bytes, size: int) -> Rewrite:
+    """Another size of the first sample's file with that extension, in the index of a WebDataset shard."""
+    found = re.search(re.escape(extension) + rb" \d+ (\d+) ", path.read_bytes())
+    if found is None:
+        raise ValueError(f"expected {extension!r} in {path}")
+    return Rewrite(path.name, [(*found.span(1), str(size).encode().hex())])
+
+
 _HEADER_CHANGES = (
     (0, b"../../outside.jpg\0"),
     (0, b"/etc/passwd\0"),

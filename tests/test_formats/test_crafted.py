@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.command import run_packer
-from support.crafted import Rewrite, craft_hdf5, craft_parquet, craft_webdataset, every_byte, new_footer, new_header
+from support.crafted import Rewrite, craft_hdf5, craft_parquet, craft_webdataset, every_byte, new_footer, new_size
 from support.datasets import encode, every_kind_schema, face_schema, fixed, text, values_for, write_encoded
 from support.hostile import OURS, SAME, WRONG, outcomes
 
@@ -100,7 +100,7 @@ def test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards(
             # The bytes of a B-tree's node, 0.
             crafted = next(change for change in every_byte(path, b"BTHD", (0,)) if change.place == 7)
         elif format == "webdataset":
-            crafted = new_header(path.with_suffix(".tar"), 0, (156, b"2"))  # a link
+            crafted = new_size(path.with_suffix(".idx"), b"key.txt", 10**17)
         else:
             crafted = new_footer(path, *FOOTERS["a path of 2 ** 31 - 1 parts"])
         vouch(root, manifest, crafted)
