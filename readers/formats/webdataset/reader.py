@@ -47,7 +47,6 @@ class WebDatasetShardReader:
     from several threads, and after a fork.
     """
 
-    descriptors = 0
     threads = True
     views = True
 
