@@ -1,11 +1,10 @@
 """DFDC, its test set and its preview: videos beside ``metadata.json``, ``labels.csv`` or ``dataset.json``."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from packer.known.tree import Choice, Found, Tree, join, read_json, read_lines, relative_path, sort_by_original
+from packer.known.tree import Choice, Found, Tree, join, read_csv, read_json, relative_path, sort_by_original
 from packer.sources.item import is_video
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
@@ -101,13 +100,14 @@ def _read_metadata(tree: Tree, folder: str) -> list[dict[str, Any]]:
 def _read_labels(tree: Tree, folder: str) -> list[dict[str, Any]]:
     """``filename,label`` of the test set: 1 is a forgery."""
     path = tree.root / folder / TEST_LABELS
-    rows = list(csv.DictReader(filter(None, read_lines(path))))
-    if rows and not {"filename", "label"} <= set(rows[0]):
-        raise UsageError(f"{path}: expected the columns filename and label, found {list_some(list(map(str, rows[0])))}")
+    header, *rows = read_csv(path) or [[]]
+    columns = [name.strip() for name in header]
+    if not {"filename", "label"} <= set(columns):
+        raise UsageError(f"{path}: expected the columns filename and label, found {list_some(columns) or 'none'}")
     entries = []
-    for row in rows:
-        place = join(folder, relative_path(row["filename"] or "", path))
-        label = _LABELS.get((row["label"] or "").strip().lower())
+    for row in (dict(zip(columns, cells, strict=False)) for cells in rows):
+        place = join(folder, relative_path(row.get("filename", ""), path))
+        label = _LABELS.get(row.get("label", "").strip().lower())
         original = place if label == "real" else None
         entries.append({"path": place, "label": label, "split": "test", "original": original})
     return entries

@@ -1,11 +1,10 @@
 """ImageNet (ILSVRC 2012): ``train/WNID/*.JPEG``, and ``val`` in class folders or flat with a list of its classes."""
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from packer.known.tree import Choice, Found, Tree, join, read_lines
+from packer.known.tree import Choice, Found, Tree, join, read_csv, read_lines
 from packer.sources.item import is_picture
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -105,7 +104,7 @@ def _read_names(path: Path) -> dict[str, str]:
     """A list with a picture and its class in each line: Kaggle's CSV, or ``ILSVRC2012_val_00000001.JPEG n01751748``."""
     listed: dict[str, str] = {}
     kaggle = path.suffix.lower() == ".csv"
-    rows = csv.reader(read_lines(path)) if kaggle else (line.split() for line in read_lines(path))
+    rows = read_csv(path) if kaggle else [line.split() for line in read_lines(path)]
     for number, row in enumerate(rows, start=1):
         if not row or (kaggle and row[0] == "ImageId"):
             continue

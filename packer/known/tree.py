@@ -1,5 +1,6 @@
 """A published dataset's folder: its files, its lists, and what is found in it."""
 
+import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -204,6 +205,20 @@ def read_lines(path: Path) -> list[str]:
         return [line.strip() for line in _read(path, _LIST_BYTES).decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: expected text in UTF-8, found the byte 0x{error.object[error.start]:02x}") from error
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    """The rows of a list with commas, its empty lines left out.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, is too large, or is not CSV in UTF-8.
+    """
+    try:
+        return [row for row in csv.reader(read_lines(path)) if row]
+    except csv.Error as error:
+        raise UsageError(f"{path}: expected CSV, {error}") from error
 
 
 def read_json(path: Path, kind: type[T]) -> T:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import known_trees as trees
 from support.command import run_packer
 
@@ -141,6 +143,21 @@ def test_dfdc_is_found_however_its_parts_are_nested(tmp_path: Path) -> None:
     assert [(row["path"], row["label"]) for row in test] == [("test/t0.mp4", "real"), ("test/t1.mp4", "fake")]
     assert found.counts["label"] == {"fake": 5, "real": 5}
     assert len(listed("dfdc", tmp_path, splits="test").rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,label\nt0.mp4,1\n", "expected the columns filename and label, found name, label"),
+        ("filename,label\n" + "x" * 200_000, "expected CSV, field larger than field limit"),
+        ("filename,label\n/etc/t0.mp4,1\n", "expected paths below the dataset's folder, found '/etc/t0.mp4'"),
+    ],
+)
+def test_labels_that_are_not_those_of_dfdc(tmp_path: Path, text: str, message: str) -> None:
+    trees.put(tmp_path, ["t0.mp4"], b"")
+    trees.put_text(tmp_path, "labels.csv", text)
+    with pytest.raises(UsageError, match=message):
+        listed("dfdc", tmp_path)
 
 
 def test_dfdc_without_some_of_its_files(tmp_path: Path) -> None:
@@ -339,8 +356,8 @@ def test_lrw_has_the_word_and_its_length(tmp_path: Path) -> None:
     (root / "WHICH/val/WHICH_00001.mp4").unlink()
     (root / "WHICH/test/WHICH_00001.txt").unlink()
     trees.put(root, ["ABOUT/train/OTHER_00001.mp4"], b"")
-    for given, prefix in ((root, ""), (tmp_path, "lipread_mp4/")):
-        found = listed("lrw", given)
+    for place, prefix in ((root, ""), (tmp_path, "lipread_mp4/")):
+        found = listed("lrw", place)
         assert found.rows[1] == {
             "path": f"{prefix}ABOUT/train/ABOUT_00002.mp4",
             "label": "ABOUT",
@@ -522,3 +539,67 @@ def test_long_differences_end_with_a_count(tmp_path: Path) -> None:
     assert f"listed, but not there: 2999: {found.missing[0]}" in found.describe()
     assert found.describe().count("\n") < 10
     assert "and 2991 more" in found.describe()
+
+
+LISTS: Mapping[str, tuple[str, str]] = {
+    "List_of_testing_videos.txt": ("celeb-df", "Celeb-real/id0_0000.mp4"),
+    "LOC_val_solution.csv": ("imagenet", "val/ILSVRC2012_val_00000001.JPEG"),
+    "metadata.json": ("dfdc", "a.mp4"),
+    "labels.csv": ("dfdc", "a.mp4"),
+    "dataset.json": ("dfdc", "a.mp4"),
+    "train.json": ("faceforensics", "original_sequences/youtube/c23/videos/071.mp4"),
+    "bench.json": ("deepfakebench", "a.mp4"),
+    "train.txt": ("lrs", "main/1/00001.mp4"),
+}
+"""Lists that come from elsewhere, and a file that makes a folder one of that dataset."""
+
+_WORDS = st.sampled_from(
+    [
+        "a.mp4",
+        "FAKE",
+        "real",
+        "label",
+        "frames",
+        "train",
+        "c23",
+        "071",
+        "1",
+        "0",
+        "../x",
+        "/x",
+        "n01440764",
+        "\\",
+        "\0",
+        "",
+    ]
+) | st.text(max_size=8)
+_DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=3),
+    max_leaves=20,
+)
+_TEXTS = st.lists(st.lists(_WORDS, max_size=3).map(" ".join) | st.text(max_size=20), max_size=5).map("\n".join)
+
+
+@pytest.mark.parametrize("name", LISTS)
+@given(data=st.data())
+def test_whatever_a_list_holds_there_is_a_result_or_one_short_error(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    dataset, member = LISTS[name]
+    root = tmp_path_factory.mktemp("fuzz")
+    trees.put(root, [member], b"")
+    written = _DOCUMENTS.map(json.dumps) if name.endswith(".json") else _TEXTS
+    content = data.draw(written.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=40))
+    (root / name).write_bytes(content)
+    refused = None
+    try:
+        found = listed(dataset, root)
+    except UsageError as error:
+        refused = str(error)
+    if refused is not None:
+        assert len(refused) < len(str(root)) + 700
+    else:
+        assert all(".." not in Path(path).parts and not Path(path).is_absolute() for path in column(found, "path"))
+        assert found.describe()
+        json.dumps(found.to_json())
