@@ -57,7 +57,8 @@ def _describe(key: str, name: str, path: str, there: dict[tuple[str, str], str])
             "person": person,
             "donor": donor,
         }
-    return {"label": label, "original": path, "person": real[1] if real else None}
+    # Nobody knows who is in a video of YouTube-real: each counts as a person of its own, so that --by person has a value.
+    return {"label": label, "original": path, "person": real[1] if real else f"youtube-{name}"}
 
 
 def _listed(tree: Tree, choice: Choice, base: str) -> dict[tuple[str, str], str] | None:

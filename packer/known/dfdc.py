@@ -91,7 +91,7 @@ def _read_metadata(tree: Tree, folder: str) -> list[dict[str, Any]]:
                 else join(folder, relative_path(original, where))
                 if named
                 else None,
-                "group": PurePosixPath(folder).name or None,
+                "group": PurePosixPath(folder).name or tree.root.resolve().name,
             }
         )
     return entries

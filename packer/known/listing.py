@@ -153,7 +153,8 @@ class DatasetList(Result):
 def _describe_counts(values: Mapping[str, int]) -> str:
     if len(values) > _VALUES:
         smallest, largest = min(values.values()), max(values.values())
-        return f"{len(values)} values with {smallest} to {largest} rows each"
+        rows = str(largest) if smallest == largest else f"{smallest} to {largest}"
+        return f"{len(values)} values, {rows} rows each"
     return ", ".join(f"{value or '(none)'} {count}" for value, count in values.items())
 
 
@@ -224,7 +225,8 @@ def list_dataset(
     found: Found = find(Tree(folder, listener_of(progress)), choice)
     if not found.rows:
         why = "; ".join([*found.notes, *([f"{len(found.missing)} listed, but not there"] if found.missing else [])])
-        raise UsageError(f"{folder}: expected files of {name} to list, found none{f' ({why})' if why else ''}")
+        part = f" ({', '.join(choice.splits)})" if choice.splits else ""
+        raise UsageError(f"{folder}: expected files of {name}{part} to list, found none{f': {why}' if why else ''}")
     rows = _complete(found.rows)
     _note_alone(found, rows)
     result = DatasetList(

@@ -12,9 +12,7 @@ _LOOKED_AT = 20
 def find(tree: Tree, choice: Choice) -> Found:
     """The clips of every word; the word is the label."""
     base = tree.locate(
-        lambda folder: any(
-            set(SPLITS) & set(tree.folders(join(folder, word))) for word in islice(tree.folders(folder), _LOOKED_AT)
-        ),
+        lambda folder: any(_is_word(tree, folder, word) for word in islice(tree.folders(folder), _LOOKED_AT)),
         "folders WORD/train, WORD/val, WORD/test (LRW's lipread_mp4)",
     )
     found = Found()
@@ -36,6 +34,11 @@ def find(tree: Tree, choice: Choice) -> Found:
     if timeless:
         found.notes.append(f"clips without a text file that says how long the word is: {timeless}")
     return found
+
+
+def _is_word(tree: Tree, base: str, word: str) -> bool:
+    """Whether a folder is that of a word: some clip in it begins with its name."""
+    return any(name.startswith(f"{word}_") for split in SPLITS for name in tree.videos(join(base, word, split)))
 
 
 def _duration(lines: list[str]) -> float | None:

@@ -103,7 +103,8 @@ class Tree:
         if fitting:
             raise UsageError(f"{self.root}: expected one dataset, found several: give one of {list_some(fitting)}")
         found = list_some([f"{name}/" for name in inside] + self.files("", lambda _: True)) or "an empty folder"
-        raise UsageError(f"{self.root}: expected {expected}, found {found}")
+        above = f": give the folder above, {self.root.parent}" if fits("..") else ""
+        raise UsageError(f"{self.root}: expected {expected}, found {found}{above}")
 
     def folders(self, folder: str) -> list[str]:
         """The names of the folders in a folder, sorted; none if there is no such folder."""

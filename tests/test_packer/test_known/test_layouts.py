@@ -160,6 +160,15 @@ def test_labels_that_are_not_those_of_dfdc(tmp_path: Path, text: str, message: s
         listed("dfdc", tmp_path)
 
 
+def test_parts_of_dfdc_behind_links_are_named(tmp_path: Path) -> None:
+    trees.make_dfdc(tmp_path / "disk")
+    trees.make_dfdc(tmp_path / "dfdc")
+    (tmp_path / "dfdc/part_49").symlink_to(tmp_path / "disk/dfdc_train_part_1", target_is_directory=True)
+    found = listed("dfdc", tmp_path / "dfdc")
+    assert len(found.rows) == 10
+    assert "links to folders are not followed: part_49" in found.notes
+
+
 def test_dfdc_without_some_of_its_files(tmp_path: Path) -> None:
     root = trees.make_dfdc(tmp_path)
     (root / "dfdc_train_part_1/c.mp4").unlink()
@@ -205,7 +214,8 @@ def test_celeb_df_counts_1_as_real_and_keeps_the_first_line(tmp_path: Path, yout
     assert forgery["original"] == f"Celeb-real/{middle}id0_0000.mp4"
     assert (forgery["person"], forgery["donor"]) == ("id0", "id1")
     assert rows["00170"]["path"] == f"{youtube}/{middle}00170.mp4"
-    assert (rows["00170"]["person"], found.missing, found.unlisted, found.notes) == (None, (), (), ())
+    assert (rows["id1_0000"]["person"], rows["00170"]["person"]) == ("id1", "youtube-00170")
+    assert (found.missing, found.unlisted, found.notes) == ((), (), ())
 
 
 def test_the_list_of_celeb_df_from_another_system_and_with_contradictions(tmp_path: Path) -> None:
@@ -415,13 +425,26 @@ def test_folders_train_val_test(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_a_wrong_folder_is_answered_with_what_was_expected_and_what_is_there(tmp_path: Path, name: str) -> None:
-    trees.put(tmp_path, ["some/thing/x.bin", "notes.md"], b"")
+    root = tmp_path / "elsewhere/data"
+    trees.put(root, ["some/thing/x.bin", "notes.md"], b"")
     with pytest.raises(UsageError) as error:
-        listed(name, tmp_path)
-    assert str(error.value).startswith(f"{tmp_path}: expected ")
+        listed(name, root)
+    assert str(error.value).startswith(f"{root}: expected ")
     assert "found" in str(error.value)
     if name != "deepfakebench":
         assert str(error.value).endswith("found some/, notes.md")
+
+
+def test_a_folder_too_deep_is_answered_with_the_one_above(tmp_path: Path) -> None:
+    root = trees.make_lrw(tmp_path / "lipread_mp4")
+    with pytest.raises(UsageError, match=r"found test/, train/, val/: give the folder above, .*/lipread_mp4$"):
+        listed("lrw", root / "ABOUT")
+    with pytest.raises(
+        UsageError, match=r"expected files of lrw \(val\) to list, found none: 2 listed, but not there$"
+    ):
+        for word in ("ABOUT", "WHICH"):
+            (root / f"{word}/val/{word}_00001.mp4").unlink()
+        listed("lrw", root, splits="val")
 
 
 def test_a_folder_with_two_datasets_is_refused_and_one_that_holds_the_dataset_is_not(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def recipe(title: str) -> list[list[str]]:
     """The commands below a heading of the page."""
     body = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert body is not None
-    return [shlex.split(line, comments=True) for line in re.findall(r"^ {4}packer (.*)$", body[1], re.MULTILINE)]
+    lines = body[1].replace("\\\n", " ")
+    return [shlex.split(line, comments=True) for line in re.findall(r"^ {4}packer (.*)$", lines, re.MULTILINE)]
 
 
 def run(title: str, here: Path, run_one: Callable[..., str]) -> dict[str, str]:
@@ -113,7 +114,7 @@ def test_celeb_df(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None
     said = here("Celeb-DF")
     assert "no original occurs in more than one" in said["inspect celeb-parts/test"]
     assert rows_of(tmp_path / "celeb-parts/test", "source", "label", "person") == {
-        ("YouTube-real/00170.mp4", 1, ""),
+        ("YouTube-real/00170.mp4", 1, "youtube-00170"),
         ("Celeb-real/id2_0000.mp4", 1, "id2"),
         ("Celeb-synthesis/id2_id1_0000.mp4", 0, "id2"),
     }
