@@ -50,6 +50,8 @@ def find(tree: Tree, choice: Choice) -> Found:
         methods = [name for name in methods if name != ACTORS_METHOD]
     if ACTORS_METHOD in methods and choice.splits:
         raise UsageError(f"splits: {ACTORS_METHOD} has no official split: leave out --splits, or list it by itself")
+    if methods == [ACTORS_METHOD] and (choice.lists is not None or choice.no_lists):
+        raise UsageError(f"lists: {ACTORS_METHOD} has no official lists: leave out --lists")
     found = Found()
     compressions = _compressions(tree, choice, base)
     if methods != [ACTORS_METHOD]:

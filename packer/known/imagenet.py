@@ -31,7 +31,10 @@ def find(tree: Tree, choice: Choice) -> Found:
     val: set[str] = set()
     if choice.wants("val") and "val" in tree.folders(base):
         folder = join(base, "val")
-        val = _add_folders(tree, found, folder, "val", wanted=True) or _add_flat(tree, found, folder, choice, base)
+        val = _add_folders(tree, found, folder, "val", wanted=True)
+        if val and (choice.lists is not None or choice.no_lists):
+            raise UsageError("lists: val/ has class folders, which name the classes: leave out --lists")
+        val = val or _add_flat(tree, found, folder, choice, base)
     strange = sorted(val - train) if train else []
     if strange:
         found.notes.append(f"classes of val that train has not: {list_some(strange)}")

@@ -15,7 +15,7 @@ from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
 from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
-from shardspec.wording import counted, did_you_mean, list_some
+from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some
 
 
 class Known(NamedTuple):
@@ -122,7 +122,7 @@ class DatasetList(Result):
         lines = [f"{self.name} in {self.root}: {counted(len(self.rows), 'row')}"]
         lines += [f"{column}: {_describe_counts(values)}" for column, values in self.counts.items()]
         lines += [
-            f"{what}: {len(paths)}: {list_some(paths)}"
+            f"{what}: {len(paths)}: {_name_some(paths)}"
             for what, paths in (("listed, but not there", self.missing), ("there, but not listed", self.unlisted))
             if paths
         ]
@@ -148,6 +148,12 @@ class DatasetList(Result):
                 row[column] is None or (isinstance(row[column], str) and _is_number(row[column])) for row in self.rows
             )
         ]
+
+
+def _name_some(paths: Sequence[str]) -> str:
+    """The first of some paths, whole unless they are very long, and the number of those left out."""
+    shown = ", ".join(cut(path, LONG) for path in paths[:LISTED])
+    return shown if len(paths) <= LISTED else f"{shown} and {len(paths) - LISTED} more"
 
 
 def _describe_counts(values: Mapping[str, int]) -> str:

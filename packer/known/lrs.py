@@ -39,7 +39,7 @@ def _find_listed(tree: Tree, choice: Choice, base: str) -> Found:
         if not tree.folders(join(base, folder)):
             continue
         path = None if choice.no_lists else tree.official_list(choice, f"{split}.txt", (base, ""))
-        if path is not None:
+        if path is not None and path.name == f"{split}.txt":
             for name in _names(path):
                 listed[folder].setdefault(name, split)
         elif split != "pretrain" and not choice.no_lists:

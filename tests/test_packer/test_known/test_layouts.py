@@ -483,6 +483,17 @@ def test_choices_that_are_not_there(tmp_path: Path, options: Mapping[str, Any], 
         listed("faceforensics", trees.make_faceforensics(tmp_path), **options)
 
 
+def test_lists_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
+    trees.make_faceforensics(tmp_path / "ff")
+    with pytest.raises(UsageError, match="lists: DeepFakeDetection has no official lists: leave out --lists"):
+        listed("faceforensics", tmp_path / "ff", methods="DeepFakeDetection", lists=tmp_path / "ff/splits")
+    with pytest.raises(UsageError, match="lists: val/ has class folders, which name the classes"):
+        listed("imagenet", trees.make_imagenet(tmp_path / "inet", "folders"), lists=tmp_path)
+    trees.make_lrs2(tmp_path / "lrs")
+    with pytest.raises(UsageError, match=r"found no val\.txt"):
+        listed("lrs", tmp_path / "lrs", lists=tmp_path / "lrs/train.txt")
+
+
 def test_frames_alone_are_not_videos(tmp_path: Path) -> None:
     trees.put(tmp_path, ["original_sequences/youtube/c23/images/071/0000.png"], b"")
     with pytest.raises(UsageError, match=r"found folders images alone: download the videos \(-t videos\)"):
