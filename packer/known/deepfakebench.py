@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packer.known.tree import Choice, Found, Tree, join, pick, read_json, relative_path
 from packer.sources.item import is_picture
 from shardspec.errors import UsageError
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _PLACES = ("", "dataset_json", "preprocessing/dataset_json")
 _TRIED = 50
@@ -91,10 +91,12 @@ def _videos(path: Path, found: Found) -> Iterator[Video]:
                     raise UsageError(
                         f"{path}: expected the splits train, val and test, found {shorten('/'.join(where))}"
                     )
-                if "frames" in inside(members, *where):
-                    # One assignment of the script that makes these files overwrites all videos of DFDC's val.
-                    found.notes.append(f"{'/'.join(where)} holds one video's frames in place of videos: left out")
-                    continue
+                if isinstance(inside(members, *where).get("frames"), list):
+                    # One assignment of the script that makes these files puts a single video in the place of all
+                    # videos of DFDC's val; others may have been added to it afterwards.
+                    place = cut("/".join(where), LONG)
+                    found.notes.append(f"{place} holds one video's frames where videos should be: left out")
+                    members = {name: facts for name, facts in members.items() if isinstance(facts, dict)}
                 for name, facts in members.items():
                     if "frames" in inside(facts, *where, name):
                         yield _video(path, (*where, name), None, facts)
@@ -109,11 +111,11 @@ def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: d
     for names in lists:
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
             raise UsageError(f"{path}: expected a list of frames at {shorten('/'.join(where))}, found {shorten(names)}")
-    frames, masks = ([relative_or_absolute(one, path) for one in names] for names in lists)
+    frames, masks = ([_relative(one, path) for one in names] for names in lists)
     return Video(dataset, label, split, compression, name, sorted(frames, key=_order), masks)
 
 
-def relative_or_absolute(name: str, where: object) -> str:
+def _relative(name: str, where: object) -> str:
     r"""A frame's path with ``/`` for ``\``, without the root of an absolute one, which is another machine's."""
     plain = name.strip().replace("\\", "/")
     drive, _, rest = plain.partition(":/")

@@ -269,13 +269,14 @@ def celeb_of_deepfakebench(root: Path, prefix: str) -> dict[str, Any]:
         trees.put_pictures(root, frames)
         videos[name] = {"label": "CelebDFv2_real", "frames": [prefix + frame for frame in frames]}
     test = {"id0_0000": videos["id0_0000"]}
-    return {"Celeb-DF-v2": {"CelebDFv2_real": {"train": videos, "val": test, "test": test}}}
+    return {"Celeb-DF-v2": {"CelebDFv2_real": {"train": videos, "val": dict(test), "test": test}}}
 
 
 @pytest.mark.parametrize("prefix", ["", "/home/somebody/datasets/", "D:\\datasets\\", "./datasets/"])
 def test_deepfakebench_keeps_test_videos_in_train_and_that_is_said(tmp_path: Path, prefix: str) -> None:
     document = celeb_of_deepfakebench(tmp_path, prefix)
-    document["Celeb-DF-v2"]["CelebDFv2_fake"] = {"val": {"label": "CelebDFv2_fake", "frames": ["a/b.png"]}}
+    val = document["Celeb-DF-v2"]["CelebDFv2_real"]["val"]
+    val |= {"label": "CelebDFv2_real", "frames": ["a/b.png"]}
     trees.put_text(tmp_path, "Celeb-DF-v2.json", json.dumps(document))
     found = listed("deepfakebench", tmp_path)
     assert sorted(column(found, "split", "clip")) == [
@@ -284,7 +285,7 @@ def test_deepfakebench_keeps_test_videos_in_train_and_that_is_said(tmp_path: Pat
         for name in names
     ]
     assert found.notes == (
-        "Celeb-DF-v2/CelebDFv2_fake/val holds one video's frames in place of videos: left out",
+        "Celeb-DF-v2/CelebDFv2_real/val holds one video's frames where videos should be: left out",
         "LEAK: 1 video of train in test as well (test has 1): the file says so",
         "LEAK: 1 video of train in val as well (val has 1): the file says so",
         "LEAK: 1 video of val in test as well (test has 1): the file says so",
