@@ -107,11 +107,13 @@ def _videos(path: Path, found: Found) -> Iterator[Video]:
 
 def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: dict[str, Any]) -> Video:
     dataset, label, split, name = where
-    lists = [facts.get("frames"), facts.get("masks") or []]
-    for names in lists:
+
+    def paths(names: object) -> list[str]:
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
             raise UsageError(f"{path}: expected a list of frames at {shorten('/'.join(where))}, found {shorten(names)}")
-    frames, masks = ([_relative(one, path) for one in names] for names in lists)
+        return [_relative(one, path) for one in names]
+
+    frames, masks = paths(facts.get("frames")), paths(facts.get("masks") or [])
     return Video(dataset, label, split, compression, name, sorted(frames, key=_order), masks)
 
 

@@ -114,8 +114,8 @@ def _members(tree: Tree, choice: Choice, base: str) -> dict[str, Member]:
                 "data or give it with --lists DIR (--lists none lists without splits)"
             )
         for pair in read_json(path, list):
-            names = pair if isinstance(pair, list) and len(pair) == 2 else [None]
-            if not all(isinstance(name, str) and _NAME.match(name) for name in names):
+            names = [name for name in pair if isinstance(name, str)] if isinstance(pair, list) else []
+            if len(names) != 2 or names != pair or not all(map(_NAME.match, names)):
                 raise UsageError(f"{path}: expected pairs of names such as ['071', '054'], found {shorten(pair)}")
             for name, partner in (names, reversed(names)):
                 if name in members:
@@ -187,8 +187,9 @@ def _add_actors(tree: Tree, found: Found, originals: Part, part: Part, compressi
     """Add the actors' videos and their forgeries ``TARGET_SOURCE__SCENE__ID``, whose original is ``TARGET__SCENE``."""
     for name, path in originals.videos.items():
         match = _ACTOR.match(name)
-        facts = {"path": path, "label": "real", "original": path, "method": "real", "compression": compression}
-        found.rows.append({**facts, "person": match[1] if match else None})
+        person = match[1] if match else None
+        row = {"path": path, "label": "real", "original": path, "method": "real", "compression": compression}
+        found.rows.append({**row, "person": person})
     masks = _masks(tree, found, part, list(part.videos))
     for name, path in part.videos.items():
         match = _ACTORS.match(name)
@@ -196,7 +197,7 @@ def _add_actors(tree: Tree, found: Found, originals: Part, part: Part, compressi
             found.unlisted.append(path)
             continue
         target, donor, scene = match.groups()
-        facts = {"path": path, "label": "fake", "original": originals.videos.get(f"{target}__{scene}")}
+        facts: dict[str, Any] = {"path": path, "label": "fake", "original": originals.videos.get(f"{target}__{scene}")}
         facts |= {"mask": masks.get(name), "method": part.method, "compression": compression}
         found.rows.append({**facts, "person": target, "donor": donor})
 

@@ -36,8 +36,8 @@ def find(tree: Tree, choice: Choice) -> Found:
             found.rows += [{"path": path, "label": label, "split": split} for path in names]
             if names:
                 classes.setdefault(split, set()).add(label)
-    for split, names in classes.items():
-        strange = sorted(names - classes.get("train", names))
+    for split, labels in classes.items():
+        strange = sorted(labels - classes.get("train", labels))
         if strange:
             found.notes.append(f"classes of {split} that train has not: {list_some(strange)}")
     return found

@@ -260,18 +260,19 @@ def _choose(
     for option, value in {**options, "lists": lists}.items():
         if value is not None and option not in known.options:
             raise UsageError(f"{option}: {name} has no such option, it has {', '.join(known.options)}")
-    chosen = {option: _names(option, value) for option, value in options.items() if value is not None}
-    for split in chosen.get("splits", ()):
+    chosen = {option: () if value is None else _names(option, value) for option, value in options.items()}
+    for split in chosen["splits"]:
         if split not in known.splits:
             like = did_you_mean(split, known.splits)
             raise UsageError(f"splits: expected some of {', '.join(known.splits)}, found {split!r}{like}")
     if lists == NO_LISTS:
-        if "splits" in chosen and name != "imagenet":
+        if chosen["splits"] and name != "imagenet":
             raise UsageError("splits: --lists none leaves no splits to choose from")
-        return Choice(**chosen, no_lists=True)
+        return Choice(chosen["compression"], chosen["methods"], chosen["splits"], no_lists=True)
     if lists is not None and not Path(lists).exists():
         raise UsageError(f"lists: expected a file, a folder or none, found nothing at {os.fspath(lists)}")
-    return Choice(**chosen, lists=None if lists is None else Path(lists))
+    given = None if lists is None else Path(lists)
+    return Choice(chosen["compression"], chosen["methods"], chosen["splits"], given)
 
 
 def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
