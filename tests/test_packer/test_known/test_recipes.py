@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,11 @@ def recipe(title: str) -> list[list[str]]:
     assert body is not None
     lines = body[1].replace("\\\n", " ")
     return [shlex.split(line, comments=True) for line in re.findall(r"^ {4}packer (.*)$", lines, re.MULTILINE)]
+
+
+def code(number: int) -> str:
+    """One of the page's blocks of Python."""
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)[number]
 
 
 def run(title: str, here: Path, run_one: Callable[..., str]) -> dict[str, str]:
@@ -71,7 +77,7 @@ def test_every_heading_with_commands_is_run() -> None:
     assert [title for title in titles if recipe(title)] == list(TREES)
 
 
-def test_faceforensics(tmp_path: Path) -> None:
+def test_faceforensics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run("FaceForensics++", tmp_path, lambda *words: run_packer(*words, cwd=tmp_path).stdout)
     assert said["inspect ff-parts/val"].startswith(
         "ff-parts/train, ff-parts/val, ff-parts/test: no group occurs in more"
@@ -95,6 +101,10 @@ def test_faceforensics(tmp_path: Path) -> None:
     batch = next(iter(Loader(ds, batch_size=400, seed=0, draws=400, weights=class_balanced_weights(labels))))
     assert 150 < batch["label"].sum() < 250
     assert tuple(batch["image"].shape) == (400, 3, 256, 256)
+    monkeypatch.chdir(tmp_path)
+    shown: dict[str, Any] = {}
+    exec(code(1), shown)
+    assert tuple(shown["batch"]["image"].shape[1:]) == (3, 256, 256)
 
 
 def test_dfdc(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
@@ -120,6 +130,8 @@ def test_celeb_df(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None
     }
     batch = next(iter(Loader(open_dataset(tmp_path / "celeb-parts/train", fields=["image"]), batch_size=4, seed=0)))
     assert tuple(batch["image"].shape) == (4, 3, 256, 256)
+    exec(code(0), {})
+    assert rows_of(tmp_path / "celeb-test", "source") == rows_of(tmp_path / "celeb-parts/test", "source")
 
 
 def test_imagenet(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
