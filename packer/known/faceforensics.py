@@ -121,6 +121,10 @@ def _members(tree: Tree, choice: Choice, base: str) -> dict[str, Member]:
                 if name in members:
                     raise UsageError(f"{path}: expected each video in one pair, found {shorten(name)} in two")
                 members[name] = Member(split, partner)
+    if not members:
+        raise UsageError(
+            f"{choice.lists or tree.root}: expected pairs in train.json, val.json and test.json, found none"
+        )
     return members
 
 

@@ -132,6 +132,14 @@ def test_the_lists_of_faceforensics_may_lie_elsewhere_or_be_left_out(tmp_path: P
         listed("faceforensics", root, lists=tmp_path / "elsewhere")
 
 
+def test_empty_lists_of_faceforensics_are_refused(tmp_path: Path) -> None:
+    root = trees.make_faceforensics(tmp_path)
+    for split in ("train", "val", "test"):
+        trees.put_text(root, f"splits/{split}.json", "[]")
+    with pytest.raises(UsageError, match=r"expected pairs in train\.json, val\.json and test\.json, found none"):
+        listed("faceforensics", root)
+
+
 def test_dfdc_is_found_however_its_parts_are_nested(tmp_path: Path) -> None:
     found = listed("dfdc", trees.make_dfdc(tmp_path))
     part = "dfdc_train_part_00/dfdc_train_part_0"
