@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from packer.builds.job import BuildResult
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
+    from packer.known.listing import DatasetList, list_dataset
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.convert import convert
@@ -54,6 +55,7 @@ else:
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
@@ -81,6 +83,7 @@ else:
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
             "inspect": Entry("packer.packed.inspect:inspect"),
+            "list_dataset": Entry("packer.known.listing:list_dataset"),
             "merge": Entry("packer.packed.merge:merge"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "split": Entry("packer.packed.split:split"),
@@ -92,6 +95,7 @@ __all__ = [
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "DatasetList",
     "Detections",
     "Detector",
     "Estimate",
@@ -119,6 +123,7 @@ __all__ = [
     "export",
     "find_leaks",
     "inspect",
+    "list_dataset",
     "merge",
     "preview",
     "split",
