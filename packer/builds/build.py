@@ -46,7 +46,7 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
         current folder), or an object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.
@@ -97,10 +97,11 @@ def run_build(
     """
     listing = list_items(source, recipe)
     plan = BuildJob(recipe, describe_runtime(recipe), listing, options, functions, declaration)
+    notes = tuple(listing.notes)
     del listing  # the plan's file has the items, maybe millions
     done = Job(plan, out, options, listener_of(progress)).run()
-    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
-    result = BuildResult(**vars(done), **more)
+    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
+    result = BuildResult(**vars(done), **more, notes=notes)
     check_rejects(result, options)
     return result
 
