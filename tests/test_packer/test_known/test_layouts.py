@@ -89,6 +89,18 @@ def test_what_faceforensics_lacks_and_what_it_has_besides_is_named(tmp_path: Pat
     assert [row["original"] for row in found.rows if "071_054" in row["path"]] == [None, None]
 
 
+@pytest.mark.parametrize("name", ["celeb-df", "deepfakebench", "dfdc", "faceforensics", "imagefolder", "imagenet"])
+def test_the_command_to_pack_numbers_real_as_0(tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {}
+    if name == "deepfakebench":
+        trees.make_deepfakebench(tmp_path / "rgb", tmp_path / "lists")
+        options = {"lists": tmp_path / "lists/FaceForensics++.json"}
+    else:
+        getattr(trees, f"make_{name.replace('-', '_')}")(tmp_path / "rgb")
+    text = listed(name, tmp_path / "rgb", tmp_path / "t.csv", **options).describe()
+    assert ("--label-from label --classes real,fake" in text) == (name not in ("imagefolder", "imagenet")), text
+
+
 def test_a_part_of_faceforensics_is_chosen(tmp_path: Path) -> None:
     root = trees.make_faceforensics(tmp_path, ("c23", "c40"), masks=())
     with pytest.raises(
@@ -200,7 +212,7 @@ def test_the_preview_of_dfdc(tmp_path: Path) -> None:
         ("real", "train", "real", None, None),
     ]
     assert "original" not in found.columns
-    assert "--text person --text donor" in found.describe()
+    assert "--classes real,fake --text person --text donor" in found.describe()
 
 
 @pytest.mark.parametrize(("youtube", "inner"), [("YouTube-real", ""), ("Youtube-real", "videos")])
