@@ -233,7 +233,9 @@ def list_dataset(
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)
-    found: Found = find(Tree(folder, listener_of(progress)), choice)
+    tree = Tree(folder, listener_of(progress))
+    found: Found = find(tree, choice)
+    found.unlisted += sorted({*tree.doubles} - {*found.unlisted} - {row["path"] for row in found.rows})
     if not found.rows:
         why = "; ".join([*found.notes, *([f"{len(found.missing)} listed, but not there"] if found.missing else [])])
         part = f" ({', '.join(choice.splits)})" if choice.splits else ""

@@ -89,6 +89,15 @@ def test_what_faceforensics_lacks_and_what_it_has_besides_is_named(tmp_path: Pat
     assert [row["original"] for row in found.rows if "071_054" in row["path"]] == [None, None]
 
 
+def test_of_two_videos_with_one_name_the_other_is_not_listed(tmp_path: Path) -> None:
+    root = trees.make_lrw(tmp_path)
+    (video, *_) = column(listed("lrw", root), "path")
+    trees.put(root, [f"{video[:-4]}.avi"], b"")
+    found = listed("lrw", root)
+    assert column(found, "path")[0] == video
+    assert f"{video[:-4]}.avi" in found.unlisted
+
+
 @pytest.mark.parametrize("name", ["celeb-df", "deepfakebench", "dfdc", "faceforensics", "imagefolder", "imagenet"])
 def test_the_command_to_pack_numbers_real_as_0(tmp_path: Path, name: str) -> None:
     options: dict[str, Any] = {}
