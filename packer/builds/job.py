@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.listing import describe_repeats
+from packer.builds.listing import describe_repeats, describe_unread
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
 from packer.builds.plan import BuildPlan, describe_made, describe_mismatch, is_storable, live_columns, make_plan
@@ -173,8 +173,8 @@ class BuildJob:
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
-        repeats = describe_repeats(listing.items[: recipe.limit])
-        self.notes = (repeats,) if repeats else ()
+        notes = (describe_repeats(listing.items[: recipe.limit]), describe_unread(listing, recipe))
+        self.notes = tuple(note for note in notes if note is not None)
         self.marked: int | None = None
         self.broken_tracks: BrokenTracks | None = None
 

@@ -108,7 +108,9 @@ class Recipe:
         "where labels come from: 'folder' (first folder level), 'none', or the name of a column; "
         "'auto' uses the column 'label' if there is one",
     )
-    path_column: str = option("path", "tables: column that holds the path")
+    path_column: str = option(
+        "path", "tables: column that holds the path; of Parquet files with pictures inside, the column of the pictures"
+    )
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
     every: int | None = option(None, "videos: every N-th frame (default 1)", metavar="N", minimum=1)
@@ -215,14 +217,21 @@ class Recipe:
         metavar="DIR",
         path=True,
     )
+    keys: str | None = option(
+        None,
+        "archives: list of the keys to take, with labels or further columns (.json, .txt, or a table with a column "
+        "'key')",
+        metavar="FILE",
+        path=True,
+    )
     text: tuple[str, ...] = option(
         (),
-        "tables: column to read as text, exactly as written, even if it looks like numbers (repeatable)",
+        "tables and archives: column to read as text, exactly as written, even if it looks like numbers (repeatable)",
         metavar="COLUMN",
     )
     # Last, since they hide the builtin types in the lines after them.
-    int: tuple[str, ...] = option((), "tables: column to read as integers (repeatable)", metavar="COLUMN")
-    float: tuple[str, ...] = option((), "tables: column to read as floats (repeatable)", metavar="COLUMN")
+    int: tuple[str, ...] = option((), "tables and archives: column to read as integers (repeatable)", metavar="COLUMN")
+    float: tuple[str, ...] = option((), "tables and archives: column to read as floats (repeatable)", metavar="COLUMN")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.recipe import TEXT_LISTS, Recipe
+from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
+from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
 from packer.sources.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
@@ -28,6 +30,7 @@ def open_source(
     recipe = recipe or Recipe()
     roots, types = Roots.of(*recipe.root) if recipe.root else None, column_types(recipe)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
+        _refuse_keys(recipe, "rows")
         return RowsSource(source, roots or Path.cwd(), types=types)
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
@@ -43,20 +46,36 @@ def open_source(
                 f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
             )
         packed = is_packed(path)
+        archives = None if packed else open_folder(path, recipe)
+        if archives is not None:
+            return archives
         _refuse_table_options(recipe, "a packed dataset" if packed else "a folder")
         return PackedSource(path) if packed else FolderSource(path)
+    if not os.path.lexists(path) and is_pattern(str(path)):
+        return open_pattern(str(path), recipe)
     if not path.exists():
-        raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
+        raise UsageError(f"{path}: expected a folder, a table or an archive, found nothing of that name")
+    opened = open_file(path, recipe)
+    if opened is not None:
+        return opened
+    _refuse_keys(recipe, "a table")
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise UsageError(
-            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), "
+            f"{path}: expected a folder, a table ({', '.join(sorted(TABLE_SUFFIXES))}) or an archive "
+            f"({', '.join(ARCHIVE_SUFFIXES)}), "
             f"found a file {path.suffix or 'without suffix'}"
         )
     return TableSource(path, roots, types)
 
 
 def _refuse_table_options(recipe: Recipe, found: str) -> None:
-    """Refuse the options that only tables read, for a source without columns."""
+    """Refuse the options that only tables or archives read, for a source without columns."""
+    _refuse_keys(recipe, found)
     for name in TEXT_LISTS:
         if getattr(recipe, name):
             raise UsageError(f"{name}: applies only to tables, found {found}")
+
+
+def _refuse_keys(recipe: Recipe, found: str) -> None:
+    if recipe.keys is not None:
+        raise UsageError(f"keys: applies only to archives, found {found}")

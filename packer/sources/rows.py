@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from packer.recipe import field_name
 from packer.sources.base import Listing, Roots
 from packer.sources.item import Item
-from packer.sources.values import array_type, convert, missing_list
+from packer.sources.values import ArrayType, array_type, convert, missing_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -69,55 +69,18 @@ class RowsSource:
         """The items, in the order of the rows."""
         rows = [self.rows[i] for i in range(len(self.rows))]
         _check_rows(self.rows, rows)
-        names = list(dict.fromkeys(key for row in rows for key in row))
-        fields = {name: field_name(name) for name in names if name != path_column}
-        _check_names(fields)
-        if label_from == "none":
-            fields = {name: field for name, field in fields.items() if field != "label"}
-        _check_types(self._types, fields)
-        columns: dict[str, list[Any]] = {}
-        for name, field in fields.items():
-            if field == "image":
-                columns[field] = [row.get(name) for row in rows]
-                _check_images(name, columns[field], self._where)
-            else:
-                values = [row.get(name) for row in rows]
-                if name in self._types:
-                    values = convert(values, self._types[name], name, self._where)
-                columns.update(_typed(name, field, values, self._where))
-        label = self._label_field(label_from, fields)
-        classes = {}
-        rejects: list[str | None] = [None] * len(rows)
-        if label is not None:
-            if label != "label" and "label" in columns:
-                raise UsageError(
-                    f"label_from: column {label!r} would become the field 'label', but there is a column 'label': "
-                    "rename one"
-                )
-            values = columns.pop(label)
-            valid = columns.pop(f"{label}_valid", [True] * len(rows))
-            columns["label"], names_of = _class_numbers(label, values, valid)
-            if names_of is not None:
-                classes["label"] = names_of
-            rejects = [
-                None if ok else f"{self._where(row)}: expected a label in column {label!r}, found none"
-                for row, ok in enumerate(valid)
-            ]
+        found = type_columns(rows, label_from, path_column, self._where, self._types)
         items = [
             replace(item, reject=item.reject or reason)
-            for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
+            for item, reason in zip(self._items(rows, path_column, found.columns), found.rejects, strict=True)
         ]
-        further = tuple(
-            field for field, values in columns.items() if is_further_picture(field) and _has_pictures(values)
-        )
-        arrays = {field: found for field, values in columns.items() if (found := array_type(values)) is not None}
         return Listing(
             items,
-            classes=classes,
+            classes=found.classes,
             roots=self.roots,
-            fields=fields,
-            further=further,
-            arrays=arrays,
+            fields=found.fields,
+            further=found.further,
+            arrays=found.arrays,
             outside=self._outside(rows, path_column, items),
         )
 
@@ -144,19 +107,110 @@ class RowsSource:
                 items.append(Item(index, f"row-{index:08d}", None, columns=values, reject=reason))
         return items
 
-    @staticmethod
-    def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
-        """The field that holds the label, by its name before it becomes ``label``."""
-        if label_from == "none":
-            return None
-        if label_from == "auto":
-            return "label" if "label" in fields.values() else None
-        if label_from not in fields:
-            like = did_you_mean(label_from, fields)
+
+@dataclass(frozen=True)
+class TypedColumns:
+    """The columns of some rows, each of one type.
+
+    Attributes
+    ----------
+    columns : dict of str to list
+        The values by field, one for each row.
+    fields : dict of str to str
+        The field that each column becomes, by column.
+    classes : dict of str to list of str
+        Class names of the integer fields that have them.
+    rejects : list of str or None
+        For each row, why it has no label where it needs one.
+    further : tuple of str
+        Fields with pictures other than ``image``.
+    arrays : dict of str to tuple
+        For each field of lists of numbers: the dtype, and the sizes of all axes but the first.
+    """
+
+    columns: dict[str, list[Any]]
+    fields: dict[str, str]
+    classes: dict[str, list[str]]
+    rejects: list[str | None]
+    further: tuple[str, ...]
+    arrays: dict[str, ArrayType]
+
+
+def type_columns(
+    rows: Sequence[Mapping[str, Any]],
+    label_from: str,
+    path_column: str | None,
+    where: Where,
+    types: Mapping[str, str],
+) -> TypedColumns:
+    """Convert the columns of rows to one type each, and choose the label.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+    label_from : str
+        ``"auto"``, ``"none"`` or the name of a column or field.
+    path_column : str or None
+        A column that becomes no field.
+    where : callable
+        Names a row in messages.
+    types : dict of str to str
+        Columns that become text, int or float.
+
+    Raises
+    ------
+    UsageError
+        If a column has values of several types, or no field can have its name, or there is no such label.
+    """
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    fields = {name: field_name(name) for name in names if name != path_column}
+    _check_names(fields)
+    if label_from == "none":
+        fields = {name: field for name, field in fields.items() if field != "label"}
+    _check_types(types, fields)
+    columns: dict[str, list[Any]] = {}
+    for name, field in fields.items():
+        if field == "image":
+            columns[field] = [row.get(name) for row in rows]
+            _check_images(name, columns[field], where)
+        else:
+            values = [row.get(name) for row in rows]
+            if name in types:
+                values = convert(values, types[name], name, where)
+            columns.update(_typed(name, field, values, where))
+    label = _label_field(label_from, fields)
+    classes = {}
+    rejects: list[str | None] = [None] * len(rows)
+    if label is not None:
+        if label != "label" and "label" in columns:
             raise UsageError(
-                f"label_from: expected a column, one of {list_some(list(fields))}, found {label_from!r}{like}"
+                f"label_from: column {label!r} would become the field 'label', but there is a column 'label': "
+                "rename one"
             )
-        return fields[label_from]
+        values = columns.pop(label)
+        valid = columns.pop(f"{label}_valid", [True] * len(rows))
+        columns["label"], names_of = _class_numbers(label, values, valid)
+        if names_of is not None:
+            classes["label"] = names_of
+        rejects = [
+            None if ok else f"{where(row)}: expected a label in column {label!r}, found none"
+            for row, ok in enumerate(valid)
+        ]
+    further = tuple(field for field, values in columns.items() if is_further_picture(field) and _has_pictures(values))
+    arrays = {field: found for field, values in columns.items() if (found := array_type(values)) is not None}
+    return TypedColumns(columns, fields, classes, rejects, further, arrays)
+
+
+def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
+    """The field that holds the label, by its name before it becomes ``label``."""
+    if label_from == "none":
+        return None
+    if label_from == "auto":
+        return "label" if "label" in fields.values() else None
+    if label_from not in fields:
+        like = did_you_mean(label_from, fields)
+        raise UsageError(f"label_from: expected a column, one of {list_some(list(fields))}, found {label_from!r}{like}")
+    return fields[label_from]
 
 
 def digest_value(value: Any) -> Any:

@@ -33,7 +33,7 @@ class TableSource:
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        table = _READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
+        table = READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
         if not table.rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if all(path_column not in row for row in table.rows):
@@ -168,10 +168,11 @@ def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
         raise UsageError(f"{path}: expected a Parquet file, {error}") from error
 
 
-_READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
+READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,
 }
-TABLE_SUFFIXES = frozenset(_READERS)
+"""Readers of tables by suffix. The second argument names columns that stay text."""
+TABLE_SUFFIXES = frozenset(READERS)

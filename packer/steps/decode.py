@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeVar
 
 from packer.recipe import Recipe
+from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
@@ -58,7 +59,7 @@ def _sampling(recipe: Recipe) -> Sampling:
 
 def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     try:
-        data = read_picture(item.location())
+        data = read_picture(opener(item.file))
     except OSError as error:
         raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     except MemoryError as error:
@@ -83,7 +84,7 @@ def _take_ahead(video: VideoReader) -> AbstractContextManager[Iterable[VideoFram
 def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take) -> Iterator[Sample]:
     """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error."""
     try:
-        with VideoReader(item.location(), sampling) as video, take(video) as frames:
+        with VideoReader(opener(item.file), sampling) as video, take(video) as frames:
             sampled = video.sampled
             for frame in frames:
                 report.frames += 1

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
+from packer.sources.contents import opener
 from packer.sources.item import ALSO, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.steps.faces.crop import FaceCutter
@@ -66,7 +66,7 @@ class SecondFile:
             if self.file.is_video:
                 return self._frame(index)
             if self._picture is None:
-                self._picture = decode_picture(read_picture(Path(self.file.path))).image
+                self._picture = decode_picture(read_picture(opener(self.file))).image
             return self._picture
         except (PictureError, VideoError) as error:
             raise ItemError(f"{self._what}: {error}") from error
@@ -76,7 +76,7 @@ class SecondFile:
     def _frame(self, index: int) -> npt.NDArray[np.uint8] | None:
         if self._video is None:
             sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
-            self._video = VideoReader(self.file.path, sampling)
+            self._video = VideoReader(opener(self.file), sampling)
             self._frames = iter(self._video)
             self._advance()
         while self._next is not None and self._next.index < index:
