@@ -19,6 +19,7 @@ MAX_UNPACKED_BYTES = 512 * 10**6
 """Largest member of a compressed archive: it is held in memory."""
 
 _STEP_BYTES = 1 << 20
+_WINDOW_BUFFER_BYTES = 1 << 16
 _BATCH_BYTES = 16 * 10**6
 """About how many bytes of a Parquet file's column are decoded at a time."""
 
@@ -60,9 +61,6 @@ def _open_member(path: str, member: Member) -> BinaryIO:
     if member.kind == "stored" and len(member.place) == 2:
         return io.BufferedReader(_Window(path, *member.place), _WINDOW_BUFFER_BYTES)
     return io.BytesIO(read_member(path, member))
-
-
-_WINDOW_BUFFER_BYTES = 1 << 16
 
 
 class _Window(io.RawIOBase):

@@ -126,7 +126,7 @@ def _read_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     mark = "\t" if any("\t" in line for line in lines) else None
     cells = [line.rsplit(mark, 1) for line in lines if line]
     widths = {len(row) for row in cells}
-    if widths == {1}:
+    if widths <= {1}:
         return [(key, {}) for (key,) in cells]
     if widths != {2}:
         raise UsageError(f"{path}: expected a key in every line, or a key and a label in every line, found both")

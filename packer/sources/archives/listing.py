@@ -138,7 +138,8 @@ def list_archives(
     typed = type_columns(
         rows, "auto" if label_from == "folder" else label_from, None, lambda row: shorten(good[row].name), types
     )
-    classes = {name: names for name, names in classes.items() if name in typed.columns and name not in typed.classes}
+    named = {"label" if name == label_from else typed.fields.get(name, name): names for name, names in classes.items()}
+    named = {field: names for field, names in named.items() if field in typed.columns}
     members = {name: dict[int, ItemFile]() for item in good for name in item.files}
     items: list[Item] = []
     place = 0
@@ -154,7 +155,7 @@ def list_archives(
     return Listing(
         items,
         ignored,
-        {**classes, **typed.classes},
+        {**named, **typed.classes},
         fields=typed.fields,
         arrays=typed.arrays,
         members=members,

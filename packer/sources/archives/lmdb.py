@@ -5,8 +5,8 @@ A key with a suffix says what its value is; of a key without one, the first byte
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.listing import PICKLED, PICKLES, Archive, Found, Place, list_archives
@@ -91,9 +91,7 @@ def list_keys(place: Place) -> Found:
         if at is None:
             found.ignored += 1
         elif found.items[at].reject is None:
-            columns: dict[str, Any] = {"text": text}
-            item = found.items[at]
-            found.items[at] = Item(**{**vars(item), "columns": columns})
+            found.items[at] = replace(found.items[at], columns={"text": text})
     return found
 
 

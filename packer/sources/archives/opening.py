@@ -23,7 +23,7 @@ from shardspec.wording import list_some, shorten
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)\Z")
-_EXPANDED_MAX = 1_000_000
+_EXPANDED_MAX = 100_000
 
 
 class _Kind(NamedTuple):
@@ -109,15 +109,15 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
     """
     paths: dict[str, Path] = {}
     for one in expand_braces(pattern):
-        names = sorted(glob.glob(one, recursive=True)) if glob.has_magic(one) else [one]
+        names = glob.glob(one, recursive=True) if glob.has_magic(one) else [one]  # noqa: PTH207 -- from any folder
         paths |= {os.path.abspath(name): Path(name).absolute() for name in names}  # noqa: PTH100 -- without links
     found: dict[str, list[Path]] = {}
     missing = [str(path) for path in paths.values() if not path.exists()]
     if missing:
         raise UsageError(f"{shorten(pattern)}: expected files, found none at {list_some(missing)}")
-    for path in paths.values():
-        if (path / lmdb.DATA_NAME).is_file():
-            path = path / lmdb.DATA_NAME  # noqa: PLW2901
+    for named in paths.values():
+        inside = named / lmdb.DATA_NAME
+        path = inside if inside.is_file() else named
         if path.is_file() and (kind := kind_of(path.name)) is not None:
             found.setdefault(kind, []).append(path)
     if not found:
@@ -140,7 +140,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
     Raises
     ------
     UsageError
-        If there are more than a million.
+        If there are more than 100,000.
     """
     pieces = _BRACES.split(pattern)
     choices = [[piece] if number % 2 == 0 else _choices(piece) for number, piece in enumerate(pieces)]

@@ -6,6 +6,7 @@ The other columns become fields. Class names come from the ``huggingface`` metad
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -136,8 +137,9 @@ def _list_rows(place: Place, path_column: str) -> Found:
             others = {field_name(name): name for name in candidates if name != chosen}
             for row, values in enumerate(_rows(path, file, group, columns, rows)):
                 number = len(found.items)
-                for name in classes:
-                    values[name] = None if values.get(name) == -1 else values.get(name)
+                for name, names in classes.items():
+                    known = isinstance(values[name], int) and 0 <= values[name] < len(names)
+                    values[name] = values[name] if known else None
                 if split is not None and "split" not in schema.names:
                     values["split"] = split[1]
                 item = place.item(str(number), size, columns=values, member=member(row, chosen))
@@ -152,7 +154,7 @@ def _with_files(item: Item, others: Mapping[str, str], member: Any, row: int) ->
         field: ItemFile(f"{item.name}.{field}", str(item.path), item.bytes, item.mtime_ns, member(row, name))
         for field, name in others.items()
     }
-    return Item(**{**vars(item), "files": files}) if files else item
+    return replace(item, files=files)
 
 
 def _member(place: Place, names: list[str], candidates: Mapping[str, bool], group: int, row: int, name: str) -> Member:
@@ -197,7 +199,10 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
         return {
             name: [str(entry) for entry in feature["names"]]
             for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and name in schema.names
+            if isinstance(feature, dict)
+            and feature.get("_type") == "ClassLabel"
+            and name in schema.names
+            and name not in _picture_columns(schema)
         }
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return {}

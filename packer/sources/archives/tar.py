@@ -26,6 +26,7 @@ _EXTENDED = (_LONG_NAME, _LONG_LINK, _PAX, b"X", _PAX_GLOBAL)
 _EXTENDED_BYTES_MAX = 1 << 20
 _EXTENDED_MAX = 16
 """Extended headers before a member."""
+_NAME_MAX = 4096
 _SPARSE_KEY = "GNU.sparse."
 _END_BYTES_MAX = 1 << 20
 """Zeros after the end of an archive: GNU's tar fills the last record, of up to 1 MiB."""
@@ -177,6 +178,8 @@ def _walk(file: _Plain | _Squeezed, wanted_bytes: dict[str, int]) -> Iterator[Ta
         if length is not None:
             size = length
         found = _as_text(_header_name(block)) if name is None else name
+        if len(found) > _NAME_MAX:
+            raise TarDamage(f"expected a name of at most {_NAME_MAX} characters at byte {start}, found {len(found)}")
         what: Kind = "a sparse file" if sparse else _KINDS.get(kind, "an entry of an unknown type")
         if what == "file" and found.endswith("/"):  # before POSIX, that was a folder
             what = "folder"
