@@ -145,7 +145,7 @@ def list_archives(
     place = 0
     for index, item in enumerate(found):
         if item.reject is not None:
-            items.append(replace(item, index=index, columns={}, files={}, member=None, arrays={}))
+            items.append(Item(index, item.name, None, reject=item.reject))
             continue
         columns = {name: values[place] for name, values in typed.columns.items()}
         items.append(replace(item, index=index, columns=columns, files={}, reject=typed.rejects[place]))

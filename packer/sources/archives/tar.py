@@ -207,7 +207,7 @@ def _read_header(block: bytes, start: int) -> tuple[int, bytes]:
     if len(block) < BLOCK_BYTES:
         raise TarDamage(f"expected a header at byte {start}, found the end of the file: cut off")
     announced = _number(block[148:156])
-    plain = sum(block) - sum(block[148:156]) + 8 * ord(" ")
+    plain = sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
     if announced != plain and announced != plain - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
         raise TarDamage(f"expected a header at byte {start}, found other bytes: damaged, or no tar file")
     size = _number(block[124:136])

@@ -7,7 +7,7 @@ and videos are read in place; texts, numbers and JSON are read when the items ar
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from packer.recipe import field_name
@@ -161,7 +161,7 @@ class _Samples:
                 raise ItemError(f"{shorten(member.name)}: expected a plain file in the archive, found {member.kind}")
             if by_suffix.setdefault(suffix, member) is not member:
                 raise ItemError(f"expected every field once, found {shorten(suffix)} twice")
-        shown = [suffix for suffix in by_suffix if is_picture(f"_.{suffix}") or is_video(f"_.{suffix}")]
+        shown = [suffix for suffix in by_suffix if _kind(suffix)]
         if not shown:
             raise ItemError(f"expected a picture or a video, found {list_some(list(by_suffix))} alone")
         main = min(shown, key=_rank)
@@ -170,13 +170,12 @@ class _Samples:
         files: dict[str, ItemFile] = {}
         for suffix, member in by_suffix.items():
             last = suffix.rpartition(".")[2]
-            field = field_name(suffix)
             if f".{last}" in PICKLES:
                 raise ItemError(f"{shorten(member.name)}: {PICKLED}")
             if suffix == main:
                 continue
             if suffix in shown:
-                files[field] = self._file(member)
+                files[field_name(suffix)] = self._file(member)
             elif last == "npy":
                 name = field_name(suffix.removesuffix(".npy"))
                 arrays[f"npy_{name}" if name in RESERVED or name == "label" else name] = self._member(member)
@@ -211,13 +210,20 @@ class _Samples:
 
 def _check_name(key: str) -> None:
     """Refuse the name of a sample that leads out of the archive, though nothing is written by it."""
-    if key.startswith("/") or ".." in PurePosixPath(key).parts:
+    if key.startswith("/") or ".." in key.split("/"):
         raise ItemError("expected a name inside the archive, found one that leads out of it")
 
 
 def _rank(suffix: str) -> tuple[Any, ...]:
     """The order in which a sample's members are taken for its picture or video: the first one is."""
-    return "." in suffix, not is_video(f"_.{suffix}"), suffix not in _JPEG, suffix
+    return "." in suffix, _kind(suffix) != "video", suffix not in _JPEG, suffix
+
+
+@lru_cache(maxsize=1024)
+def _kind(suffix: str) -> str:
+    """``"picture"``, ``"video"`` or nothing, by the suffix of a member."""
+    name = f"_.{suffix}"
+    return "picture" if is_picture(name) else "video" if is_video(name) else ""
 
 
 def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:

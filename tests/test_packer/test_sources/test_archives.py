@@ -488,3 +488,45 @@ def test_links_to_archives_are_followed(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "blobs")
     with pytest.raises(TooManyRejectsError, match="expected a readable archive"):
         build(tmp_path / "snapshot", tmp_path / "none")
+
+
+@pytest.mark.external
+def test_tars_by_webdataset(tmp_path: Path) -> None:
+    """Its writer makes a sample from a picture, a class, JSON and an array."""
+    wds = pytest.importorskip("webdataset")
+    for name in ("a.tar", "b.tar.gz"):
+        with wds.TarWriter(str(tmp_path / name)) as sink:
+            for number in range(4):
+                facts = {"caption": f"scene {number}"}
+                array = np.full((2, 3), number, np.float32)
+                sample = {"jpg": encoded(number), "cls": number, "json": facts, "emb.npy": array}
+                sink.write({"__key__": f"{number:04d}", **sample})
+        found = build(tmp_path / name, tmp_path / f"{name}-out")
+        assert [(s["label"], s["caption"], s["emb"].tolist()) for s in found] == [
+            (number, f"scene {number}", np.full((2, 3), number).tolist()) for number in range(4)
+        ]
+        assert kept(tmp_path / f"{name}-out") == Counter(encoded(number) for number in range(4))
+
+
+@pytest.mark.external
+def test_parquet_by_datasets(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = {
+        "image": datasets.Image(),
+        "label": datasets.ClassLabel(names=["cat", "dog"]),
+        "caption": datasets.Value("string"),
+    }
+    rows = {
+        "image": [{"bytes": encoded(number), "path": f"{number}.jpg"} for number in range(6)],
+        "label": [number % 2 for number in range(6)],
+        "caption": [f"scene {number}" for number in range(6)],
+    }
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    (tmp_path / "data").mkdir()
+    made.to_parquet(str(tmp_path / "data" / "train-00000-of-00001.parquet"))
+    found = build(tmp_path / "data", tmp_path / "out")
+    assert [(s["label"], s["caption"], s["split"]) for s in found] == [
+        (number % 2, f"scene {number}", "train") for number in range(6)
+    ]
+    assert found.schema["label"].classes == ("cat", "dog")
+    assert kept(tmp_path / "out") == Counter(encoded(number) for number in range(6))
