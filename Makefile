@@ -10,6 +10,9 @@ LIGHT_STAMP := $(VENV)-light/.installed
 # Parity with facenet-pytorch over a folder of pictures and videos: make test-parity DATA=folder
 DATA ?= .
 
+# Tests run side by side. More than four processes at a time would wait for the tests that pack with several workers.
+PARALLEL := -n logical --maxprocesses 4 --dist worksteal
+
 # Tests that need neither torch nor OpenCV nor a video library.
 LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore tests/test_formats/test_copying.py \
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
@@ -25,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 test-light: $(LIGHT_STAMP)
 	$(LIGHT_BIN)/python -m pytest -q $(LIGHT)

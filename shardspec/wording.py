@@ -8,6 +8,9 @@ from typing import Any
 LENGTH = 80
 """Characters of one value in a message."""
 
+LONG = 300
+"""Characters of a value that is of no use when it is cut: a path, a reason."""
+
 LISTED = 8
 """Entries of a list in a message."""
 

@@ -32,10 +32,9 @@ from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.points import LAYOUTS
-from shardspec.wording import counted, cut, list_some, shorten
+from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _SHOWN_REASONS = 3
-_SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
@@ -314,10 +313,7 @@ def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> No
 def _give_up(space: Workspace, counts: Counts) -> TooManyRejectsError:
     """End a build without any sample. A resume would gain nothing: a call that solves the problem has another plan."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
-    shown = "; ".join(
-        f"{shorten(line['item'], _SHOWN_CHARACTERS)}, {line['step']}: {cut(line['reason'], _SHOWN_CHARACTERS)}"
-        for line in reasons
-    )
+    shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"

@@ -13,13 +13,10 @@ from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
 from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import LONG, counted, list_some, shorten
 
 _NEED_IMAGE = ("faces", "resize")
 """Built-in steps that need a picture that was read already."""
-
-_PATH_CHARACTERS = 300
-"""Characters of a path that a reason shows."""
 
 
 def list_items(source: Source, recipe: Recipe) -> Listing:
@@ -130,7 +127,7 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
         wanted = "a video" if item.is_video else "a picture"
         reason = f"expected {wanted} like {item.name!r}, found {_kind_of(other)}"
     if reason is not None:
-        return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, _PATH_CHARACTERS)}: {reason}")
+        return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns)
     return replace(item, files={**item.files, option: file})
 

@@ -10,9 +10,7 @@ from shardspec.columns import IntArray
 from shardspec.entries import Generation
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
-from shardspec.wording import shorten
-
-_SHOWN_CHARACTERS = 300
+from shardspec.wording import LONG, shorten
 
 Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be tried (again), with the step and reason of their reject."""
@@ -220,7 +218,7 @@ class JobPlan(Protocol):
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """In words, every key whose value has changed."""
     return [
-        f"{what} {key}: was {shorten(old.get(key), _SHOWN_CHARACTERS)}, now {shorten(new.get(key), _SHOWN_CHARACTERS)}"
+        f"{what} {key}: was {shorten(old.get(key), LONG)}, now {shorten(new.get(key), LONG)}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]

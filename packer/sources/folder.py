@@ -9,10 +9,7 @@ from packer.sources.base import Listing, describe_path, refuse_path_column
 from packer.sources.item import Item, is_picture, is_video
 from packer.sources.walking import walk
 from shardspec.errors import BuildError, UsageError
-from shardspec.wording import cut
-
-_PATH_CHARACTERS = 300
-"""Length of a path in a message."""
+from shardspec.wording import LONG, cut
 
 
 class FolderSource:
@@ -48,9 +45,7 @@ class FolderSource:
         """Paths of all items relative to the root, with ``/``."""
 
         def fail(error: OSError) -> None:
-            raise BuildError(
-                f"{cut(str(error.filename), _PATH_CHARACTERS)}: cannot be listed: {error.strerror}"
-            ) from error
+            raise BuildError(f"{cut(str(error.filename), LONG)}: cannot be listed: {error.strerror}") from error
 
         for folder, folders, files in walk(self.root, fail):
             relative = Path(folder).relative_to(self.root)

@@ -16,7 +16,7 @@ from packer.sources.item import Item
 from packer.sources.values import ArrayType, array_type, convert, missing_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
-from shardspec.wording import did_you_mean, list_some, shorten
+from shardspec.wording import LONG, did_you_mean, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _PATH_MAX = 4096
@@ -87,7 +87,7 @@ class RowsSource:
     def _outside(self, rows: list[Mapping[str, Any]], path_column: str, items: Sequence[Item]) -> dict[int, str]:
         """The rows whose paths lie outside the roots, by index, and the name of each row."""
         return {
-            item.index: f"{self._where(item.index)}: {shorten(str(row[path_column]))}"
+            item.index: f"{self._where(item.index)}: {shorten(str(row[path_column]), LONG)}"
             for item, row in zip(items, rows, strict=True)
             if item.reject is not None and item.path is not None and self.roots.leads_out(row[path_column])
         }
