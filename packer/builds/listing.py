@@ -110,9 +110,7 @@ def _with_member(item: Item, option: str, file: ItemFile) -> Item:
     """An item with a further member of its archive."""
     if file.is_video != item.is_video:
         wanted, found = ("a video", "a picture") if item.is_video else ("a picture", "a video")
-        reason = (
-            f"{option}: expected {wanted} like {item.name!r}, found {found}, {shorten(file.name, _PATH_CHARACTERS)}"
-        )
+        reason = f"{option}: expected {wanted} like {item.name!r}, found {found}, {shorten(file.name, LONG)}"
         return replace(item, reject=item.reject or reason)
     return replace(item, files={**item.files, option: file})
 
