@@ -16,9 +16,11 @@ from packer.sources.archives.tar import is_tar
 from packer.sources.archives.webdataset import WebDatasetSource
 from packer.sources.base import Source
 from packer.sources.item import is_picture, is_video
+from packer.sources.packed import is_packed
 from packer.sources.values import column_types
 from packer.sources.walking import walk
 from shardspec.errors import BuildError, UsageError
+from shardspec.layout import MANIFEST_NAME
 from shardspec.wording import list_some, shorten
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -76,6 +78,10 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
     ignored = 0
     for name, folders, files in walk(folder, _fail):
         folders[:] = [one for one in folders if not one.startswith(".")]
+        if MANIFEST_NAME in files and is_packed(Path(name)):  # its shards are no archives of pictures
+            folders.clear()
+            ignored += len(files)
+            continue
         for file in files:
             if file.startswith("."):
                 ignored += 1

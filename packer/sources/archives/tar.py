@@ -27,6 +27,7 @@ _EXTENDED_BYTES_MAX = 1 << 20
 _EXTENDED_MAX = 16
 """Extended headers before a member."""
 _NAME_MAX = 4096
+_GZIP_MAGIC = b"\x1f\x8b"
 _SPARSE_KEY = "GNU.sparse."
 _END_BYTES_MAX = 1 << 20
 """Zeros after the end of an archive: GNU's tar fills the last record, of up to 1 MiB."""
@@ -63,15 +64,13 @@ class TarDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an 
 
 def is_tar(name: str) -> bool:
     """Whether a file name is that of a tar file, compressed by gzip or not."""
-    return name.lower().endswith((".tar", *_GZIP_SUFFIXES))
+    return name.lower().endswith((".tar", ".tar.gz", ".tgz"))
 
 
-_GZIP_SUFFIXES = (".tar.gz", ".tgz")
-
-
-def is_compressed(name: str) -> bool:
-    """Whether a file name is that of a compressed tar file."""
-    return name.lower().endswith(_GZIP_SUFFIXES)
+def is_compressed(path: Path) -> bool:
+    """Whether a file is compressed by gzip, whatever its name says."""
+    with path.open("rb") as file:
+        return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
 
 def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
@@ -92,10 +91,11 @@ def walk_tar(path: Path, wanted_bytes: "dict[str, int]") -> Iterator[TarMember]:
     OSError
         If it cannot be read.
     """
+    compressed = is_compressed(path)
     with path.open("rb") as raw:
         size = raw.seek(0, 2)
         raw.seek(0)
-        if not is_compressed(path.name):
+        if not compressed:
             yield from _walk(_Plain(raw, size), wanted_bytes)
             return
         with gzip.GzipFile(fileobj=raw) as file:

@@ -91,7 +91,7 @@ class _Samples:
     def __init__(self, place: Place) -> None:
         self.found = Found()
         self._place = place
-        self._compressed = is_compressed(place.archive.path.name)
+        self._compressed = is_compressed(place.archive.path)
         self._key: str | None = None
         self._members: list[tuple[str, TarMember]] = []
         self._items: dict[str, int] = {}

@@ -6,8 +6,7 @@ import av
 import av.container
 import av.video.stream
 
-from packer.vision.decode.inputs import Input, open_input
-from packer.vision.decode.limits import PictureError, VideoError, check_size
+from packer.vision.decode.limits import Input, PictureError, VideoError, check_size, open_input
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"

@@ -24,10 +24,17 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from packer.vision.decode.inputs import Input, open_input
 from packer.vision.decode.jpeg import check_cmyk, coded_as, decode_strict
 from packer.vision.decode.jpeg_header import JpegHeader, read_header
-from packer.vision.decode.limits import MAX_PIXELS, PictureError, check_file_size, check_size, needing_memory
+from packer.vision.decode.limits import (
+    MAX_PIXELS,
+    Input,
+    PictureError,
+    check_file_size,
+    check_size,
+    needing_memory,
+    open_input,
+)
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.decode.rgb import to_rgb

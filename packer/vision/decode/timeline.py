@@ -15,8 +15,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from packer.vision.decode.container import open_video, reason
-from packer.vision.decode.inputs import Input
-from packer.vision.decode.limits import VideoError
+from packer.vision.decode.limits import Input, VideoError
 from packer.vision.faults import may_pass
 
 # Codecs in which a packet is exactly one shown frame. (A bit marks the hidden frames of VP8: RFC 6386, 9.1.)

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from packer.vision.decode.container import open_video
 from packer.vision.decode.frame import RgbConverter
-from packer.vision.decode.inputs import Input
-from packer.vision.decode.limits import MAX_PIXELS, VideoError
+from packer.vision.decode.limits import MAX_PIXELS, Input, VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.stream import Decoding
 from packer.vision.decode.timeline import scan

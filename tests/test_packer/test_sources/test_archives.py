@@ -1,5 +1,6 @@
 """Archives as sources: every member is packed as its file would be, and every one is accounted for."""
 
+import io
 import json
 import os
 import re
@@ -444,6 +445,33 @@ def test_a_folder_of_files_stays_a_folder(tmp_path: Path) -> None:
     write_tar(tmp_path / "set" / "all.tar", samples(0, 3))
     assert [sample["source"] for sample in build(tmp_path / "set", tmp_path / "out")] == ["real/0.jpg"]
     assert len(build(tmp_path / "set" / "*.tar", tmp_path / "tars")) == 3
+
+
+def test_packed_datasets_in_a_folder_are_no_archives(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "sets" / "one")
+    with pytest.raises(UsageError, match="expected items to pack, found none"):
+        build(tmp_path / "sets", tmp_path / "out")
+    write_tar(tmp_path / "sets" / "a.tar", samples(0, 2))
+    assert len(build(tmp_path / "sets", tmp_path / "out")) == 2
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", encoding="latin-1") as tar:
+        for name in ("\xe4\xf6.jpg", "line\nbreak.jpg", "\u00e9" * 60 + ".jpg"):
+            info = tarfile.TarInfo(name)
+            info.size = len(encoded(0))
+            tar.addfile(info, io.BytesIO(encoded(0)))
+    (tmp_path / "a.tar").rename(tmp_path / "b.tar")
+    write_tar(tmp_path / "a.tar", [("\u00fc b.jpg", encoded(1))])
+    found = build(tmp_path / "*.tar", tmp_path / "out")
+    assert len(found) == 4
+    assert found[0]["source"] == "a.tar!\u00fc b.jpg"
+
+
+def test_a_compressed_tar_is_known_by_its_bytes(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tgz", samples(0, 3)).rename(tmp_path / "a.tar")
+    write_tar(tmp_path / "b.tar", samples(3, 6)).rename(tmp_path / "b.tgz")
+    assert [sample["label"] for sample in build(tmp_path / "[ab].t*", tmp_path / "out")] == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
