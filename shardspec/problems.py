@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from shardspec.wording import LONG
+
 _LISTED = 20
 _KEPT = 1000
-_CHARACTERS = 300
 _INTEGERS = range(-(2**63), 2**63)
 
 
@@ -37,7 +38,7 @@ class Problems:
             return
         path = ".".join([*self._place, *([place] if place else [])])
         text = f"{path}: {message}" if path else message
-        self.found.append(text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…")
+        self.found.append(text if len(text) <= LONG else f"{text[:LONG]}…")
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:

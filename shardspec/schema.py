@@ -26,6 +26,8 @@ CODECS_OF: Mapping[Kind, tuple[str, ...]] = {
     "bytes": ("jpeg", "png", "raw", "webp"),
     "text": ("json", "utf8"),
 }
+NO_CLASS = -1
+"""The value of a field with class names where no class is known."""
 PICTURE_CODECS = ("jpeg", "png", "webp")
 AXES_MAX = 32
 FIELDS_MAX = 10_000
@@ -75,7 +77,7 @@ class Field:
     codec : NamedConfig
         How one value becomes bytes.
     classes : tuple of str or None
-        The class names, if the value is a class index.
+        The class names, if the value is a class index, or `NO_CLASS` where none is known.
     layout : str or None
         The point layout's name (`shardspec.points`), if the value is landmarks of that layout.
     """

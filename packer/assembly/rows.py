@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -172,11 +172,13 @@ class PackedRows:
         same = [name for name in fields if name not in place.adapters]
         changed = [name for name in fields if name in place.adapters]
         if same:
-            reader.read(rows, same, out, at)
+            with _reading(place):
+                reader.read(rows, same, out, at)
         if not changed:
             return
         own = allocate(place.manifest.schema.select(changed), len(rows))
-        reader.read(rows, changed, own, np.arange(len(rows)))
+        with _reading(place):
+            reader.read(rows, changed, own, np.arange(len(rows)))
         for name in changed:
             try:
                 values = place.adapters[name](own[name])
@@ -237,18 +239,13 @@ class PackedRows:
 
     def _check_and_open(self, number: int) -> ShardReader:
         layout, manifest, shard, *_ = self._places[number]
-        try:
+        with _reading(self._places[number]):
             if self._digests and not self._scanned(number):
                 for entry in shard.files:
                     layout.check_digest(entry)
             else:
                 layout.check_sizes(shard)
             return open_shard(layout, manifest, shard)
-        except ShardspecError:  # some are OSErrors, too
-            raise
-        except OSError as error:
-            path = error.filename or layout.shard(shard, manifest.format)
-            raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 class _Place(NamedTuple):
@@ -259,6 +256,18 @@ class _Place(NamedTuple):
     shard: Shard
     items_before: int
     adapters: Mapping[str, Adapt]
+
+
+@contextmanager
+def _reading(place: _Place) -> Iterator[None]:
+    """Turn the system's refusal to read a shard into a `DatasetError` that names its file."""
+    try:
+        yield
+    except ShardspecError:  # some are OSErrors, too
+        raise
+    except OSError as error:
+        path = error.filename or place.layout.shard(place.shard, place.manifest.format)
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:

@@ -8,13 +8,11 @@ import numpy as np
 
 from shardspec.codecs import codec_for
 from shardspec.errors import SchemaError
-from shardspec.schema import Field, Schema
+from shardspec.schema import NO_CLASS, Field, Schema
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
 """Turns a column of one dataset, as `shardspec.columns` defines it, into one of the united field."""
-
-_UNKNOWN_CLASS = -1
 
 
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
@@ -50,15 +48,15 @@ def adapter(found: Field, united: Field) -> Adapt | None:
 
 
 def _renumber(found: Field, united: Field) -> Adapt:
-    """Renumber classes by the united list and keep -1, the unknown class; refuse others, which could become a class."""
+    """Renumber classes by the united list and keep -1, which is no class; refuse others, which could become a class."""
     table = np.array([(united.classes or ()).index(name) for name in found.classes or ()], united.numpy_dtype)
 
     def renumber(column: Any) -> Any:
         known = (column >= 0) & (column < len(table))
-        strange = column[~known & (column != _UNKNOWN_CLASS)]
+        strange = column[~known & (column != NO_CLASS)]
         if strange.size:
             raise SchemaError(
-                f"field {found.name!r}: expected a class of 0 to {len(table) - 1}, or {_UNKNOWN_CLASS}, "
+                f"field {found.name!r}: expected a class of 0 to {len(table) - 1}, or {NO_CLASS} for none, "
                 f"found {strange[0]}, which would be another class in the united list: "
                 "pack that dataset again with right labels"
             )

@@ -80,7 +80,8 @@ def build(
     plan = BuildJob(chosen, describe_runtime(chosen), listing, how, functions)
     del listing  # the plan's file has the items, maybe millions
     done = Job(plan, target, how, listener_of(progress)).run()
-    result = BuildResult(**vars(done), marked=plan.marked, broken_tracks=plan.broken_tracks)
+    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
+    result = BuildResult(**vars(done), **more)
     check_rejects(result, how)
     return result
 

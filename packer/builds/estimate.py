@@ -83,7 +83,8 @@ class Estimate(Result):
     def describe(self) -> str:
         """The estimate for people."""
         plan = self.plan
-        recipe = ", ".join(f"{name}={value}" for name, value in plan.recipe.items() if value not in (None, [], False))
+        options = Recipe.from_options(plan.recipe).options_in_use()
+        recipe = ", ".join(f"{name}={value}" for name, value in options.items() if value not in (None, [], False))
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
         repeats = f"{self.repeats}\n" if self.repeats else ""
         room = "fits" if self.fits else "DOES NOT FIT"

@@ -48,20 +48,25 @@ class BuildResult(JobResult):
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
         already.
+    unused_boxes : int or None
+        Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
+        boxes are given, or everything was finished already.
     """
 
     marked: int | None = None
     broken_tracks: BrokenTracks | None = None
+    unused_boxes: int | None = None
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on broken tracks, progressive JPEGs, and JPEGs without restart markers."""
-        more = f"{self._describe_broken_tracks()}{self._describe_progressive()}{self._describe_marked()}"
-        return f"{super().describe()}{more}"
+        """See `JobResult`; adds remarks on tracks, boxes, progressive JPEGs, and JPEGs without restart markers."""
+        tracks, boxes = self._describe_broken_tracks(), self._describe_boxes()
+        return f"{super().describe()}{tracks}{boxes}{self._describe_progressive()}{self._describe_marked()}"
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        return {**self.counts.to_json(), "restart_marked": self.marked, "broken_tracks": broken}
+        more = {"restart_marked": self.marked, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
+        return {**self.counts.to_json(), **more}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -88,6 +93,15 @@ class BuildResult(JobResult):
             f"of {counted(found.frames, 'frame')} with faces: "
             f"{f'sample frames closer together ({closer}), or ' if closer else ''}"
             "choose without tracks (--choose largest)"
+        )
+
+    def _describe_boxes(self) -> str:
+        if not self.unused_boxes:
+            return ""
+        closer = _describe_closer(self.manifest.generations[-1].recipe)
+        return (
+            f"\nboxes not used: {self.unused_boxes}, for frames that were not sampled or are not there"
+            f"{f' ({closer} samples more frames)' if closer else ''}"
         )
 
     def _describe_progressive(self) -> str:
@@ -142,7 +156,7 @@ class BuildJob:
     Attributes
     ----------
     plan : BuildPlan
-    marked, broken_tracks
+    marked, broken_tracks, unused_boxes
         See `BuildResult`; known once the shards are planned.
 
     Raises
@@ -176,6 +190,7 @@ class BuildJob:
         self.notes = tuple(note for note in notes if note is not None)
         self.marked: int | None = None
         self.broken_tracks: BrokenTracks | None = None
+        self.unused_boxes: int | None = None
 
     @property
     def preset(self) -> str:
@@ -254,6 +269,7 @@ class BuildJob:
             "counts": counts.to_json(),
             "marked": reports.marked if self._recipe.restart_markers else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
+            "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
         }
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples:
@@ -267,6 +283,7 @@ class BuildJob:
         found = json.loads(space.counts.read_bytes())
         counts, self.marked, tracks = Counts(**found["counts"]), found["marked"], found.get("broken_tracks")
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
+        self.unused_boxes = found.get("unused_boxes")
         plan = self.plan
         generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
         return [Made(generation, counts.samples)]

@@ -50,6 +50,8 @@ class ReportWriter:
         Samples whose picture has restart markers (`packer.sources.item.ItemReport`).
     broken_tracks : BrokenTracks
         Over the items that are not rejected.
+    unused_boxes : int
+        Boxes given for frames that were not sampled, over the items that are not rejected.
     """
 
     def __init__(self, rejects: Path, items: Path) -> None:
@@ -58,6 +60,7 @@ class ReportWriter:
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.marked = 0
         self.broken_tracks = BrokenTracks()
+        self.unused_boxes = 0
 
     def __enter__(self) -> "ReportWriter":
         return self
@@ -82,6 +85,7 @@ class ReportWriter:
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
         self.marked += report.marked
+        self.unused_boxes += report.unused_boxes
         self._add_tracks(report)
         item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
         item |= {"samples": report.samples, "frames": report.frames}

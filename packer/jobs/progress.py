@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from packer.workspace.durable import code_of_others
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -23,8 +24,8 @@ class Progress:
     ----------
     stage : str
         ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
-        ``"hashing"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview), ``"comparing"``
-        (find_leaks), ``"measuring"`` (bench), ``"trying"`` (dry_run).
+        ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
+        ``"comparing"`` (find_leaks), ``"measuring"`` (bench), ``"trying"`` (dry_run).
     unit : str
         What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``.
     total, done : int
@@ -153,7 +154,24 @@ def listener_of(progress: bool | ProgressListener) -> ProgressListener:
         raise UsageError(
             f"progress: expected True, False, or an object with on_progress and on_message, found {shorten(progress)}"
         )
-    return progress
+    return _Guest(progress)
+
+
+class _Guest:
+    """A caller's listener, whose errors of the system are none of the job's files."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+
+    def on_progress(self, progress: Progress) -> None:
+        """See `ProgressListener`."""
+        with code_of_others():
+            self._listener.on_progress(progress)
+
+    def on_message(self, line: str) -> None:
+        """See `ProgressListener`."""
+        with code_of_others():
+            self._listener.on_message(line)
 
 
 class Stage:

@@ -255,7 +255,7 @@ class Recipe:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
-        used = [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
+        used = self._used()
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
         problems.raise_as(UsageError, "recipe")
@@ -266,6 +266,17 @@ class Recipe:
     def chain(self) -> tuple[StepSpec, ...]:
         """The steps that run: those given, else the preset's."""
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
+
+    def options_in_use(self) -> dict[str, Any]:
+        """The options that something reads, with their values as JSON; ``path_column`` only if it is not the default."""
+        unread = {name for name, _ in unread_options(vars(self), [spec.name for spec in fields(self)], self._used())}
+        if self.path_column == type(self).path_column:  # a folder has none
+            unread.add("path_column")
+        return {name: value for name, value in self.to_json().items() if name not in unread}
+
+    def _used(self) -> list[str]:
+        """Names of the steps that run, also while the preset may be an invalid one."""
+        return [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
 
     @property
     def also_field(self) -> str | None:

@@ -253,6 +253,8 @@ class ItemReport:
         Number of faces in these frames, without those in the first of the frames.
     lost : int
         Number of those faces that start a new track.
+    unused_boxes : int
+        Number of given boxes for frames that were not sampled, or could not be read.
     damage : str or None
         What could not be read or cut.
     step, reason : str or None
@@ -269,6 +271,7 @@ class ItemReport:
     face_frames: int = 0
     followed: int = 0
     lost: int = 0
+    unused_boxes: int = 0
     damage: str | None = None
     step: str | None = None
     reason: str | None = None

@@ -9,6 +9,19 @@ from pathlib import Path
 
 from shardspec.errors import BuildError, ShardspecError
 
+_OF_OTHERS = "raised by the code of others"
+"""Attribute of an error that `writing` passes on; an `OSError` cannot be kept in a weak set."""
+
+
+@contextmanager
+def code_of_others() -> Iterator[None]:
+    """Have `writing` pass on the errors that the code of a caller raises inside it, such as its progress listener."""
+    try:
+        yield
+    except OSError as error:
+        vars(error)[_OF_OTHERS] = True
+        raise
+
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
@@ -18,6 +31,8 @@ def writing(folder: Path) -> Iterator[None]:
     except ShardspecError:  # some are OSErrors, too
         raise
     except OSError as error:
+        if _OF_OTHERS in vars(error):
+            raise
         raise BuildError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from error
 
 

@@ -15,6 +15,7 @@ from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageEr
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.problems import Problems
+from shardspec.wording import LONG, cut
 
 
 @contextmanager
@@ -53,17 +54,22 @@ def locked(workspace: Workspace) -> Iterator[None]:
 
 
 def refuse_files(out: Path) -> None:
-    """Check that a folder exists or can be made: neither it nor anything above it is a file.
+    """Check that a folder exists or can be made: neither it nor anything above it is a file, or a link to no folder.
 
     Raises
     ------
     UsageError
-        If there is a file.
+        If there is such a file or link.
     """
     for path in (out, *out.parents):
         if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir may raise
             where = "" if path == out else f" at {path}, above it"
-            raise UsageError(f"{out}: expected a new or empty folder, found a file{where}: choose another folder")
+            if os.path.islink(path):  # noqa: PTH114 -- as above
+                target = cut(os.readlink(path), LONG)  # noqa: PTH115
+                found = f"a link{where}{',' if where else ''} that leads to no folder ({target})"
+            else:
+                found = f"a file{where}"
+            raise UsageError(f"{out}: expected a new or empty folder, found {found}: choose another folder")
 
 
 def _refuse_inside_dataset(out: Path) -> None:

@@ -33,9 +33,8 @@ class PackedDataset(DivisibleDataset):
     """A packed dataset of any format.
 
     ``ds[i]`` is a dict of numpy values: ``image`` (H, W, 3) uint8 RGB, text as ``str``. Opening a dataset reads only
-    the manifest and the sizes of the shards. Shards are opened when they are first read; at most 128 descriptors are
-    held per process, over all datasets. A dataset may be used from several threads and after a fork, and be pickled: no
-    open handle is pickled with it.
+    the manifest and the sizes of the shards. Shards are opened when they are first read, and hold no file descriptors.
+    A dataset may be used from several threads and after a fork, and be pickled: no open handle is pickled with it.
 
     Parameters
     ----------

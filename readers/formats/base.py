@@ -20,6 +20,8 @@ from shardspec.schema import Schema
 class ShardReader(Protocol):
     """Reads rows of one shard. It is opened in the process that uses it, and never pickled or used across a fork.
 
+    It holds no file descriptor between two calls.
+
     Parameters
     ----------
     path : Path
@@ -33,15 +35,12 @@ class ShardReader(Protocol):
 
     Attributes
     ----------
-    descriptors : int
-        File descriptors held while open.
     threads : bool
         Whether `read` may be called from several threads at once.
     views : bool
         Whether `read` also accepts a list for a fixed field. Its places then get arrays: views of the mapped file.
     """
 
-    descriptors: int
     threads: bool
     views: bool
 

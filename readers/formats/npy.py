@@ -33,7 +33,6 @@ class NpyShardReader:
     values are views of the mapping and keep it alive. Safe to use from several threads, and after a fork.
     """
 
-    descriptors = 0
     threads = True
     views = True
 

@@ -12,10 +12,6 @@ from readers.formats.base import ShardReader
 from readers.formats.mapping import mappings_held
 from shardspec.manifest import Manifest
 
-MAX_DESCRIPTORS = 128
-"""File descriptors that all datasets of a process hold together, so that a limit of 256 leaves room for the program's
-own.
-"""
 MAX_MAPPINGS = 32_000
 """Files that all datasets of a process map together: Linux gives a process 65,530 mappings for everything."""
 _KEPT_MAPPINGS = 0.75
@@ -52,11 +48,6 @@ class _Pool(Protocol):
     number: int
     standing: Manifest
 
-    @property
-    def descriptors(self) -> int:
-        """Descriptors that each of its readers holds."""
-        ...
-
     def open(self, number: int) -> ShardReader:
         """Open a shard."""
         ...
@@ -86,7 +77,6 @@ class _OpenShards:
                 with entry.lock:
                     reader = entry.reader
                     if reader is None:
-                        self._make_room(pool.descriptors)
                         entry.standing = pool.standing
                         reader = entry.reader = pool.open(number)
             if reader.threads:
@@ -97,11 +87,6 @@ class _OpenShards:
         finally:
             with self._lock:
                 entry.users -= 1
-
-    def descriptors(self) -> int:
-        """Descriptors held now."""
-        with self._lock:
-            return sum(entry.reader.descriptors for entry in self._entries.values() if entry.reader is not None)
 
     def drop(self, pool_number: int) -> None:
         """Close the readers of a pool that no longer exists."""
@@ -123,20 +108,6 @@ class _OpenShards:
         for entry in entries:
             if entry.reader is not None:
                 entry.reader.close()
-
-    def _make_room(self, descriptors: int) -> None:
-        """Close the least recently used readers until `descriptors` more fit. Readers in use stay open."""
-        if descriptors == 0:
-            return
-        with self._lock:
-            excess = self.descriptors() + descriptors - MAX_DESCRIPTORS
-            for key, entry in list(self._entries.items()):
-                if excess <= 0:
-                    return
-                if entry.users == 0 and entry.reader is not None and entry.reader.descriptors:
-                    excess -= entry.reader.descriptors
-                    del self._entries[key]
-                    entry.reader.close()
 
     def _unmap(self) -> None:
         """Close the least recently used readers until few enough files are mapped. Readers in use stay open."""

@@ -105,11 +105,6 @@ class ShardPool:
         """All fields of the dataset."""
         return self.manifest.schema
 
-    @property
-    def descriptors(self) -> int:
-        """Descriptors that an open shard holds."""
-        return int(reader_class(self.manifest.format).descriptors)
-
     def open(self, number: int) -> ShardReader:
         """A new reader of a shard, which is verified first if `verify` is ``"digest"``."""
         shard = self.standing.shards[number]

@@ -35,7 +35,7 @@ from readers.order.order import WINDOW_BLOCKS, Cut, Picks
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampleTransform, SeededTransform
 from shardspec.errors import UsageError
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
 
 
 class Loader(Resumable):
@@ -161,6 +161,20 @@ class Loader(Resumable):
         return (
             f"{type(self).__name__}: {len(self)} batches of {self.batch_size} an epoch, {self._progress}, "
             f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
+        )
+
+    def __getitem__(self, index: Any) -> Never:
+        """Refuse an index: a Loader is iterated over.
+
+        Raises
+        ------
+        UsageError
+            Always. Without this method, torch's DataLoader around a Loader would say that it is not subscriptable.
+        """
+        raise UsageError(
+            f"Loader: expected to be iterated over, since it makes batches itself, found index {shorten(index)} (a "
+            "DataLoader around it?): iterate over the Loader itself, which has threads, or make the DataLoader over "
+            "the dataset, with sampler=dataset.sampler() and collate_fn=dataset.collate"
         )
 
     def __iter__(self) -> "LoaderIterator":

@@ -8,7 +8,7 @@ nothing).
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,9 @@ from shardspec.layout import Layout
 LISTED = 20
 """How many samples of one shard, or runs of samples with the same damage, are listed; the rest are counted."""
 
+TICK_S = 1.0
+"""Seconds after which a listener gets a report even if nothing has ended."""
+
 LIMIT_S = 600.0
 """Time limit for reading one damaged shard, which may send a library into an endless loop."""
 
@@ -37,7 +40,7 @@ class Line(NamedTuple):
     fault: str
 
 
-def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> str:
+def describe_damage(layout: Layout, number: int, shard: Shard, start: int, tried: Callable[[int], None]) -> str:
     """In words, which samples of a damaged shard cannot be read.
 
     Parameters
@@ -46,8 +49,11 @@ def describe_damage(layout: Layout, number: int, shard: Shard, start: int) -> st
         The number of the shard in the manifest.
     start : int
         The row in the dataset of the shard's first row.
+    tried : callable
+        Called with the number of rows that were tried, or given up, since the last call; with 0 while a row takes long.
     """
-    lines, ended = _examine_apart(layout, number)
+    lines, ended = _examine_apart(layout, number, tried)
+    tried(shard.samples - len(lines))  # no more than these will be
     place = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
     if ended and not lines:
         return f"{place}; which of them can be read could not be found out, since {ended}"
@@ -76,14 +82,19 @@ def _describe_run(start: int, lines: list[Line]) -> str:
     return f"rows {start + first} to {start + last}{keys}: {what}"
 
 
-def _examine_apart(layout: Layout, number: int) -> tuple[list[Line], str]:
+def _examine_apart(layout: Layout, number: int, tried: Callable[[int], None]) -> tuple[list[Line], str]:
     """The lines of a process that examines a shard, and how it ended if it failed (empty otherwise)."""
     lines: list[Line] = []
     until_s = time.monotonic() + LIMIT_S
     command = ["packer.packed.verify.damage", str(layout.root), str(number)]
     with SyncChild(command, stdin=subprocess.DEVNULL) as child:
-        while (message := child.answer(until_s - time.monotonic())) is not None and message["event"] != "died":
-            lines.append(Line(message["row"], message["key"], message["fault"]))
+        while (left_s := until_s - time.monotonic()) > 0:
+            message = child.answer(min(left_s, TICK_S))
+            if message is not None and message["event"] == "died":
+                break
+            if message is not None:
+                lines.append(Line(message["row"], message["key"], message["fault"]))
+            tried(0 if message is None else 1)
         with suppress(subprocess.TimeoutExpired):
             failed = child.process.wait(max(0.0, until_s - time.monotonic()))
             return lines, f"the process that read it died, {child.describe_death()}" if failed else ""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from packer.assembly.samples import codecs_of
 from shardspec.codecs import Codec
 from shardspec.columns import Columns
-from shardspec.schema import Field, Schema
+from shardspec.schema import NO_CLASS, Field, Schema
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -90,8 +90,10 @@ def _fixed_faults(field: Field, column: npt.NDArray[Any]) -> Iterator[Fault]:
         for row in np.flatnonzero(wrong).tolist():
             yield Fault(row, field.name, "expected bytes 0 or 1 for a boolean, found others")
     if field.classes is not None:
-        for row in np.flatnonzero((column < 0) | (column >= len(field.classes))).tolist():
-            yield Fault(row, field.name, f"expected a class of 0 to {len(field.classes) - 1}, found {column[row]}")
+        known = (column >= 0) & (column < len(field.classes))
+        for row in np.flatnonzero(~known & (column != NO_CLASS)).tolist():
+            message = f"expected a class of 0 to {len(field.classes) - 1}, or {NO_CLASS} for none, found {column[row]}"
+            yield Fault(row, field.name, message)
 
 
 def _not_finite(values: npt.NDArray[np.float64], _: Any) -> BoolArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.verify.damage import describe_damage
+from packer.packed.verify.damage import TICK_S, describe_damage
 from packer.packed.verify.shard import check_keys, check_shard
 from readers.formats.base import open_shard
 from readers.formats.checks import without_advice
@@ -25,9 +25,6 @@ from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
-
-_TICK_S = 1.0
-"""Seconds after which a listener gets a report even if nothing has ended."""
 
 _CONTRADICTS = "the manifest contradicts this file, whose digest it has"
 
@@ -132,7 +129,7 @@ def verify(
                 problems[entry.name] = found
             stage.advance()
     if deep:
-        _name_samples(layout, manifest, problems)
+        _name_samples(layout, manifest, problems, listener)
     listed = [problems[entry.name] for entry in entries if entry.name in problems]
     whole = [shard for shard in manifest.shards if not any(entry.name in problems for entry in shard.files)]
     listed += _check_manifest(layout, manifest)
@@ -173,7 +170,7 @@ def _parallel(
         futures = {pool.submit(check, subject): subject for subject in subjects}
         left = set(futures)
         while left:
-            done, left = wait(left, timeout=_TICK_S, return_when=FIRST_COMPLETED)
+            done, left = wait(left, timeout=TICK_S, return_when=FIRST_COMPLETED)
             if not done:
                 stage.advance(0)
             for future in done:
@@ -192,14 +189,21 @@ def _check_file(layout: Layout, entry: FileEntry) -> str:
     return ""
 
 
-def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> None:
+def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str], listener: ProgressListener) -> None:
     """Add the damaged samples to the problem of a shard's file."""
-    start = 0
-    for number, shard in enumerate(manifest.shards):
-        damaged = [entry.name for entry in shard.files if entry.name in problems]
-        if damaged:
-            problems[damaged[-1]] += f"; {describe_damage(layout, number, shard, start)}"
-        start += shard.samples
+    starts = np.cumsum([0, *(shard.samples for shard in manifest.shards)]).tolist()
+    damaged = {
+        number: names[-1]
+        for number, shard in enumerate(manifest.shards)
+        if (names := [entry.name for entry in shard.files if entry.name in problems])
+    }
+    if not damaged:
+        return
+    rows = sum(manifest.shards[number].samples for number in damaged)
+    with Stage(listener, "examining damage", rows, "samples") as stage:
+        for number, name in damaged.items():
+            found = describe_damage(layout, number, manifest.shards[number], starts[number], stage.advance)
+            problems[name] += f"; {found}"
 
 
 def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:

@@ -94,16 +94,26 @@ class ItemSearch(Protocol):
         """
         ...
 
+    def unused(self) -> int:
+        """The number of given boxes that lie in none of the frames so far."""
+        ...
+
 
 class _Given:
     """Gives known faces by frame."""
 
     def __init__(self, known: Mapping[int, FrameFaces]) -> None:
         self._known = known
+        self._asked: set[int] = set()
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
         """See `ItemSearch`."""
+        self._asked.update(frame["frame"] for frame in frames)
         return [self._known.get(frame["frame"], "no box is given for it") for frame in frames]
+
+    def unused(self) -> int:
+        """See `ItemSearch`."""
+        return sum(len(faces) for frame, faces in self._known.items() if frame not in self._asked)
 
 
 class _Detecting:
@@ -119,6 +129,10 @@ class _Detecting:
         if self._known is not None:
             self._known |= zip((frame["frame"] for frame in frames), found, strict=True)
         return list[FrameFaces | str](found)
+
+    def unused(self) -> int:
+        """None is given."""
+        return 0
 
 
 class _DetectingOn:
@@ -155,6 +169,10 @@ class _DetectingOn:
                 self._known[index] = before
         self._known |= zip(new, _detect(self._detector, list(new.values())), strict=True)
         return [self._faces(frame) for frame in frames]
+
+    def unused(self) -> int:
+        """None is given."""
+        return 0
 
     def _faces(self, frame: Sample) -> FrameFaces | str:
         index, shape = frame["frame"], frame["image"].shape

@@ -56,6 +56,7 @@ class FaceFinder:
             known = sampled if takes_decoded(self._recipe) else None
             tracker = _VideoTracks(known, report) if item.is_video else None
             yield from self._crops(chain([first], frames), search, second, tracker, report)
+            report.unused_boxes = search.unused()
 
     def _crops(
         self,

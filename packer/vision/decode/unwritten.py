@@ -2,17 +2,19 @@
 
 libavcodec reuses the memory of a frame for later frames, and several of its decoders hand out a half-decoded frame as a
 whole one. Memory that comes back is therefore filled with noise here; where a frame still shows it, nothing was
-written.
+written. Some decoders leave or put an older frame of the file there instead; these log an error, which is looked for.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import cast
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 import av
+import av.logging
 import numpy as np
 import numpy.typing as npt
 from av.packet import Packet
@@ -27,12 +29,16 @@ _REPORT_ALL = frozenset(
         *("mpeg4", "msmpeg4v2", "msmpeg4v3", "prores", "vp9", "wmv1", "wmv2"),
     }
 )
+# Decoders that hand out a frame after an error in it and only log the error: the frame shows zeros or an older frame in
+# places.
+_LOG_ERRORS = frozenset({"cinepak", "ffv1", "flashsv", "gif", "h261", "msvideo1", "qtrle", "snow", "zmbv"})
 # Decoders that write blocks of at least 8 rows of every plane: checking one row of each block is enough.
 _ROWS_A_BLOCK = {"hevc": 8, "vp8": 8}
 _HELD = 8  # frames that are kept until the decoder no longer refers to them
 _FILLED_BEFOREHAND = 2 * _HELD
 _SHIFTS = 1009  # number of pieces of memory whose noise differs
 _WORD = 8  # bytes; noise of this length does not occur in a picture by chance
+_LOG = threading.Lock()  # libav has one log for the whole process
 
 
 class FrameMemory:
@@ -44,6 +50,9 @@ class FrameMemory:
 
     In codecs where no frame refers to another, each frame is decoded twice and must come out the same: a decoder may
     compute with what it did not write, and the result is no longer the noise.
+
+    For decoders that only log the errors in a frame, a frame during which an error was logged counts as partly
+    unwritten.
 
     Parameters
     ----------
@@ -57,11 +66,12 @@ class FrameMemory:
         self._idle = context.thread_count != 1 or context.codec.canonical_name in _REPORT_ALL
         self._twice = not self._idle and context.codec.intra_only
         self._prepared = self._idle
+        self._logs = not self._idle and context.codec.canonical_name in _LOG_ERRORS
         self._step = _ROWS_A_BLOCK.get(context.codec.canonical_name, 1)
         self._held: deque[VideoFrame] = deque()
         self._filled: dict[int, int] = {}
         self._fillings = 0
-        self._differing: set[int] = set()
+        self._doubted: set[int] = set()
         self._noise = np.empty(0, np.uint64)
 
     def decode(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
@@ -74,14 +84,20 @@ class FrameMemory:
         """
         if packet is not None and not self._prepared:
             self._prepared = self._prepare(packet)
-        frames = self._context.decode(packet)
+        if self._logs:
+            with decoder_errors() as errors:
+                frames = self._context.decode(packet)
+            if errors:
+                self._doubted.update(map(_address, frames))
+        else:
+            frames = self._context.decode(packet)
         if self._twice and packet is not None:
             for frame, again in zip(frames, self._context.decode(packet), strict=False):
                 if not all(
                     np.array_equal(a, b)
                     for a, b in zip(_words(frame, self._step), _words(again, self._step), strict=False)
                 ):
-                    self._differing.add(_address(frame))
+                    self._doubted.add(_address(frame))
                 self._filled.pop(_address(again), None)
                 self.give_back(again)
         return frames
@@ -91,8 +107,8 @@ class FrameMemory:
         if self._idle:
             return False
         address = _address(frame)
-        if address in self._differing:
-            self._differing.discard(address)
+        if address in self._doubted:
+            self._doubted.discard(address)
             return True
         shift = self._filled.pop(address, None)
         return shift is not None and any(
@@ -134,6 +150,21 @@ class FrameMemory:
         if len(self._noise) < words.size + _SHIFTS:
             self._noise = np.random.default_rng(0).integers(1 << 64, size=words.size + _SHIFTS, dtype=np.uint64)
         return self._noise[shift : shift + words.size].reshape(words.shape)
+
+
+@contextmanager
+def decoder_errors() -> Iterator[list[Any]]:
+    """What libav logs as errors in this thread meanwhile. What it logs in other threads meanwhile is dropped."""
+    with _LOG:
+        level, skips = av.logging.get_level(), av.logging.get_skip_repeated()
+        av.logging.set_level(av.logging.ERROR)
+        av.logging.set_skip_repeated(False)
+        try:
+            with av.logging.Capture(local=False), av.logging.Capture() as errors:
+                yield errors
+        finally:
+            av.logging.set_skip_repeated(skips)
+            av.logging.set_level(level)
 
 
 def _address(frame: VideoFrame) -> int:

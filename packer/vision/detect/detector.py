@@ -47,7 +47,7 @@ class Detector:
     Raises
     ------
     ValueError
-        If an argument is out of its range.
+        If an argument is out of its range, or if the device cannot be used here.
     MissingDependencyError
         If the runtime's library or facenet-pytorch, whose weights are used, is not installed.
 

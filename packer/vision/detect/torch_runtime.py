@@ -14,6 +14,7 @@ from packer.vision.detect.area import cell_edges
 from packer.vision.detect.cpu import CpuFrame
 from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Layer, Pool
 from packer.vision.detect.runtime import Frame
+from shardspec.errors import UsageError
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -30,11 +31,11 @@ _MAX_DEVICE_PIXELS = 1 << 24  # larger pictures are sampled on the CPU in bands,
 
 
 def check_device(device: str) -> None:
-    """Check that a device can be used before a job is planned for it.
+    """Check that a device can be used, before a job is planned for it or anything is moved to it.
 
     Raises
     ------
-    ValueError
+    UsageError
         If torch does not know the device, or cannot use it here.
     """
     try:
@@ -45,7 +46,7 @@ def check_device(device: str) -> None:
             torch.zeros(1, device=chosen)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
+        raise UsageError(
             f"device: expected cpu, or a device that torch can use here, found {device!r} ({reason})"
         ) from error
 
@@ -80,6 +81,7 @@ class TorchRuntime:
             raise ValueError(
                 f"runtime 'torch' runs in precision 'float32', found {precision!r}; use runtime='openvino'"
             )
+        check_device(device)
         torch.set_num_threads(threads)
         self._device = torch.device(device)
         self._sample_on_device = self._device.type != "cpu" if sample_on_device is None else sample_on_device

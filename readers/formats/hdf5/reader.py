@@ -28,7 +28,6 @@ class HDF5ShardReader:
     eight bytes per row and varying field, and eight per chunk. Safe to use from several threads, and after a fork.
     """
 
-    descriptors = 0
     threads = True
     views = True
 

@@ -35,7 +35,6 @@ class ParquetShardReader:
     Safe to use from several threads, and after a fork.
     """
 
-    descriptors = 0
     threads = True
     views = True
 

@@ -39,7 +39,6 @@ class TFRecordShardReader:
     count are copies. Memory: 17 bytes per row. Safe to use from several threads, and after a fork.
     """
 
-    descriptors = 0
     threads = True
     views = True
 

@@ -113,6 +113,10 @@ def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[
     else:
         assert "99 items in 4 tasks, 0 files ignored" in done.stdout
         assert "fits" in done.stdout
+        (recipe,) = (line for line in done.stdout.splitlines() if line.startswith("recipe: "))
+        shown = {option.partition("=")[0] for option in recipe.removeprefix("recipe: ").split(", ")}
+        assert shown >= {"preset", "size", "resize", "format", "shard_size"}
+        assert not shown & {"min_face", "detector", "margin", "landmarks", "boxes_scale", "path_column"}
 
 
 def test_a_dry_run_of_nothing_is_a_wrong_call(tmp_path: Path) -> None:
@@ -269,6 +273,19 @@ def test_a_file_where_the_folder_should_be_is_a_wrong_call(source: Path, referen
         assert reported in run_packer("build", source, tmp_path / "out", *more, expect=2).stderr
     assert reported in run_packer("export", reference, tmp_path / "out", expect=2).stderr
     assert (tmp_path / "out").read_text() == "mine"
+
+
+@pytest.mark.parametrize("where", ["link", "link/out"])
+def test_a_link_to_nothing_where_the_folder_should_be_is_named(
+    source: Path, reference: Path, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    out, above = tmp_path / where, "" if where == "link" else f" at {tmp_path}/link, above it,"
+    found = f"found a link{above} that leads to no folder ({tmp_path}/elsewhere)"
+    reported = f"{out}: expected a new or empty folder, {found}"
+    assert reported in run_packer("build", source, out, expect=2).stderr
+    assert reported in run_packer("export", reference, out, expect=2).stderr
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a listener hears of a job, and what becomes of a job whose listener raises."""
 
+import errno
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -117,12 +118,17 @@ def calls(root: Path) -> dict[str, tuple[list[tuple[str, str]], Callable[[Any], 
     }
 
 
+def prepare(root: Path) -> None:
+    """What the calls need."""
+    write_pictures(root / "source", ["a.jpg", "b.jpg"])
+    packer.build(root / "source", root / "built", engine="inline", progress=False)
+    for dataset in "ab":
+        write_faces(root / dataset, 12)
+
+
 @pytest.mark.parametrize("name", calls(Path()))
 def test_every_function_that_takes_time_is_heard(tmp_path: Path, name: str) -> None:
-    write_pictures(tmp_path / "source", ["a.jpg", "b.jpg"])
-    packer.build(tmp_path / "source", tmp_path / "built", engine="inline", progress=False)
-    for dataset in "ab":
-        write_faces(tmp_path / dataset, 12)
+    prepare(tmp_path)
     stages, call = calls(tmp_path)[name]
     ear = Ear()
     call(ear)
@@ -186,6 +192,42 @@ def test_a_listener_ends_verify(tmp_path: Path, stage: str) -> None:
         packer.verify(tmp_path / "a", deep=True, progress=ear)
     assert (ear.heard[-1].stage, ear.heard[-1].failed) == (stage, True)
     assert packer.verify(tmp_path / "a", deep=True, progress=False).ok
+
+
+@pytest.mark.parametrize("name", calls(Path()))
+def test_an_error_of_the_system_that_a_listener_raises_comes_out_as_it_is(tmp_path: Path, name: str) -> None:
+    """It is no failure to read or write the dataset."""
+    prepare(tmp_path)
+    raised = OSError(errno.ENOSPC, "no space for the listener's own log")
+
+    def refuse(progress: packer.Progress) -> bool:
+        if progress.done:
+            raise raised
+        return False
+
+    with pytest.raises(OSError, match="the listener's own log") as caught:
+        calls(tmp_path)[name][1](Ear(refuse))
+    assert caught.value is raised
+
+
+def test_verify_reports_the_samples_of_a_damaged_shard_as_it_tries_them(tmp_path: Path) -> None:
+    write_faces(tmp_path / "a", 12, "npy")
+    image = tmp_path / "a" / "shard-00001" / "image.npy"
+    content = bytearray(image.read_bytes())
+    content[-1] ^= 1
+    image.write_bytes(content)
+    ear = Ear()
+    assert not packer.verify(tmp_path / "a", deep=True, progress=ear).ok
+    assert ear.stages() == [("hashing", "files"), ("examining damage", "samples"), ("decoding", "samples")]
+    check_stage(ear.of("examining damage"), 5)
+    assert len(ear.of("examining damage")) >= 5
+
+
+def test_a_listener_ends_verify_while_it_tries_a_damaged_shard(tmp_path: Path) -> None:
+    write_faces(tmp_path / "a", 12)
+    (tmp_path / "a" / "shard-00001.lmdb").write_bytes(b"no shard")
+    with pytest.raises(Stopped):
+        packer.verify(tmp_path / "a", deep=True, progress=Ear(lambda progress: progress.stage == "examining damage"))
 
 
 def test_a_listener_ends_an_export_of_which_nothing_is_left(tmp_path: Path) -> None:

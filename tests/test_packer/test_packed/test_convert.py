@@ -1,8 +1,10 @@
 """``packer convert``: the same samples in another format, resumable and atomic."""
 
+import errno
 import itertools
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
 from support.packed_files import read_all, write_faces
 
-from packer import convert, merge, verify
+from packer import convert, export, merge, split, verify
 from packer.cli import main
+from readers.formats.npy import NpyShardReader
 from shardspec.entries import Counts, Generation
-from shardspec.errors import BuildError, ResumeMismatchError, UsageError
+from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest
@@ -245,3 +248,32 @@ def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"{tmp_path}/out: finished already, nothing was done: 6 samples in 1 npy" in capsys.readouterr().out
     assert main(["convert", str(tmp_path / "nowhere"), str(tmp_path / "x"), "--format", "npy"]) == 2
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one, out: convert(one, out, format="lmdb", **QUIET),
+        lambda one, out: merge([one, one.with_name("other")], out, **QUIET),
+        lambda one, out: split(one, out, by="source", ratios="half=0.5,rest=0.5", **QUIET),
+        lambda one, out: export(one, out, progress=False),
+    ],
+    ids=["convert", "merge", "split", "export"],
+)
+def test_an_input_that_cannot_be_read_on_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any], failing: int
+) -> None:
+    """At whatever read the system refuses, and not as if something could not be written."""
+    for name in ("in", "other"):
+        write_faces(tmp_path / name, 14, "npy")
+    reads, read = itertools.count(1), NpyShardReader.read
+
+    def refuse(self: NpyShardReader, *arguments: Any) -> None:
+        if next(reads) >= failing:
+            raise OSError(errno.EIO, "Input/output error")
+        read(self, *arguments)
+
+    monkeypatch.setattr(NpyShardReader, "read", refuse)
+    with pytest.raises((BuildError, DatasetError), match=rf"{tmp_path}/in/shard-0000\d: cannot be read: Input/output"):
+        make(tmp_path / "in", tmp_path / "out")

@@ -157,15 +157,23 @@ def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int |
     assert np.array_equal(np.load(out / "index" / "label.npy"), expected)
     images = np.concatenate([read_all(tmp_path / name)["image"] for name in "abc"])
     assert np.array_equal(merged["image"], images[order])
-    problems = verify(out, deep=True).problems
-    assert len(problems) == 1
-    assert "expected a class of 0 to 2, found -1" in problems[0]
+    assert verify(out, deep=True, progress=False).problems == ()
+
+
+def test_minus_one_is_no_known_class_and_any_other_number_without_a_name_is_a_fault(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "a", "npy", ("fake", "real"), [1, -1, 0, 2, -2])
+    problems = verify(tmp_path / "a", deep=True, progress=False).problems
+    assert [text.partition("field 'label': ")[2] for text in problems] == [
+        f"expected a class of 0 to 1, or -1 for none, found {label}" for label in (2, -2)
+    ]
 
 
 def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
     write_labelled(tmp_path / "a", "npy", ("real",), [0, 1, -1])
     write_labelled(tmp_path / "b", "npy", ("fake", "real"), [0, 1])
-    reported = rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1, found 1, which"
+    reported = (
+        rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1 for none, found 1, which"
+    )
     with pytest.raises(DatasetError, match=reported):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
     assert not Layout(tmp_path / "out").manifest.exists()

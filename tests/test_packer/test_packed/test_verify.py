@@ -132,7 +132,7 @@ def _pack(root: Path, name: str, row: int, value: object) -> None:
     ("name", "value"),
     [
         ("label", 2),
-        ("label", -1),
+        ("label", -2),
         ("landmarks", np.full((5, 2), np.nan)),
         ("landmarks", np.full((5, 2), 65)),
         ("hull", np.full((16, 2), -33)),

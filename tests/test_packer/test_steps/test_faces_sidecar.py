@@ -102,6 +102,29 @@ class TestTable:
             for name in ("landmarks", "hull", "regions"):
                 assert np.allclose(a[name], b[name], atol=1e-3), name
 
+    @pytest.mark.parametrize("kind", ["jsonl", "json"])
+    def test_boxes_for_frames_that_are_not_sampled_are_counted(
+        self, source: Path, detected: Samples, tmp_path: Path, kind: str
+    ) -> None:
+        rows = rows_of(of(detected, "clip.mp4"))
+        if kind == "json":
+            boxes = write_json(tmp_path / "boxes.json", {"clip.mp4": frames_of(of(detected, "clip.mp4"))})
+        else:
+            beyond = {**rows[-1], "frame": 10_000}
+            boxes = write_table(tmp_path / "boxes.jsonl", [*rows, beyond])
+        expected = sum(row["frame"] % 4 != 0 for row in rows) + (kind == "jsonl")
+        assert expected > 1
+        options: dict[str, Any] = {"preset": "faces", "size": 96, "every": 4, "boxes": str(boxes), "max_rejects": 1}
+        result = packer.build(source, tmp_path / "out", engine="inline", progress=False, **options)
+        assert result.unused_boxes == result.to_json()["unused_boxes"] == expected
+        reported = f"\nboxes not used: {expected}, for frames that were not sampled or are not there (a smaller --every"
+        assert reported in result.describe()
+        command = ("build", source, tmp_path / "out", "--preset", "faces", "--size", 96, "--boxes", boxes)
+        again = run_packer(*command, "--every", 4, "--max-rejects", "100%")
+        assert "boxes not used" not in again.stdout + again.stderr
+        whole = run_packer(*command, "--every", 2, "--max-rejects", "100%", "--overwrite")
+        assert ("boxes not used: 1, " in whole.stdout) == (kind == "jsonl")
+
     def test_without_points_there_are_no_landmarks(self, source: Path, detected: Samples, tmp_path: Path) -> None:
         table = write_table(tmp_path / "boxes.jsonl", rows_of(detected, points=False, track=False))
         found = build(source, tmp_path / "out", boxes=str(table))

@@ -2,10 +2,13 @@
 
 import gc
 import random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
 import av
+import av.logging
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
@@ -15,6 +18,7 @@ from support.packed import fingerprints, read_samples
 
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.unwritten import decoder_errors
 from packer.vision.decode.video import VideoReader
 
 SIZE = (96, 80)
@@ -31,6 +35,7 @@ CODECS = [
     ("flashsv", ".avi", "bgr24"),
     ("flv", ".flv", "yuv420p"),
     ("gif", ".mov", "rgb8"),
+    ("h261", ".avi", "yuv420p"),
     ("h263p", ".avi", "yuv420p"),
     ("huffyuv", ".avi", "rgb24"),
     ("jpeg2000", ".mkv", "yuv420p"),
@@ -64,6 +69,7 @@ CODECS = [
     ("zlib", ".avi", "bgr24"),
     ("zmbv", ".avi", "bgr0"),
 ]
+SIZES = {"dnxhd": (256, 128), "h261": (176, 144)}  # the least that they take
 OPTIONS = {
     "ffv1": {"level": "3", "slices": "4", "g": "6"},
     "dnxhd": {"profile": "dnxhr_lb"},
@@ -74,7 +80,7 @@ OPTIONS = {
 
 def write(path: Path, codec: str, pixels: str, *, noise: bool = False) -> Path:
     """A photograph that moves, or noise of the same size."""
-    width, height = (256, 128) if codec == "dnxhd" else SIZE
+    width, height = SIZES.get(codec, SIZE)
     still, random_pixels = scene(0, (width, height)), np.random.default_rng(5)
     options = {"g": "6", "strict": "-2", "threads": "1", **OPTIONS.get(codec, {})}
     with av.open(str(path), "w") as output:
@@ -171,8 +177,11 @@ def test_damaged_videos_decode_the_same_after_any_history(
 @pytest.mark.parametrize(
     ("codec", "suffix", "pixels"),
     [
+        ("cinepak", ".avi", "rgb24"),
         ("exr", ".mov", "gbrpf32le"),
         ("ffv1", ".mkv", "yuv420p"),
+        ("flashsv", ".avi", "bgr24"),
+        ("h261", ".avi", "yuv420p"),
         ("libvpx", ".webm", "yuv420p"),
         ("magicyuv", ".avi", "gbrp"),
         ("magicyuv", ".avi", "yuv420p"),
@@ -193,6 +202,73 @@ def test_a_frame_that_is_half_written_is_left_out_and_reported(
     assert set(range(6)) <= set(frames)
     for index in range(6):
         np.testing.assert_array_equal(frames[index], reference[index])
+
+
+def logged(path: Path) -> set[int]:
+    """Frames that are handed out although the decoder logs an error in them. The file's frames have timestamps."""
+    found, step = set(), Fraction(1, 25)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        for packet in container.demux(stream):
+            with decoder_errors() as errors, suppress(av.error.FFmpegError):
+                frames = stream.codec_context.decode(packet)
+                found |= {round(frame.pts * frame.time_base / step) for frame in frames if errors}
+            if not packet.size:
+                return found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix", "pixels"),
+    [
+        ("cinepak", ".avi", "rgb24"),
+        ("ffv1", ".mkv", "bgr0"),
+        ("ffv1", ".mkv", "yuv420p"),
+        ("flashsv", ".avi", "bgr24"),
+        ("gif", ".mov", "rgb8"),
+        ("h261", ".avi", "yuv420p"),
+        ("msvideo1", ".avi", "rgb555le"),
+        ("qtrle", ".mov", "rgb24"),
+        ("snow", ".avi", "yuv420p"),
+        ("zmbv", ".avi", "bgr0"),
+    ],
+)
+def test_a_frame_in_which_a_decoder_only_logs_an_error_is_left_out_and_reported(
+    tmp_path: Path, codec: str, suffix: str, pixels: str
+) -> None:
+    """Such decoders leave the older frame, or zeros, in the part that is lost."""
+    video = write(tmp_path / f"whole{suffix}", codec, pixels)
+    assert not logged(video)
+    assert read(video)[1] is None
+    tried = 0
+    for seed in range(16):
+        damaged = damage(video, tmp_path / f"{seed}{suffix}", seed)
+        if bad := logged(damaged):
+            tried += 1
+            try:
+                frames, reported = read(damaged)
+            except VideoError as error:
+                frames, reported = {}, str(error)
+            assert reported is not None
+            assert not bad & set(frames)
+    assert tried
+
+
+def test_errors_logged_in_other_threads_damage_nothing_and_the_log_is_left_as_it_was(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = av.logging.get_level(), av.logging.get_skip_repeated()
+    with decoder_errors() as errors, ThreadPoolExecutor(1) as other:
+        other.submit(av.logging.log, av.logging.ERROR, "h264", "of another thread").result()
+        assert errors == []
+        av.logging.log(av.logging.WARNING, "ffv1", "of this thread")
+        assert errors == []
+        for _ in range(2):
+            av.logging.log(av.logging.ERROR, "ffv1", "of this thread")
+        assert len(errors) == 2
+    assert (av.logging.get_level(), av.logging.get_skip_repeated()) == before
+    assert capfd.readouterr() == ("", "")
 
 
 def test_no_frame_of_the_decoder_waits_for_a_collection_of_garbage(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from packer import Detections, Detector
 from packer.vision.detect import runtime as runtimes
 from packer.vision.detect.networks import build_networks
 from packer.vision.detect.weights import load_weights
+from shardspec.errors import UsageError
 
 PORTRAIT = skimage.data.astronaut()
 RUNTIMES = ["openvino", "torch"]
@@ -343,8 +344,11 @@ def test_a_device_is_checked_before_a_build_and_a_gpu_is_not_taken(monkeypatch):
     check, torch = torch_runtime.check_device, torch_runtime.torch
     check("cpu")
     for device in ("gpu", "cuda:99"):
-        with pytest.raises(ValueError, match="expected cpu, or a device that torch can use here, found '" + device):
+        refused = "expected cpu, or a device that torch can use here, found '" + device
+        with pytest.raises(UsageError, match=refused):
             check(device)
+        with pytest.raises(UsageError, match=refused):
+            Detector(device=device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: pytest.fail("a context is made"))
     check("cuda")

@@ -11,7 +11,6 @@ from support.datasets import assert_equal, every_kind_schema, fixed, values_for,
 from torch.utils.data import DataLoader
 
 from readers import open_dataset
-from readers.formats.opened import MAX_DESCRIPTORS, open_shards
 from shardspec.formats import FORMATS
 from shardspec.schema import Schema
 
@@ -86,19 +85,6 @@ def test_pickling_carries_no_handles(face_path):
     other = pickle.loads(pickle.dumps(dataset))
     assert other.pool.number != dataset.pool.number
     assert_equal(other[0]["image"], before["image"])
-
-
-def test_open_descriptors_are_limited_and_given_back(tmp_path):
-    schema = Schema((fixed("label", "<i8"),))
-    count = MAX_DESCRIPTORS + 40
-    write_dataset(tmp_path / "d", "lmdb", schema, {"label": np.arange(count)}, shard_rows=1)
-    before = open_shards.descriptors()
-    datasets = [open_dataset(tmp_path / "d") for _ in range(2)]
-    for dataset in datasets:
-        assert dataset.read_batch(range(count))["label"].tolist() == list(range(count))
-        assert open_shards.descriptors() <= MAX_DESCRIPTORS
-    del dataset, datasets
-    assert open_shards.descriptors() <= before
 
 
 _MANY_SHARDS = """

@@ -240,6 +240,16 @@ class Wrapped(IterableDataset):
         return iter(self.loader)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataloader_around_a_loader_is_refused(raw_path, workers):
+    loader = Loader(open_dataset(raw_path, fields=["key"]), 20, workers=1)
+    with pytest.raises(
+        UsageError, match=r"Loader: expected to be iterated over, .* found index 0 .*sampler=dataset\.s"
+    ):
+        list(DataLoader(loader, batch_size=None, num_workers=workers))
+    assert len(keys_of(loader)) == 60
+
+
 def test_a_loader_in_workers_of_a_dataloader_is_refused(raw_path):
     """Each would give the whole epoch."""
     wrapped = Wrapped(Loader(open_dataset(raw_path, fields=["key"]), 20, workers=1))
