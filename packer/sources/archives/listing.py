@@ -69,12 +69,15 @@ class Place(NamedTuple):
 
     def item(self, name: str, size: int = 0, *, reject: str | None = None, **more: Any) -> Item:
         """An item for a member."""
-        whole = f"{self.archive.name}{MEMBER_MARK}{name}"
-        return Item(-1, whole, str(self.archive.path), size, self.mtime_ns, reject=reject, **more)
+        return Item(-1, self.name_of(name), str(self.archive.path), size, self.mtime_ns, reject=reject, **more)
+
+    def name_of(self, name: str) -> str:
+        """The name of a member with that of its archive."""
+        return f"{self.archive.name}{MEMBER_MARK}{name}"
 
     def rest(self, reason: str) -> Item:
         """The reject that stands for the part of an archive that cannot be read."""
-        return Item(-1, f"{self.archive.name}{MEMBER_MARK}(rest)", None, reject=reason)
+        return Item(-1, self.name_of("(rest)"), None, reject=reason)
 
 
 ListOne = Callable[[Place], Found]
@@ -148,7 +151,11 @@ def list_archives(
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
         columns = {name: values[place] for name, values in typed.columns.items()}
-        items.append(replace(item, index=index, columns=columns, files={}, reject=typed.rejects[place]))
+        arrays = {
+            f"npy_{name}" if name in typed.columns or name in RESERVED else name: member
+            for name, member in item.arrays.items()
+        }
+        items.append(replace(item, index=index, columns=columns, files={}, arrays=arrays, reject=typed.rejects[place]))
         for name, file in item.files.items():
             members[name][index] = file
         place += 1

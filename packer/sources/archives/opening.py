@@ -181,9 +181,8 @@ def _only_kind(where: Path | str, found: Mapping[str, Sequence[Path]]) -> str:
 
 
 def _source(kind: str, archives: Sequence[Archive], recipe: Recipe, ignored: int) -> Source:
-    for option in ("root",):
-        if getattr(recipe, option):
-            raise UsageError(f"{option}: applies only to tables of paths, found {_KINDS[kind].name}")
+    if recipe.root:
+        raise UsageError(f"root: applies only to tables, found {_KINDS[kind].name}")
     keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys))
     return _KINDS[kind].source(archives, column_types(recipe), keys, ignored)
 

@@ -12,17 +12,20 @@ from typing import Any, NoReturn
 
 from packer.recipe import field_name
 from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import PICKLED, PICKLES, Archive, Found, Place, list_archives
+from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, Archive, Found, Place, list_archives
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import ItemFile, Member, is_picture, is_video
 from shardspec.errors import ItemError
-from shardspec.fields import RESERVED
 from shardspec.wording import list_some, shorten
 
 VALUE_BYTES_MAX = 1 << 20
 """Most bytes of a text or a JSON document, which is read when the items are listed."""
+
+_MEMBERS_MAX = 1000
+_HELD_BYTES_MAX = 16 * VALUE_BYTES_MAX
+"""Of a sample, so that a crafted one does not fill the memory."""
 
 _TEXTS = ("txt", "text", "transcript")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
@@ -96,6 +99,8 @@ class _Samples:
         self._members: list[tuple[str, TarMember]] = []
         self._items: dict[str, int] = {}
         self._fields: frozenset[str] = frozenset()
+        self._held = 0
+        self._crowded = False
 
     def add(self, member: TarMember) -> None:
         """Take the next member."""
@@ -111,7 +116,11 @@ class _Samples:
         if key != self._key:
             self._close()
             self._key = key
-        self._members.append((suffix.lower(), member))
+        self._held += len(member.data or b"")
+        if len(self._members) < _MEMBERS_MAX and self._held <= _HELD_BYTES_MAX:
+            self._members.append((suffix.lower(), member))
+        else:
+            self._crowded = True
 
     def end(self, damage: str | None = None) -> None:
         """Take note that there are no more members, because of damage or not."""
@@ -131,6 +140,11 @@ class _Samples:
         key, members = self._key, self._members
         before = self._items.get(key)
         try:
+            if self._crowded:
+                raise ItemError(
+                    f"expected at most {_MEMBERS_MAX} members in a sample, with {_HELD_BYTES_MAX} bytes of text, "
+                    "found more"
+                )
             if before is not None:
                 scattered = (
                     "expected the members of a sample side by side, found some elsewhere in the archive: "
@@ -146,12 +160,16 @@ class _Samples:
         except ItemError as error:
             self._items.setdefault(key, len(self.found.items))
             self._reject(str(error))
-        self._key, self._members = None, []
+        self._forget()
 
     def _reject(self, reason: str) -> None:
         assert self._key is not None
         self.found.items.append(self._place.item(self._key, reject=reason))
-        self._key, self._members = None, []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without a sample."""
+        self._key, self._members, self._held, self._crowded = None, [], 0, False
 
     def _make(self, key: str, members: list[tuple[str, TarMember]]) -> None:
         _check_name(key)
@@ -168,6 +186,7 @@ class _Samples:
         columns: dict[str, Any] = {}
         arrays: dict[str, Member] = {}
         files: dict[str, ItemFile] = {}
+        documents: dict[str, Any] = {}
         for suffix, member in by_suffix.items():
             last = suffix.rpartition(".")[2]
             if f".{last}" in PICKLES:
@@ -177,12 +196,15 @@ class _Samples:
             if suffix in shown:
                 files[field_name(suffix)] = self._file(member)
             elif last == "npy":
-                name = field_name(suffix.removesuffix(".npy"))
-                arrays[f"npy_{name}" if name in RESERVED or name == "label" else name] = self._member(member)
+                arrays[field_name(suffix.removesuffix(".npy"))] = self._member(member)
+            elif last in _DOCUMENTS:
+                documents |= _values(suffix, last, member)
             elif last in _READ:
                 columns |= _values(suffix, last, member)
             else:
                 self.found.ignored += 1
+        taken = {*columns, *(["label"] if LABEL in columns else [])}
+        columns |= {f"json_{name}" if name in taken else name: value for name, value in documents.items()}
         whole = by_suffix[main]
         item = self._place.item(
             whole.name.removeprefix("./"),
@@ -190,13 +212,13 @@ class _Samples:
             columns=columns,
             files=files,
             member=self._member(whole),
-            arrays={name: member for name, member in arrays.items() if name not in columns},
+            arrays=arrays,
         )
         self.found.items.append(item)
 
     def _file(self, member: TarMember) -> ItemFile:
-        name = self._place.item(member.name.removeprefix("./")).name
         place = self._place
+        name = place.name_of(member.name.removeprefix("./"))
         return ItemFile(name, str(place.archive.path), member.size, place.mtime_ns, self._member(member))
 
     def _member(self, member: TarMember) -> Member:

@@ -16,6 +16,7 @@ import pytest
 from support.archives import (
     REC_MAGIC,
     encoded,
+    npy,
     rec_header,
     samples,
     write_faces,
@@ -229,6 +230,19 @@ def test_labels_of_tars(tmp_path: Path, classes: list[str], label_from: str, exp
     assert ([sample["label"] for sample in found] if "label" in found.schema else None) == expected
     if expected is not None:
         assert found.schema["label"].classes == (None if names is None else tuple(names))
+
+
+def test_fields_of_the_same_name(tmp_path: Path) -> None:
+    """An array called as a key of the JSON is, or as a field of ours, gets a prefix; none is lost."""
+    facts = b'{"emb": 1, "source": "x", "txt": "y", "label": 5}'
+    arrays = [(f"0.{name}.npy", npy(np.arange(3))) for name in ("emb", "matrix", "label")]
+    path = write_tar(
+        tmp_path / "a.tar", [("0.cls", b"4"), *arrays, ("0.jpg", encoded(0)), ("0.json", facts), ("0.txt", b"z")]
+    )
+    (sample,) = build(path, tmp_path / "out")
+    assert (sample["emb"], sample["json_source"], sample["txt"], sample["json_txt"]) == (1, "x", "z", "y")
+    assert all(sample[f"npy_{name}"].tolist() == [0, 1, 2] for name in ("emb", "matrix", "label"))
+    assert (sample["label"], sample["json_label"]) == (4, 5)
 
 
 def test_a_sample_without_a_label_is_a_reject(tmp_path: Path) -> None:

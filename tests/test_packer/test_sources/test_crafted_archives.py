@@ -228,6 +228,13 @@ def test_a_gzip_bomb_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "times the bytes" in str(found[-1].reject)
 
 
+def test_a_sample_of_very_many_members_is_a_reject(tmp_path: Path) -> None:
+    many = [(f"0.{number}.jpg", b"") for number in range(1500)]
+    large = [(f"1.{number}.txt", bytes(1 << 20)) for number in range(20)]
+    path = write_tar(tmp_path / "a.tar", [*many, *large, ("2.jpg", encoded(2))])
+    assert ["at most 1000" in str(item.reject) for item in list_file(path, list_tar).items] == [True, True, False]
+
+
 def test_many_tiny_members(tmp_path: Path) -> None:
     count = 20_000
     header = write_tar(tmp_path / "a.tar", [("000000.jpg", b"")]).read_bytes()[:512]
