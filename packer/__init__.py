@@ -25,11 +25,21 @@ if TYPE_CHECKING:
     from packer.builds.job import BuildResult
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
+    from packer.known.listing import DatasetList, list_dataset
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
-    from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
+    from packer.packed.inspect import (
+        InspectReport,
+        Leak,
+        Leaks,
+        ValueCount,
+        ValueCounts,
+        count_values,
+        find_leaks,
+        inspect,
+    )
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.split import SplitPart, SplitResult, split
@@ -45,6 +55,7 @@ else:
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
@@ -61,14 +72,18 @@ else:
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "ValueCount": Entry("packer.packed.inspect:ValueCount"),
+            "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
+            "count_values": Entry("packer.packed.inspect:count_values"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
             "inspect": Entry("packer.packed.inspect:inspect"),
+            "list_dataset": Entry("packer.known.listing:list_dataset"),
             "merge": Entry("packer.packed.merge:merge"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "split": Entry("packer.packed.split:split"),
@@ -80,6 +95,7 @@ __all__ = [
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "DatasetList",
     "Detections",
     "Detector",
     "Estimate",
@@ -96,14 +112,18 @@ __all__ = [
     "SplitPart",
     "SplitResult",
     "StepSpec",
+    "ValueCount",
+    "ValueCounts",
     "VerifyReport",
     "bench",
     "build",
     "convert",
+    "count_values",
     "dry_run",
     "export",
     "find_leaks",
     "inspect",
+    "list_dataset",
     "merge",
     "preview",
     "split",

@@ -45,8 +45,8 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), an archive or a pattern of archives (tar, LMDB,
-        RecordIO, Parquet with pictures inside), rows as Python dicts (paths relative to the current folder), or an
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
+        LMDB, RecordIO, Parquet with pictures inside), rows as Python dicts (paths relative to the current folder), or an
         object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.
@@ -78,10 +78,11 @@ def build(
     check_steps(chosen, functions)
     listing = list_items(opened, chosen)
     plan = BuildJob(chosen, describe_runtime(chosen), listing, how, functions)
+    notes = tuple(listing.notes)
     del listing  # the plan's file has the items, maybe millions
     done = Job(plan, target, how, listener_of(progress)).run()
-    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
-    result = BuildResult(**vars(done), **more)
+    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
+    result = BuildResult(**vars(done), **more, notes=notes)
     check_rejects(result, how)
     return result
 

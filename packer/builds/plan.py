@@ -13,6 +13,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.wording import shorten
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
@@ -208,6 +209,8 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
     last = made.generations[-1]
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
+    named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}
+    found += describe_changes("classes of", named, {name: new.classes[name] for name in named if name in new.classes})
     if before is not None:
         after = [Item.from_line(line).name for line in new_lines]
         found += _describe_items(sorted(set(before) - set(after)), "gone")
@@ -218,7 +221,7 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
 
 def _describe_items(names: Sequence[str], verb: str) -> list[str]:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"source: {names[0]!r}{more} {verb}"] if names else []
+    return [f"source: {shorten(names[0])}{more} {verb}"] if names else []
 
 
 def _differs(a: Item, b: Item) -> bool:

@@ -247,6 +247,8 @@ class ItemReport:
         Number of samples whose picture was a progressive JPEG and was stored without being decoded and encoded again.
     marked : int
         Number of samples whose picture has restart markers, where the recipe asks for them.
+    refilled : int
+        Number of sampled frames in whose place a nearby frame gave the samples.
     face_frames : int
         Number of frames of a video whose faces were joined into tracks by the step ``faces``.
     followed : int
@@ -268,6 +270,7 @@ class ItemReport:
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
     marked: int = 0
+    refilled: int = 0
     face_frames: int = 0
     followed: int = 0
     lost: int = 0

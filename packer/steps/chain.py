@@ -49,6 +49,10 @@ REPORT = "_report"
 SAMPLED = "_sampled"
 """Key of a video's frames that carries the indices of all sampled frames, None where they are not known in advance."""
 
+NEIGHBOURS = "_neighbours"
+"""Key of a video's frames that carries, by sampled frame, the indices of those that may stand in for it; if asked for.
+"""
+
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
     "faces": Entry("packer.steps.faces.step:make", "faces"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from packer.sources.archives.keys import KeyTable
 from packer.sources.base import Listing
 from packer.sources.item import MEMBER_MARK, Item, ItemFile
-from packer.sources.rows import type_columns
+from packer.sources.rows import read_columns
 from packer.vision.faults import may_pass, system_reason
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError
@@ -138,11 +138,11 @@ def list_archives(
     if label_from == "folder":
         for row, item in zip(rows, good, strict=True):
             row["label"] = _folder_of(item.name)
-    typed = type_columns(
-        rows, "auto" if label_from == "folder" else label_from, None, lambda row: shorten(good[row].name), types
-    )
+    columns_of = list(dict.fromkeys(name for row in rows for name in row))
+    chosen = "auto" if label_from == "folder" else label_from
+    typed = read_columns(rows, columns_of, chosen, types, lambda row: shorten(good[row].name))
     named = {"label" if name == label_from else typed.fields.get(name, name): names for name, names in classes.items()}
-    named = {field: names for field, names in named.items() if field in typed.columns}
+    named = {field: names for field, names in named.items() if field in typed.values}
     members = {name: dict[int, ItemFile]() for item in good for name in item.files}
     items: list[Item] = []
     place = 0
@@ -150,9 +150,9 @@ def list_archives(
         if item.reject is not None:
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
-        columns = {name: values[place] for name, values in typed.columns.items()}
+        columns = {name: values[place] for name, values in typed.values.items()}
         arrays = {
-            f"npy_{name}" if name in typed.columns or name in RESERVED else name: member
+            f"npy_{name}" if name in typed.values or name in RESERVED else name: member
             for name, member in item.arrays.items()
         }
         items.append(replace(item, index=index, columns=columns, files={}, arrays=arrays, reject=typed.rejects[place]))
@@ -166,6 +166,7 @@ def list_archives(
         fields=typed.fields,
         arrays=typed.arrays,
         members=members,
+        notes=typed.notes,
     )
 
 

@@ -206,7 +206,7 @@ def test_a_second_picture_and_boxes_of_a_sample(tmp_path: Path) -> None:
     assert found[0]["mask_png_image"].shape == (48, 48, 3)
     assert found[0]["mask_png_image"].any()
     done = run_packer("build", path, tmp_path / "plain", "--engine", "inline")
-    assert "left out: mask_png (2)" in done.stderr
+    assert "left out: mask_png (2)" in done.stdout
     with pytest.raises(UsageError, match="mask_png"):
         build(path, tmp_path / "none", also="masks.png", **options)
 
