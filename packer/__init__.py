@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.estimate import Estimate
     from packer.builds.job import BuildResult
+    from packer.builds.pack import pack
+    from packer.builds.writer import Writer
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
     from packer.known.listing import DatasetList, list_dataset
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
     from packer.vision.detect.detections import Detections
@@ -52,6 +55,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "Array": Entry("packer.recipe.fields:Array"),
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
@@ -65,6 +69,7 @@ else:
             "Leak": Entry("packer.packed.inspect:Leak"),
             "Leaks": Entry("packer.packed.inspect:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),
+            "Picture": Entry("packer.recipe.fields:Picture"),
             "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
@@ -75,6 +80,7 @@ else:
             "ValueCount": Entry("packer.packed.inspect:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Writer": Entry("packer.builds.writer:Writer"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
@@ -85,6 +91,7 @@ else:
             "inspect": Entry("packer.packed.inspect:inspect"),
             "list_dataset": Entry("packer.known.listing:list_dataset"),
             "merge": Entry("packer.packed.merge:merge"),
+            "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
@@ -92,6 +99,7 @@ else:
     )
 
 __all__ = [
+    "Array",
     "BenchReport",
     "BuildOptions",
     "BuildResult",
@@ -105,6 +113,7 @@ __all__ = [
     "Leak",
     "Leaks",
     "MergeResult",
+    "Picture",
     "PreviewResult",
     "Progress",
     "ProgressListener",
@@ -115,6 +124,7 @@ __all__ = [
     "ValueCount",
     "ValueCounts",
     "VerifyReport",
+    "Writer",
     "bench",
     "build",
     "convert",
@@ -125,6 +135,7 @@ __all__ = [
     "inspect",
     "list_dataset",
     "merge",
+    "pack",
     "preview",
     "split",
     "verify",

@@ -42,6 +42,9 @@ class BuildPlan:
     tasks : tuple of Task
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
+    declared : dict
+        What is said of the samples that a function makes (`packer.recipe.fields.Declaration`); empty if steps make
+        them.
     """
 
     recipe: Mapping[str, Any]
@@ -52,6 +55,7 @@ class BuildPlan:
     classes: Mapping[str, list[str]]
     tasks: tuple[Task, ...]
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
 
     kind: ClassVar[str] = "build"
 
@@ -60,7 +64,8 @@ class BuildPlan:
         """SHA-256 of everything that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-        return sha256_json({**decides, "classes": dict(self.classes), **arrays})
+        declared = {"declared": dict(self.declared)} if self.declared else {}
+        return sha256_json({**decides, "classes": dict(self.classes), **arrays, **declared})
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
@@ -89,7 +94,9 @@ def _names_alone(paths: Any) -> Any:
     return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
-def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[BuildPlan, list[str]]:
+def make_plan(
+    recipe: Recipe, runtime: Mapping[str, Any], listing: Listing, declared: Mapping[str, Any] | None = None
+) -> tuple[BuildPlan, list[str]]:
     """Cut the items into tasks and take the fingerprint.
 
     Returns
@@ -115,6 +122,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
         classes=dict(listing.classes),
         tasks=_cut(items, lines),
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
+        declared=declared or {},
     )
     return plan, lines
 
@@ -178,6 +186,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
     found += describe_changes("array type of", old.arrays, new.arrays)
+    found += describe_changes("declared", _flat(old.declared), _flat(new.declared))
     if old.items_digest != new.items_digest:
         before = {item.name: item for item in map(Item.from_line, old_lines)}
         after = {item.name: item for item in map(Item.from_line, new_lines)}
@@ -191,6 +200,12 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
         ):
             found += _describe_items(names, verb)
     return "; ".join(found) or "the order of the items"
+
+
+def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """A declaration with its fields side by side."""
+    fields = declared.get("fields") or {}
+    return {**{f"field {name}": kind for name, kind in fields.items()}, "classes": declared.get("classes")}
 
 
 def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:

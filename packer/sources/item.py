@@ -259,6 +259,8 @@ class ItemReport:
         Number of given boxes for frames that were not sampled, or could not be read.
     damage : str or None
         What could not be read or cut.
+    empty : bool
+        Whether the item has no samples on purpose, and is no reject.
     step, reason : str or None
         Where and why the item was rejected.
     """
@@ -276,6 +278,7 @@ class ItemReport:
     lost: int = 0
     unused_boxes: int = 0
     damage: str | None = None
+    empty: bool = False
     step: str | None = None
     reason: str | None = None
 

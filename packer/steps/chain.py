@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import Recipe, StepSpec
-from packer.sources.arrays import read_arrays
+from packer.sources.archives.arrays import read_arrays
 from packer.sources.contents import close_contents
 from packer.sources.item import REASON_LENGTH, Item, ItemReport
 from packer.steps.packed import PackedItems
@@ -113,7 +113,7 @@ class Pipeline:
                 stack.callback(stage.close)
                 samples = stage
             yield from samples
-        if not given[-1]:
+        if not given[-1] and not report.empty:
             # Not the first of the chain that gave none: a step that asks for no samples leaves those before it unread.
             barren = next(place for place in ended if not given[place])
             raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
