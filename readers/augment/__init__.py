@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
     from readers.augment.compose import Compose, OneOf
     from readers.augment.cutout import LandmarkCutout
-    from readers.augment.flip import HorizontalFlip
+    from readers.augment.flip import HorizontalFlip, VerticalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
     from readers.augment.jitter import CropJitter
+    from readers.augment.pixels.blur import GaussianBlur
+    from readers.augment.pixels.erasing import RandomErasing
+    from readers.augment.pixels.floats import Normalize, ToFloat
+    from readers.augment.pixels.jitter import ColorJitter
     from readers.augment.regions import DropRegion
 else:
     __getattr__, __dir__ = lazy_names(
@@ -32,13 +36,19 @@ else:
             "BatchFlip": Entry("readers.augment.batched:BatchFlip", "torch"),
             "BatchNormalize": Entry("readers.augment.batched:BatchNormalize", "torch"),
             "BlackoutHull": Entry("readers.augment.hull:BlackoutHull", "pack"),
+            "ColorJitter": Entry("readers.augment.pixels.jitter:ColorJitter", "pack"),
             "Compose": Entry("readers.augment.compose:Compose"),
             "CropJitter": Entry("readers.augment.jitter:CropJitter", "pack"),
             "DropRegion": Entry("readers.augment.regions:DropRegion"),
+            "GaussianBlur": Entry("readers.augment.pixels.blur:GaussianBlur", "pack"),
             "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),
             "KeepHull": Entry("readers.augment.hull:KeepHull", "pack"),
             "LandmarkCutout": Entry("readers.augment.cutout:LandmarkCutout"),
+            "Normalize": Entry("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": Entry("readers.augment.compose:OneOf"),
+            "RandomErasing": Entry("readers.augment.pixels.erasing:RandomErasing", "pack"),
+            "ToFloat": Entry("readers.augment.pixels.floats:ToFloat", "pack"),
+            "VerticalFlip": Entry("readers.augment.flip:VerticalFlip", "pack"),
         },
     )
 
@@ -50,11 +60,17 @@ __all__ = [
     "BatchFlip",
     "BatchNormalize",
     "BlackoutHull",
+    "ColorJitter",
     "Compose",
     "CropJitter",
     "DropRegion",
+    "GaussianBlur",
     "HorizontalFlip",
     "KeepHull",
     "LandmarkCutout",
+    "Normalize",
     "OneOf",
+    "RandomErasing",
+    "ToFloat",
+    "VerticalFlip",
 ]
