@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from readers.augment.pixels.erasing import RandomErasing
     from readers.augment.pixels.floats import Normalize, ToFloat
     from readers.augment.pixels.jitter import ColorJitter
+    from readers.augment.pixels.policies import RandAugment, TrivialAugment
     from readers.augment.regions import DropRegion
 else:
     __getattr__, __dir__ = lazy_names(
@@ -46,8 +47,10 @@ else:
             "LandmarkCutout": Entry("readers.augment.cutout:LandmarkCutout"),
             "Normalize": Entry("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": Entry("readers.augment.compose:OneOf"),
+            "RandAugment": Entry("readers.augment.pixels.policies:RandAugment", "pack"),
             "RandomErasing": Entry("readers.augment.pixels.erasing:RandomErasing", "pack"),
             "ToFloat": Entry("readers.augment.pixels.floats:ToFloat", "pack"),
+            "TrivialAugment": Entry("readers.augment.pixels.policies:TrivialAugment", "pack"),
             "VerticalFlip": Entry("readers.augment.flip:VerticalFlip", "pack"),
         },
     )
@@ -70,7 +73,9 @@ __all__ = [
     "LandmarkCutout",
     "Normalize",
     "OneOf",
+    "RandAugment",
     "RandomErasing",
     "ToFloat",
+    "TrivialAugment",
     "VerticalFlip",
 ]
