@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from readers.augment.pixels.erasing import RandomErasing
     from readers.augment.pixels.floats import Normalize, ToFloat
     from readers.augment.pixels.jitter import ColorJitter
+    from readers.augment.pixels.mixing import BatchCutMix, BatchMixUp
     from readers.augment.pixels.policies import RandAugment, TrivialAugment
     from readers.augment.regions import DropRegion
 else:
@@ -33,8 +34,10 @@ else:
             "Albumentations": Entry("readers.augment.albumentations:Albumentations", "augment"),
             "BatchCompose": Entry("readers.augment.batched:BatchCompose", "torch"),
             "BatchCrop": Entry("readers.augment.batched:BatchCrop", "torch"),
+            "BatchCutMix": Entry("readers.augment.pixels.mixing:BatchCutMix", "torch"),
             "BatchDropRegion": Entry("readers.augment.batched:BatchDropRegion", "torch"),
             "BatchFlip": Entry("readers.augment.batched:BatchFlip", "torch"),
+            "BatchMixUp": Entry("readers.augment.pixels.mixing:BatchMixUp", "torch"),
             "BatchNormalize": Entry("readers.augment.batched:BatchNormalize", "torch"),
             "BlackoutHull": Entry("readers.augment.hull:BlackoutHull", "pack"),
             "ColorJitter": Entry("readers.augment.pixels.jitter:ColorJitter", "pack"),
@@ -59,8 +62,10 @@ __all__ = [
     "Albumentations",
     "BatchCompose",
     "BatchCrop",
+    "BatchCutMix",
     "BatchDropRegion",
     "BatchFlip",
+    "BatchMixUp",
     "BatchNormalize",
     "BlackoutHull",
     "ColorJitter",
