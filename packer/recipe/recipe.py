@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -12,6 +11,7 @@ from packer.recipe.checks import SAMPLING, check_value, documented, option, pars
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
+from shardspec.schema import describe_wrong_classes
 from shardspec.wording import did_you_mean, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
@@ -130,7 +130,9 @@ class Recipe:
     label_names: str | None = option(
         None, "tables: column that names the classes whose numbers are the labels", metavar="COLUMN", late=True
     )
-    path_column: str = option("path", "tables: column that holds the path")
+    path_column: str = option(
+        "path", "tables: column that holds the path; of Parquet files with pictures inside, the column of the pictures"
+    )
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
     every: int | None = option(None, "videos: every N-th frame (default 1)", metavar="N", minimum=1)
@@ -283,6 +285,14 @@ class Recipe:
         metavar="DIR",
         path=True,
     )
+    keys: str | None = option(
+        None,
+        "archives: list of the keys to take, with labels or further columns (.json, .txt, or a table with a column "
+        "'key')",
+        metavar="FILE",
+        path=True,
+        late=True,
+    )
     text: tuple[str, ...] = option(
         (),
         "column of a table, a path or sidecars to read as text, exactly as written, even if it looks like numbers "
@@ -421,13 +431,9 @@ def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
         problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
         return ()
     names = [name.strip() for name in names]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice or "" in names:
-        found = "an empty one" if "" in names else f"{shorten(twice[0])} twice"
-        problems.add("classes", f"expected names, each once, found {found}")
-    for name in names:
-        if name != name.encode("utf-8", "replace").decode():
-            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(name)}")
+    wrong = describe_wrong_classes(names) if names else None
+    if wrong is not None:
+        problems.add("classes", wrong)
     return tuple(names)
 
 
