@@ -50,9 +50,7 @@ class Pixels:
             self._table = table
         elif table.ndim == self._table.ndim == 2:
             self._table = np.take_along_axis(table, self._table.astype(np.intp), axis=0)
-        elif table.ndim == 2:
-            self._table = table[self._table]  # one table for all channels so far
-        else:
+        else:  # one of them is for all channels
             self._table = table[self._table]
 
     def values(self) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -46,6 +47,8 @@ _CHANGES = (
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"),
     *("Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"),
 )
+_BITS: Mapping[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+"""As what OpenCV moves masks, by the bytes of an item; wider ones might be changed as floating numbers."""
 _UNSIGNED = ("Identity", "Posterize", "Solarize", "AutoContrast", "Equalize")
 
 
@@ -77,22 +80,13 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
         forward = np.linalg.inv(np.vstack([inverse, (0, 0, 1)]))[:2]
         image = canvas.fields["image"]
         fields = move(canvas.fields, forward)
-        names = masks_of(fields, image, self.masks, type(self).__name__)
-        if names:
-            height, width = image.shape[-3:-1]
-            x, y = inverse @ np.stack([*np.mgrid[:height, :width].reshape(2, -1)[::-1] + 0.5, np.ones(height * width)])
-            columns, rows = np.rint(x - 0.5).astype(np.int64), np.rint(y - 0.5).astype(np.int64)
-            inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
-            old = rows[inside] * width + columns[inside]
-            for name in names:
-                before = fields[name].reshape(*image.shape[:-3], height * width, *fields[name].shape[image.ndim - 1 :])
-                after = np.full_like(before, self.fill_mask)
-                at = (slice(None),) * (image.ndim - 3)
-                after[(*at, inside)] = before[(*at, old)]
-                fields[name] = after.reshape(fields[name].shape)
+        for name in masks_of(fields, image, self.masks, type(self).__name__):
+            mask = fields[name]
+            if image.ndim == 4:
+                fields[name] = np.stack([_picked(frame, inverse, self.fill_mask) for frame in mask])
+            else:
+                fields[name] = _picked(mask, inverse, self.fill_mask)
         canvas.fields = fields
-        centred = inverse.copy()  # OpenCV's pixel centres are whole numbers
-        centred[:, 2] += inverse[:, :2] @ (0.5, 0.5) - 0.5
         for picture in canvas.pictures:
             channels = picture.shape[-1]
             fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * channels
@@ -101,15 +95,32 @@ class _Policy(PixelTransform[tuple[Change, ...]]):
                     f"{type(self).__name__}: expected one fill, or one per channel, found {len(fill)} for a picture "
                     f"of {channels} channels"
                 )
-            moved = cv2.warpAffine(
-                picture.values(),
-                centred,
-                (picture.shape[1], picture.shape[0]),
-                flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP,
-                borderMode=cv2.BORDER_CONSTANT,
-                borderValue=fill,
-            )
-            picture.replace(np.asarray(moved))
+            picture.replace(_warped(picture.values(), inverse, fill))
+
+
+def _warped(picture: npt.NDArray[Any], inverse: FloatArray, fill: Sequence[float]) -> npt.NDArray[Any]:
+    """The nearest pixels of a picture, (H, W, ...), at the places that the matrix gives."""
+    centred = inverse.copy()  # OpenCV's pixel centres are whole numbers
+    centred[:, 2] += inverse[:, :2] @ (0.5, 0.5) - 0.5
+    height, width = picture.shape[:2]
+    flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
+    warped = cv2.warpAffine(picture, centred, (width, height), flags=flags, borderValue=fill)
+    return np.asarray(warped).reshape(picture.shape)
+
+
+def _picked(mask: npt.NDArray[Any], inverse: FloatArray, fill: int) -> npt.NDArray[Any]:
+    """`_warped` for a mask (H, W) or (H, W, C) of any dtype."""
+    outside = np.full((), fill, mask.dtype)
+    bits = _BITS.get(mask.itemsize)
+    if bits is not None and (mask.ndim == 2 or mask.shape[-1] <= 4):
+        return _warped(mask.view(bits), inverse, (float(outside.view(bits)),) * 4).view(mask.dtype)
+    height, width = mask.shape[:2]
+    y, x = np.mgrid[:height, :width] + 0.5
+    columns, rows = (np.rint(row[0] * x + row[1] * y + row[2] - 0.5).astype(np.int64) for row in inverse)
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    moved = np.full_like(mask, outside)
+    moved[inside] = mask[rows[inside], columns[inside]]
+    return moved
 
 
 class RandAugment(_Policy):

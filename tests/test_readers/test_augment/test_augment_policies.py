@@ -106,6 +106,20 @@ def test_geometry_and_masks_go_where_the_picture_goes(name, sign):
     assert sample["mask"].max() == 200
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.float16, np.int32, np.int64, np.float64])
+@pytest.mark.parametrize("tail", [(), (1,), (3,), (5,)])
+def test_masks_of_any_dtype_are_picked_as_they_are(dtype, tail):
+    mask = np.random.default_rng(0).integers(-3, 120, (80, 100, *tail)).astype(dtype)
+    sample = {"image": photo(), "mask": mask}
+    found = RandAugment(fill_mask=1).apply(sample, (("TranslateX", 10.0),))["mask"]
+    wanted = np.ones_like(mask)
+    wanted[:, 10:] = mask[:, :-10]
+    assert found.dtype == dtype
+    assert np.array_equal(found, wanted)
+    turned = RandAugment().apply(sample, (("Rotate", 33.0),))["mask"]
+    assert set(turned.ravel().tolist()) <= {0, *mask.ravel().tolist()}
+
+
 def test_a_clip_moves_as_its_frames_do():
     clip = face_sample(frames=2)
     one = face_sample()
