@@ -43,7 +43,7 @@ class HorizontalFlip(Transform[None]):
 
 
 class VerticalFlip(Transform[None]):
-    """Turns picture, masks, landmarks, hull, regions and matrix upside down by a mirror.
+    """Mirrors picture, masks, landmarks, hull, regions and matrix from top to bottom.
 
     The picture of a mirror shows the person's left as the right, whichever way up, so they are swapped here too.
 
