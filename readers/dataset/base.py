@@ -1,7 +1,7 @@
 """The base of packed datasets, subsets, clips and mixtures: samples, batches, collation and samplers, map-style."""
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import zip_longest
 from typing import Any, Self, SupportsIndex
@@ -139,7 +139,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             return SampleList(samples, out)
         if not self.has_transform:
             return samples
-        return self._transform(samples, picks)
+        return list(self._transform(samples, picks))
 
     def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
         """Concatenate datasets, as torch does; `readers.MixedDataset` mixes them in given shares."""
@@ -261,17 +261,16 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Whether reading draws from a sample's generator."""
         return self._transforms.seeded
 
-    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> list[dict[str, Any]]:
-        """The transformed samples; an error carries the sample's key and shard."""
+    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> Iterator[dict[str, Any]]:
+        """The transformed samples, one by one; an error carries the sample's key and shard."""
         origins = self.origins(picks)
-        out = []
         for i, sample in enumerate(samples):
             try:
-                out.append(self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i])))
+                transformed = self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i]))
             except Exception as error:
                 error.add_note(self.describe(int(picks.rows[i])))
                 raise
-        return out
+            yield transformed
 
     def _probe(self) -> BatchLayout:
         """The layout of transformed samples, found by transforming a few from all over the dataset."""
@@ -284,7 +283,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self.read_raw(picks, raw, np.arange(count))
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
-        return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))
+        return probe_layout(self.raw_layout, shapes, list(self._transform(samples, picks)))
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:

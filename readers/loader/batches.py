@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from readers.dataset.base import SampleDataset
-from readers.dataset.collate import collate_columns
+from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import SeededBatch
 from readers.loader.threads import ReadAhead
@@ -168,9 +168,11 @@ class PinnedBuffers:
             if value.shape is None or value.dtype is None:
                 out[name] = [None] * rows
             else:
-                like = torch.from_numpy(np.empty(0, value.dtype))
+                stored = stored_dtype(value.dtype)
+                like = torch.from_numpy(np.empty(0, stored))
                 # The array keeps the tensor, and with it the page-locked memory.
-                out[name] = torch.empty((rows, *value.shape), dtype=like.dtype, pin_memory=True).numpy()
+                pinned = torch.empty((rows, *value.shape), dtype=like.dtype, pin_memory=True)
+                out[name] = pinned.numpy().view(value.dtype)
         return out
 
 
