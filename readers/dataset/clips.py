@@ -121,10 +121,7 @@ class ClipDataset(WithParts["ClipDataset"]):
         return self.base.classes
 
     def subset(self, rows: npt.ArrayLike) -> "ClipDataset":
-        """Some of the clips, in the given order, with the same transform and draws. Fields are those of first samples.
-
-        Each copy of a clip that is repeated is augmented with draws of its own.
-        """
+        """Some of the clips, in the given order. Each copy of a clip that is repeated has draws of its own."""
         other = copy(self)
         other._firsts = self._firsts[as_rows(rows, len(self))]
         repeated = len(np.unique(other._firsts)) < len(other._firsts)
@@ -144,7 +141,7 @@ class ClipDataset(WithParts["ClipDataset"]):
     @property
     def blocks(self) -> Blocks | None:
         """Runs of neighbouring clips; None if the clips of a part do not ascend."""
-        if len(self) < self._all and bool((self._firsts[1:] <= self._firsts[:-1]).any()):
+        if bool((self._firsts[1:] <= self._firsts[:-1]).any()):
             return None
         return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
 

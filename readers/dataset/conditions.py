@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -98,7 +99,7 @@ class _Expression:
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             raise UsageError(
                 f"where: expected an expression such as \"label == 'fake' and score > 0.9\", found {shorten(text)}"
-                + (": for equality write ==" if "=" in text.replace("==", "") else "")
+                + (": for equality write ==" if "=" in re.sub("[=!<>]=", "", text) else "")
             ) from error
 
     def rows(self) -> Mask:

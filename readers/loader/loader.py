@@ -65,11 +65,11 @@ class Loader(Resumable):
         largest batch.
     shuffle : {"auto", "full", "blocks", False}
         ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory
-        and for network file systems. True is ``"full"``, as in torch. ``"auto"`` chooses it for such data if the dataset has blocks, and ``"full"``
+        and for network file systems. ``"auto"`` chooses it for such data if the dataset has blocks, and ``"full"``
         otherwise; `order` and `order_reason` say which and why. The choice is made when the first epoch begins. Under
         ``torch.distributed`` rank 0 makes it for all ranks, which therefore must begin the epoch together. If
         `world_size` is given, the ranks cannot ask each other, and if each decided for itself, two orders might be
-        mixed; the choice is then ``"full"``. A state that is loaded brings its order with it.
+        mixed; the choice is then ``"full"``. A state that is loaded brings its order with it. True is ``"full"``.
     seed : int
         Seed of the order and of seeded transforms.
     drop_last : bool

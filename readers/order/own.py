@@ -169,6 +169,9 @@ def _as_batches(given: Any, samples: int) -> tuple[IntArray, IntArray]:
     """The rows of all batches that were given, and where each batch ends."""
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
         raise UsageError(f"order: expected batches of rows, such as [[4, 2], [0, 7]], found {shorten(given)}")
+    if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1]:  # quicker than batch by batch
+        rows = _as_rows(given.reshape(-1), samples)
+        return rows, given.shape[1] * np.arange(1, len(given) + 1)
     batches = take_finite(given, samples)
     for batch in batches:
         if not isinstance(batch, Iterable) or isinstance(batch, str | bytes):
