@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
+from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.order.auto import AnyShuffle, Choice, Store, choose_apart, choose_shuffle, ranks_together
 from readers.order.blocks import Blocks
@@ -22,6 +23,7 @@ from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform, SampledIndex
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _PROBES = 4
 
@@ -90,11 +92,32 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
         return None
 
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """The fields with a number or a text for each sample, which `column` gives without reading pictures."""
+        layout = self.raw_layout
+        return tuple(n for n, v in layout.items() if v.shape == () or (v.shape is None and not v.picture))
+
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """One field of the whole dataset: an array, (N, *shape), or a list if the shape varies."""
         raise NotImplementedError
 
     # What every dataset has.
+
+    def find(self, key: str) -> int:
+        """The row of the sample with a key; the first, if rows are repeated. Reads the column ``key``.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        if not isinstance(key, str):
+            raise UsageError(f"key: expected a text such as '00000003-000012', found {shorten(key)}")
+        try:
+            return list(self.column("key")).index(key)
+        except ValueError:
+            raise UsageError(f"key: expected that of one of the {len(self)} samples, found {shorten(key)}") from None
 
     def with_transform(self, transform: AnyTransform | None) -> Self:
         """The same dataset with one more transform after its own."""
@@ -102,6 +125,34 @@ class SampleDataset(Dataset[dict[str, Any]]):
             return self
         other = copy(self)
         other._transforms = self._transforms.then(transform)
+        other._layout = None
+        return other
+
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """The same samples, transforms and draws with other decode plans, in place of those that it was opened with.
+
+        So a dataset is split once, and training and validation crop in their own ways. Parts, clips and datasets with
+        other labels have it too.
+
+        Parameters
+        ----------
+        decode : dict of str to DecodePlan, or None
+            All plans (`readers.PackedDataset`); None or ``{}`` for none.
+
+        Raises
+        ------
+        UsageError
+            If this is a mixture, or an argument is invalid.
+        """
+        raise UsageError(
+            f"decode: expected a packed dataset, or a view of one, found {type(self).__name__}: "
+            "give the plans to the datasets that it is made of"
+        )
+
+    def _on(self, base: "SampleDataset") -> Self:
+        """A copy of this view on another base dataset, of the same rows."""
+        other = copy(self)
+        vars(other)["base"] = base
         other._layout = None
         return other
 
