@@ -21,6 +21,7 @@ from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
+    from packer.builds.detect import detect
     from packer.builds.estimate import Estimate
     from packer.builds.job import BuildResult
     from packer.jobs.job import JobResult
@@ -65,6 +66,7 @@ else:
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
+            "detect": Entry("packer.builds.detect:detect"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
@@ -100,6 +102,7 @@ __all__ = [
     "bench",
     "build",
     "convert",
+    "detect",
     "dry_run",
     "export",
     "find_leaks",
