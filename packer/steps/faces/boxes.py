@@ -101,11 +101,13 @@ def open_boxes(path: str, scale: float) -> Boxes:
     ------
     UsageError
         If the path does not exist, is of an unknown kind, or has other contents than its kind requires.
+    DatasetError
+        If it is a packed dataset that is unfinished, or cannot be read.
     MissingDependencyError
         If the library for a table of that kind is not installed.
     """
     place = Path(path)
-    if is_packed(place):
+    if is_packed(place) or Layout(place).build.is_dir():  # of an unfinished one, it says so
         packed: Boxes = resolve("boxes", "packed dataset", _FOLDERS)(place, scale)
         return packed
     if place.is_dir():

@@ -72,7 +72,7 @@ class PackedBoxes:
         count = schema["landmarks"].fixed_shape[0] if "landmarks" in self._fields else 0
         known = str(count) in LAYOUTS and (self._in_crop or not any(field.is_image for field in schema))
         self._points = str(count) if known else None
-        recipes = [generation.recipe for generation in self._manifest.generations]
+        recipes = [g.recipe for g in self._manifest.generations if g.recipe.get("preset") == "faces"]
         self._keeps_faceless = any(recipe.get("keep_faceless") is True for recipe in recipes)
         self.floors = {
             name: least for name in ("min_face", "min_score") if (least := _floor(recipes, name)) is not None
@@ -161,10 +161,12 @@ class PackedBoxes:
     def _check(self, name: str, columns: Columns, file_bytes: int) -> Columns:
         """The columns of one item with ``box_valid`` and ``score``; an `ItemError` if a value cannot be."""
         count = len(columns["box"])
-        real = columns.setdefault("box_valid", np.ones(count, np.bool_))
+        columns.setdefault("box_valid", np.ones(count, np.bool_))
+        real: npt.NDArray[np.bool_] = columns["box_valid"]
         score = columns.setdefault("score", np.ones(count, np.float32))
         if self._keeps_faceless:  # whole frames, which stand for an item without a face
-            columns["box_valid"] = real = real & ~((score == 0) & ~columns.get("landmarks_valid", real))
+            placed: npt.NDArray[np.bool_] = columns.get("landmarks_valid", real)
+            columns["box_valid"] = real = real & (placed | (score != 0))
 
         def refuse(wrong: npt.NDArray[np.bool_], field: str, expected: str) -> None:
             if wrong.any():
