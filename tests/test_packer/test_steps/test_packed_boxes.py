@@ -225,7 +225,9 @@ class TestDetect:
         assert packer.verify(detections, deep=True, progress=False).ok
 
     def test_parquet_is_a_table_for_anybody(self, source: Path, detections: Path, tmp_path: Path) -> None:
-        run_packer("detect", source, tmp_path / "out", "--every", EVERY, "--format", "parquet", "--quiet")
+        run_packer(
+            "detect", source, tmp_path / "out", "--every", EVERY, "--format", "parquet", "--shared-detector", "--quiet"
+        )
         (file,) = (tmp_path / "out").glob("*.parquet")
         rows = pq.read_table(file).to_pylist()
         samples = read_samples(detections)
