@@ -28,7 +28,17 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 }
 
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
-    "packer": (("recipe", "workspace", "vision"), "assembly", "sources", "steps", "jobs", "builds", "packed", "cli"),
+    "packer": (
+        ("recipe", "workspace", "vision"),
+        "assembly",
+        "sources",
+        "steps",
+        "jobs",
+        "builds",
+        "packed",
+        "known",
+        "cli",
+    ),
     "readers": (
         ("arguments", "formats"),
         "seeding",

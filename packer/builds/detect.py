@@ -13,7 +13,8 @@ from packer.recipe.options import BuildOptions
 from packer.sources.base import Source
 
 _OF_RECIPE = (
-    *("format", "label_from", "path_column", "limit", "every", "fps", "frames", "keyframes"),
+    *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
+    *("every", "fps", "frames", "keyframes"),
     *("min_face", "min_score", "detector", "device", "parity", "shard_size", "shuffle"),
     *("include", "exclude", "fields_from_path", "sidecars", "root", "text", "int", "float"),
 )

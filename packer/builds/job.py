@@ -18,6 +18,7 @@ from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
+from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
@@ -164,6 +165,8 @@ class BuildJob:
     options : BuildOptions
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
+    declaration : Declaration, optional
+        For a recipe whose one step is a function from an input to samples: what is said of the samples.
 
     Attributes
     ----------
@@ -188,12 +191,15 @@ class BuildJob:
         listing: Listing,
         options: BuildOptions,
         functions: Mapping[str, Step] | None = None,
+        declaration: Declaration | None = None,
     ) -> None:
         self._recipe = recipe
+        self._declaration = declaration
         self._options = options
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
-        self.plan, self._lines = make_plan(recipe, runtime, listing)
+        declared = None if declaration is None else declaration.to_json()
+        self.plan, self._lines = make_plan(recipe, runtime, listing, declared)
         # Items that exist in this process only.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if not ENGINES[options.engine].takes_functions:
@@ -271,7 +277,8 @@ class BuildJob:
         parts = [space.part(number) for number in range(len(self.tasks))]
         columns = choose_columns(map(Part, parts))
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        settler = SchemaSettler(columns, image_codec(self._recipe), self.plan.classes, layouts)
+        fields = {} if self._declaration is None else self._declaration.fields
+        settler = SchemaSettler(columns, image_codec(self._recipe), self.plan.classes, layouts, fields)
         rows = []
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME) as reports:
             for part in map(Part, parts):
@@ -305,7 +312,7 @@ class BuildJob:
 
     def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
         for report in reports:
-            if not report.samples and self._options.on_error == "fail":
+            if not report.samples and not report.empty and self._options.on_error == "fail":
                 raise failed_item(report.name, f"{report.step}: {report.reason}")
             yield report
 

@@ -83,7 +83,7 @@ class ReportWriter:
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(self, report: ItemReport) -> None:
-        packed = report.samples > 0
+        packed = report.samples > 0 or report.empty
         self._counts["items"] += 1
         self._counts["packed_items" if packed else "rejected_items"] += 1
         self._counts["samples"] += report.samples

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -111,7 +112,27 @@ class Recipe:
         "where labels come from: 'folder' (first folder level), 'none', or the name of a column (of a table, "
         "--fields-from-path or --sidecars); 'auto' uses the column 'label' if there is one",
     )
-    path_column: str = option("path", "tables: column that holds the path")
+    classes: tuple[str, ...] = option(
+        (),
+        "classes in the order of their numbers, separated by commas (in a recipe file, a list); by default those of the "
+        "source, in sorted order",
+        metavar="NAME,…",
+        commas=True,
+        late=True,
+    )
+    classes_from: str | None = option(
+        None,
+        "take the classes from a packed dataset, or from a file: a name in each line, or JSON",
+        metavar="DATASET",
+        path=True,
+        late=True,
+    )
+    label_names: str | None = option(
+        None, "tables: column that names the classes whose numbers are the labels", metavar="COLUMN", late=True
+    )
+    path_column: str = option(
+        "path", "tables: column that holds the path; of Parquet files with pictures inside, the column of the pictures"
+    )
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
     every: int | None = option(None, "videos: every N-th frame (default 1)", metavar="N", minimum=1)
@@ -241,18 +262,25 @@ class Recipe:
         "folders: pack only the files that this pattern matches, such as '*.png' (any folder), 'train/*/*.jpg' or "
         "'train/' (all in it), by the rules of .gitignore (repeatable)",
         metavar="GLOB",
+        late=True,
     )
     exclude: tuple[str, ...] = option(
-        (), "folders: leave out the files and folders that this pattern matches (repeatable)", metavar="GLOB"
+        (),
+        "folders: leave out the files and folders that this pattern matches (repeatable)",
+        metavar="GLOB",
+        late=True,
     )
     fields_from_path: str | None = option(
         None,
         "folders: fields from each path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * stands for any "
         "characters, ** for any folders",
         metavar="PATTERN",
+        late=True,
     )
     sidecars: bool = option(
-        False, "folders: fields from a file of the same stem beside each item: .txt (field text), .json (its names)"
+        False,
+        "folders: fields from a file of the same stem beside each item: .txt (field text), .json (its names)",
+        late=True,
     )
     root: tuple[str, ...] = option(
         (),
@@ -260,6 +288,14 @@ class Recipe:
         "folders: folder outside SOURCE into which links may lead (repeatable)",
         metavar="DIR",
         path=True,
+    )
+    keys: str | None = option(
+        None,
+        "archives: list of the keys to take, with labels or further columns (.json, .txt, or a table with a column "
+        "'key')",
+        metavar="FILE",
+        path=True,
+        late=True,
     )
     text: tuple[str, ...] = option(
         (),
@@ -278,6 +314,10 @@ class Recipe:
             value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
             if spec.name in TEXT_LISTS:
                 value = _as_texts(spec.name, value, problems)
+            elif spec.name == "classes":
+                value = _as_classes(value, problems)
+            elif spec.metadata.get("path") and isinstance(value, PathLike):
+                value = str(value)
             object.__setattr__(self, spec.name, value)
             check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
         options = vars(self)
@@ -293,6 +333,8 @@ class Recipe:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
+        if self.classes and self.classes_from is not None:
+            problems.add("classes", "expected either classes or classes_from, found both")
         used = self._used()
         if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
             # Other steps may change frames, and would not see those that stand in.
@@ -322,6 +364,11 @@ class Recipe:
         return [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
 
     @property
+    def numbers_classes(self) -> bool:
+        """Whether labels are numbered by a list of classes that the recipe gives."""
+        return bool(self.classes) or self.classes_from is not None
+
+    @property
     def also_field(self) -> str | None:
         """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
         return None if self.also is None else f"{field_name(self.also)}_image"
@@ -336,7 +383,7 @@ class Recipe:
             for spec in fields(self)
             if not spec.metadata.get("late") or getattr(self, spec.name) != spec.default
         }
-        out |= {name: list(out[name]) for name in TEXT_LISTS}
+        out |= {name: list(out[name]) for name in (*TEXT_LISTS, "classes") if name in out}
         out["steps"] = [step.to_json() for step in self.steps]
         return out
 
@@ -379,6 +426,23 @@ def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
         problems.add(name, f"expected a text, or a list of texts, found {shorten(value)}")
         return ()
     return tuple(dict.fromkeys(map(str, texts)))
+
+
+def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
+    """Names of classes, from a list or from one text with commas."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
+        return ()
+    names = [name.strip() for name in names]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice or "" in names:
+        found = "an empty one" if "" in names else f"{shorten(twice[0])} twice"
+        problems.add("classes", f"expected names, each once, found {found}")
+    for name in names:
+        if name != name.encode("utf-8", "replace").decode():
+            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(name)}")
+    return tuple(names)
 
 
 def _kinds(name: str) -> tuple[type, ...]:

@@ -4,6 +4,7 @@ import csv
 import json
 import shlex
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from packer.sources.rows import RowsSource
 from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
+from shardspec.schema import NO_CLASS
 from shardspec.wording import counted, cut, list_some, shorten
 
 
@@ -34,7 +36,7 @@ class TableSource:
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        table = _READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
+        table = READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
         if not table.rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if all(path_column not in row for row in table.rows):
@@ -44,7 +46,8 @@ class TableSource:
                 f"{self.path}: expected a column {path_column!r} of paths, found {list_some(names)}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
-        return RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
+        listing = RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
+        return listing if self.path.suffix.lower() != ".parquet" else _with_class_labels(listing, self.path, label_from)
 
 
 class TableRows(NamedTuple):
@@ -154,11 +157,31 @@ def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
         raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), 300)}") from error
 
 
-_READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
+def _with_class_labels(listing: Listing, path: Path, label_from: str) -> Listing:
+    """The listing with the names that Hugging Face's ``ClassLabel`` has for the numbers of the label's column."""
+    columns = [name for name, field in listing.fields.items() if label_from in (name, "auto") and field == "label"]
+    columns = columns if label_from in ("auto", "none") else [label_from]
+    labels = [item.columns.get("label") for item in listing.items if item.reject is None]
+    if not columns or label_from == "none" or "label" in listing.classes or not labels:
+        return listing
+    read_schema = import_target("pyarrow.parquet:read_schema", what=f"table {path.name}", extra="parquet")
+    try:
+        metadata = (read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+        names = json.loads(metadata)["info"]["features"][columns[0]]["names"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return listing
+    good = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    if not good or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
+        return listing
+    return replace(listing, classes={**listing.classes, "label": names})
+
+
+READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,
     ".tsv": read_csv,
 }
-TABLE_SUFFIXES = frozenset(_READERS)
+"""Readers of tables by suffix. The second argument names columns that stay text."""
+TABLE_SUFFIXES = frozenset(READERS)

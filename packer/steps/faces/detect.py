@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import Recipe
+from packer.sources.item import Item
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, counting_faces, known_points
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, as_frame, takes_decoded
@@ -42,11 +43,16 @@ def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) ->
                 if tracker is not None:
                     tracks = tracker.update(sample["frame"], found.boxes[counting])
                 height, width = sample.pop("image").shape[:2]
-                about = {**sample, "frame_size": np.array([width, height], np.int64), "source_bytes": item.bytes}
+                size = {"frame_size": np.array([width, height], np.int64), "source_bytes": _bytes_of(item)}
                 for face, track in zip(counting.tolist(), tracks.tolist(), strict=True):
-                    yield {**about, **_face(found, face), "track": track}
+                    yield {**sample, **size, **_face(found, face), "track": track}
                 if not len(counting):
-                    yield {**about, **_NO_FACE}
+                    yield {**sample, **size, **_NO_FACE}
+
+
+def _bytes_of(item: Item) -> int:
+    """Size of an item's file; 0 if it is not known, as that of a value in a Parquet file."""
+    return 0 if item.member is not None and item.member.kind == "parquet" else item.bytes
 
 
 def _face(found: FrameFaces, number: int) -> dict[str, Any]:

@@ -111,7 +111,8 @@ class TestTheSameFaces:
         assert rejects(tmp_path / "again") == rejects(tmp_path / "direct")
 
     @pytest.mark.parametrize(
-        ("format", "shuffle"), [("hdf5", 5), ("lmdb", 5), ("npy", None), ("parquet", 5), ("tfrecord", None)]
+        ("format", "shuffle"),
+        [("hdf5", 5), ("lmdb", 5), ("npy", None), ("parquet", 5), ("tfrecord", None), ("webdataset", 5)],
     )
     def test_of_any_format_and_order(
         self, source: Path, crops: Path, tmp_path: Path, format: str, shuffle: int | None
