@@ -114,7 +114,7 @@ class FaceFinder:
         looks: "Iterator[_Look]",
         second: SecondCutter | None,
         refill: Refill | None,
-        tracker: "VideoTracks | None",
+        tracker: VideoTracks | None,
         report: ItemReport,
     ) -> Iterator[Sample]:
         faceless: list[Sample] = []
@@ -146,7 +146,7 @@ class FaceFinder:
         sample: Sample,
         found: FrameFaces,
         second: SecondCutter | None,
-        tracker: "VideoTracks | None",
+        tracker: VideoTracks | None,
         report: ItemReport,
     ) -> list[Sample]:
         """The samples of a frame with faces that count.
@@ -180,7 +180,7 @@ class FaceFinder:
         sample: Sample,
         found: FrameFaces,
         second: SecondCutter | None,
-        tracker: "VideoTracks | None",
+        tracker: VideoTracks | None,
     ) -> list[Face]:
         """The faces of one frame that count, or the one of them that the recipe chooses."""
         keep = counting_faces(found, self._recipe)

@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -294,7 +296,7 @@ def test_nothing_of_a_detector_is_loaded(source: Path, detections: Path, tmp_pat
     run_packer("build", source, tmp_path / "out", *how, "--boxes", detections, "--align", "--workers", 1, env=env)
     check_whole(tmp_path / "out")
     assert not (tmp_path / "loaded").exists()
-    run_packer("build", source, tmp_path / "other", *how, "--limit", 1, "--engine", "inline", env=env, expect=None)
+    subprocess.run([sys.executable, "-c", "import openvino"], env=env, capture_output=True, check=False)
     assert (tmp_path / "loaded").exists(), "the mark is not seen"
 
 
