@@ -21,6 +21,7 @@ from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
+    from packer.builds.detect import detect
     from packer.builds.estimate import Estimate
     from packer.builds.job import BuildResult
     from packer.builds.pack import pack
@@ -85,6 +86,7 @@ else:
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect:count_values"),
+            "detect": Entry("packer.builds.detect:detect"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
@@ -129,6 +131,7 @@ __all__ = [
     "build",
     "convert",
     "count_values",
+    "detect",
     "dry_run",
     "export",
     "find_leaks",

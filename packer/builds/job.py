@@ -323,7 +323,7 @@ class BuildJob:
 
 def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
-    detects = recipe.boxes is None and any(step.use == "faces" for step in recipe.chain)
+    detects = recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
         return detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector
