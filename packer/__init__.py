@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
+    from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
     from packer.recipe.options import BuildOptions
@@ -58,6 +59,8 @@ else:
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
             "Recipe": Entry("packer.recipe.recipe:Recipe"),
+            "RejectKind": Entry("packer.packed.rejects:RejectKind"),
+            "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
@@ -71,6 +74,7 @@ else:
             "inspect": Entry("packer.packed.inspect:inspect"),
             "merge": Entry("packer.packed.merge:merge"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
+            "rejects": Entry("packer.packed.rejects:rejects"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
         },
@@ -93,6 +97,8 @@ __all__ = [
     "Progress",
     "ProgressListener",
     "Recipe",
+    "RejectKind",
+    "RejectsReport",
     "SplitPart",
     "SplitResult",
     "StepSpec",
@@ -106,6 +112,7 @@ __all__ = [
     "inspect",
     "merge",
     "preview",
+    "rejects",
     "split",
     "verify",
 ]
