@@ -22,6 +22,7 @@ from shardspec.registry import Entry, lazy_names
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.estimate import Estimate
+    from packer.builds.growth import Growth
     from packer.builds.job import BuildResult
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from packer.packed.bench.report import BenchReport
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
-    from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
+    from packer.packed.inspect import GenerationNote, InspectReport, Leak, Leaks, find_leaks, inspect
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
@@ -50,6 +51,8 @@ else:
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
             "ExportResult": Entry("packer.packed.export.export:ExportResult"),
+            "GenerationNote": Entry("packer.packed.inspect:GenerationNote"),
+            "Growth": Entry("packer.builds.growth:Growth"),
             "InspectReport": Entry("packer.packed.inspect:InspectReport"),
             "JobResult": Entry("packer.jobs.job:JobResult"),
             "Leak": Entry("packer.packed.inspect:Leak"),
@@ -88,6 +91,8 @@ __all__ = [
     "Detector",
     "Estimate",
     "ExportResult",
+    "GenerationNote",
+    "Growth",
     "InspectReport",
     "JobResult",
     "Leak",

@@ -12,6 +12,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from shardspec.entries import Generation
 from shardspec.manifest import Manifest, sha256_json
 
 TASK_ITEMS = 32
@@ -40,6 +41,8 @@ class BuildPlan:
     tasks : tuple of Task
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
+    base : str
+        Digest of the dataset that the items are added to; empty for a build of its own.
     """
 
     recipe: Mapping[str, Any]
@@ -50,6 +53,7 @@ class BuildPlan:
     classes: Mapping[str, list[str]]
     tasks: tuple[Task, ...]
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    base: str = ""
 
     kind: ClassVar[str] = "build"
 
@@ -57,8 +61,14 @@ class BuildPlan:
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
-        arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-        return sha256_json({**decides, "classes": dict(self.classes), **arrays})
+        more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
+        more |= {"base": self.base} if self.base else {}
+        return sha256_json({**decides, "classes": dict(self.classes), **more})
+
+    @property
+    def terms(self) -> str:
+        """SHA-256 of what decides, beside the item itself, what becomes of an item."""
+        return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays)])
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
@@ -87,8 +97,25 @@ def _names_alone(paths: Any) -> Any:
     return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
-def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[BuildPlan, list[str]]:
+def item_facts(item: Item) -> str:
+    """SHA-256 of all that the source says of an item: by its facts an item is known again."""
+    facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
+    # In ASCII: a name may be invalid UTF-8.
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def make_plan(
+    recipe: Recipe, runtime: Mapping[str, Any], listing: Listing, base: str = ""
+) -> tuple[BuildPlan, list[str]]:
     """Cut the items into tasks and take the fingerprint.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    runtime : mapping
+    listing : Listing
+    base : str
+        See `BuildPlan`.
 
     Returns
     -------
@@ -99,9 +126,9 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = [], hashlib.sha256()
     for item in items:
-        facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
-        # In ASCII: a name may be invalid UTF-8.
-        digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
+        digest.update(bytes.fromhex(item_facts(item)))
+        if item.number is not None:
+            digest.update(item.number.to_bytes(8, "little"))
         lines.append(_storable(item).to_line())
     plan = BuildPlan(
         recipe=recipe.to_json(),
@@ -112,6 +139,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
         classes=dict(listing.classes),
         tasks=_cut(items, lines),
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
+        base=base,
     )
     return plan, lines
 
@@ -173,6 +201,25 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
         ):
             found += _describe_items(names, verb)
     return "; ".join(found) or "the order of the items"
+
+
+def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
+    """In words, how the recipe and versions of a generation differ from those of a plan that is to add to it.
+
+    The contents of ``boxes`` may differ: they grow with the items.
+    """
+    before, now = ({k: v for k, v in runtime.items() if k != "boxes"} for runtime in (last.runtime, new.runtime))
+    return describe_changes("option", last.recipe, new.manifest_recipe) + describe_changes("runtime", before, now)
+
+
+def describe_taken_over(
+    old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]
+) -> str | None:
+    """In words, how the items of two plans differ; None if one cannot use what the other has finished."""
+    if old.terms != new.terms:
+        return None
+    changes = describe_mismatch(old, new, old_lines, new_lines)
+    return f"the source has changed since the build was begun ({changes}): what is finished of other items is kept"
 
 
 def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:

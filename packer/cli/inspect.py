@@ -16,11 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list the values of this field (source, for example) that occur in more than one of the datasets; "
         "exit status 1 if there are any",
     )
+    parser.add_argument(
+        "--history", action="store_true", help="list the generations: when, what, and by which version each was made"
+    )
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the manifests say (as JSON, a list for several datasets), or the leaks between the datasets."""
+    """Print what the manifests say, or their history (as JSON both, a list for several datasets), or the leaks between the datasets."""
     if options.by is not None:
         leaks = find_leaks(options.datasets, by=options.by, progress=not options.quiet)
         print_result(options, leaks)
@@ -32,5 +35,8 @@ def run(options: argparse.Namespace) -> int:
     for number, report in enumerate(reports):
         if number:
             print()
-        print_result(options, report)
+        if options.history and not options.json:
+            print(report.describe_history())
+        else:
+            print_result(options, report)
     return 0

@@ -17,6 +17,31 @@ from shardspec.manifest import Manifest
 from shardspec.wording import counted, list_some
 
 
+class GenerationNote(NamedTuple):
+    """What one generation of a dataset is.
+
+    Attributes
+    ----------
+    kind : str
+        ``"build"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
+    finished : str or None
+        When, in UTC; None where nothing says so.
+    version : str or None
+        The version of this project that made it.
+    items, rejected, samples, shards, bytes : int
+        An item counts in the generation that packed it, or that first rejected it.
+    """
+
+    kind: str
+    finished: str | None
+    version: str | None
+    items: int
+    rejected: int
+    samples: int
+    shards: int
+    bytes: int
+
+
 @dataclass(frozen=True, repr=False)
 class InspectReport(Result):
     """What a dataset's manifest says.
@@ -38,8 +63,8 @@ class InspectReport(Result):
         -------
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
-            summed over the generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``, and
-            ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
+            summed over the generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``,
+            ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
         """
         manifest = self.manifest
         return {
@@ -54,10 +79,48 @@ class InspectReport(Result):
             "bytes": sum(shard.bytes for shard in manifest.shards),
             "digest": manifest.digest,
             "fingerprints": [generation.fingerprint for generation in manifest.generations],
+            "history": [note._asdict() for note in self.history],
             "recipe": dict(manifest.generations[-1].recipe),
             "runtime": dict(manifest.generations[-1].runtime),
             "wall_clock": dict(manifest.wall_clock),
         }
+
+    @property
+    def history(self) -> tuple[GenerationNote, ...]:
+        """The generations, in order."""
+        generations, clock = self.manifest.generations, self.manifest.wall_clock
+        noted = clock.get("history")
+        if not isinstance(noted, list) or len(noted) != len(generations):
+            # A convert, a merge and a split do not say when their inputs were packed.
+            alone = len(generations) == 1 and generations[0].kind == "build" and "job" not in clock
+            noted = [{"finished": clock.get("finished")} if alone else {}] * len(generations)
+        found = []
+        for generation, note in zip(generations, noted, strict=True):
+            counts, finished = generation.counts, note.get("finished") if isinstance(note, dict) else None
+            found.append(
+                GenerationNote(
+                    generation.kind,
+                    finished if isinstance(finished, str) else None,
+                    str(generation.runtime.get("facepack", "")) or None,
+                    counts.items,
+                    counts.rejected_items,
+                    counts.samples,
+                    len(generation.shards),
+                    sum(shard.bytes for shard in generation.shards),
+                )
+            )
+        return tuple(found)
+
+    def describe_history(self) -> str:
+        """The generations for people: when, what, by which version."""
+        lines = [f"{self.path}: {counted(len(self.history), 'generation')}"]
+        for number, note in enumerate(self.history):
+            lines.append(
+                f"  {number}: {note.finished or 'time not known'}, {note.kind} by version {note.version or 'not known'}: "
+                f"{counted(note.items, 'item')} ({note.rejected} rejected), {counted(note.samples, 'sample')}, "
+                f"{counted(note.shards, 'shard')}, {note.bytes / 1e6:.1f} MB"
+            )
+        return "\n".join(lines)
 
     def describe(self) -> str:
         """The facts for people."""

@@ -193,7 +193,7 @@ def _dataset_lines(layout: Layout, manifest: Manifest) -> Iterator[dict[str, Any
     yield {"items": total(manifest.generations).items}
     entry = manifest.find_file(REJECTS_NAME)
     if entry is None:
-        raise DatasetError(f"{layout.root}: expected a report of rejects ({REJECTS_NAME}), found none")
+        raise DatasetError(f"{layout.root}: expected a report {REJECTS_NAME}, found none")
     layout.check_digest(entry)
     yield from _report_lines(layout.file(entry))
 

@@ -41,6 +41,10 @@ REASON_LENGTH = 1000
 """Maximum number of characters of a reason in a report, whatever a library or a step says."""
 
 
+_OWN_VALUES = 7
+"""Values of an item's line before its files."""
+
+
 class ItemFile(NamedTuple):
     """A further file of an item, named by a column of a table.
 
@@ -87,6 +91,8 @@ class Item:
         Why the source itself rejected the item.
     files : dict of str to ItemFile
         Further files, by the option that uses them.
+    number : int or None
+        The item's number in the keys of its samples, if it is not `index`.
     """
 
     index: int
@@ -97,6 +103,7 @@ class Item:
     columns: Mapping[str, Any] = field(default_factory=dict)
     reject: str | None = None
     files: Mapping[str, ItemFile] = field(default_factory=dict)
+    number: int | None = None
 
     @property
     def is_picture(self) -> bool:
@@ -112,13 +119,16 @@ class Item:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
         document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
         document.append(dict(self.files))
+        document += [] if self.number is None else [self.number]
         return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
         """Read a line that `to_line` wrote."""
-        *values, files = json.loads(line)
-        return replace(cls(*values), files={option: ItemFile(*file) for option, file in files.items()})
+        values = json.loads(line)
+        files, number = values[_OWN_VALUES], values[_OWN_VALUES + 1] if len(values) > _OWN_VALUES + 1 else None
+        found = {option: ItemFile(*file) for option, file in files.items()}
+        return replace(cls(*values[:_OWN_VALUES]), files=found, number=number)
 
     def location(self) -> Path:
         """The path of an item that has one."""
