@@ -128,8 +128,8 @@ def finish_left(workspace: Workspace) -> None:
 
 
 def clear_addition(workspace: Workspace) -> None:
-    """Remove an unfinished addition to a dataset that has nothing left to add."""
-    if workspace.base.exists():
+    """Remove what is left of an addition to a dataset, finished or without anything left to add."""
+    if workspace.root.exists() and not (workspace.plan.exists() and workspace.replaced.exists()):
         with locked(workspace):
             discard(workspace, aside=True)
             workspace.remove()
