@@ -22,20 +22,34 @@ from shardspec.registry import Entry, lazy_names
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.estimate import Estimate
-    from packer.builds.growth import Growth
+    from packer.builds.growing.growth import Growth
     from packer.builds.job import BuildResult
+    from packer.builds.pack import pack
+    from packer.builds.writer import Writer
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
+    from packer.known.listing import DatasetList, list_dataset
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
-    from packer.packed.inspect import GenerationNote, InspectReport, Leak, Leaks, find_leaks, inspect
+    from packer.packed.inspect import (
+        GenerationNote,
+        InspectReport,
+        Leak,
+        Leaks,
+        ValueCount,
+        ValueCounts,
+        count_values,
+        find_leaks,
+        inspect,
+    )
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
     from packer.vision.detect.detections import Detections
@@ -44,20 +58,23 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "Array": Entry("packer.recipe.fields:Array"),
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
             "ExportResult": Entry("packer.packed.export.export:ExportResult"),
             "GenerationNote": Entry("packer.packed.inspect:GenerationNote"),
-            "Growth": Entry("packer.builds.growth:Growth"),
+            "Growth": Entry("packer.builds.growing.growth:Growth"),
             "InspectReport": Entry("packer.packed.inspect:InspectReport"),
             "JobResult": Entry("packer.jobs.job:JobResult"),
             "Leak": Entry("packer.packed.inspect:Leak"),
             "Leaks": Entry("packer.packed.inspect:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),
+            "Picture": Entry("packer.recipe.fields:Picture"),
             "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
@@ -67,15 +84,21 @@ else:
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "ValueCount": Entry("packer.packed.inspect:ValueCount"),
+            "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Writer": Entry("packer.builds.writer:Writer"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
+            "count_values": Entry("packer.packed.inspect:count_values"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
             "inspect": Entry("packer.packed.inspect:inspect"),
+            "list_dataset": Entry("packer.known.listing:list_dataset"),
             "merge": Entry("packer.packed.merge:merge"),
+            "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "rejects": Entry("packer.packed.rejects:rejects"),
             "split": Entry("packer.packed.split:split"),
@@ -84,9 +107,11 @@ else:
     )
 
 __all__ = [
+    "Array",
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "DatasetList",
     "Detections",
     "Detector",
     "Estimate",
@@ -98,6 +123,7 @@ __all__ = [
     "Leak",
     "Leaks",
     "MergeResult",
+    "Picture",
     "PreviewResult",
     "Progress",
     "ProgressListener",
@@ -107,15 +133,21 @@ __all__ = [
     "SplitPart",
     "SplitResult",
     "StepSpec",
+    "ValueCount",
+    "ValueCounts",
     "VerifyReport",
+    "Writer",
     "bench",
     "build",
     "convert",
+    "count_values",
     "dry_run",
     "export",
     "find_leaks",
     "inspect",
+    "list_dataset",
     "merge",
+    "pack",
     "preview",
     "rejects",
     "split",

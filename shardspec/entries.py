@@ -20,8 +20,8 @@ ASIDE = "next-"
 other is gone."""
 
 
-BUILD_KINDS = ("build", "update", "retry")
-"""Kinds of generations that were made from raw items."""
+BUILD_KINDS = ("build", "update", "retry", "write")
+"""Kinds of generations that were made from raw items, or written by a program."""
 
 
 def strip_aside(name: str) -> str:
@@ -187,8 +187,8 @@ class Generation:
     Attributes
     ----------
     kind : str
-        ``"build"``; ``"update"`` and ``"retry"``, which add to a dataset new items, and rejected ones that now work;
-        ``"convert"``, ``"merge"``, ``"split"``.
+        ``"build"``, ``"write"``; ``"update"`` and ``"retry"``, which add to a dataset new items, and rejected ones that
+        now work; ``"convert"``, ``"merge"``, ``"split"``.
     fingerprint : str
         SHA-256 of the plan.
     recipe : dict

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.estimate import Estimate, estimate
-from packer.builds.growth import Comparison, compare
+from packer.builds.growing.growth import Comparison, compare
 from packer.builds.job import BuildJob, BuildResult, check_rejects
 from packer.builds.listing import list_items
 from packer.builds.provenance import describe_runtime
@@ -15,6 +15,7 @@ from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
+from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
@@ -49,8 +50,9 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
-        current folder), or an object with ``list_items``.
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
+        LMDB, RecordIO, Parquet with pictures inside), rows as Python dicts (paths relative to the current folder), or an
+        object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.
     recipe : Recipe, optional
@@ -79,22 +81,42 @@ def build(
     """
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
-    listing, runtime, listener = list_items(opened, chosen), describe_runtime(chosen), listener_of(progress)
-    comparison = _compare(target, listing, chosen, runtime, how) if how.grows else None
+    return run_build(opened, target, chosen, how, progress, functions)
+
+
+def run_build(
+    source: Source,
+    out: Path,
+    recipe: Recipe,
+    options: BuildOptions,
+    progress: bool | ProgressListener,
+    functions: Mapping[str, Step] | None = None,
+    declaration: Declaration | None = None,
+) -> BuildResult:
+    """List the items of a source and pack them (see `build`).
+
+    Parameters
+    ----------
+    functions, declaration
+        See `packer.builds.job.BuildJob`.
+    """
+    listing, runtime, listener = list_items(source, recipe), describe_runtime(recipe), listener_of(progress)
+    notes = tuple(listing.notes)
+    comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         listing = comparison.listing
         if not listing.items:
-            clear_addition(Workspace(target / BUILD_FOLDER))
-            result = BuildResult(target, comparison.base, True, found_finished=True, growth=comparison.growth)
-            check_rejects(result, how)
+            clear_addition(Workspace(out / BUILD_FOLDER))
+            result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
+            check_rejects(result, options)
             return result
-    plan = BuildJob(chosen, runtime, listing, how, functions, comparison)
+    plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
     del listing  # the plan's file has the items, maybe millions
-    done = Job(plan, target, how, listener).run()
-    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
+    done = Job(plan, out, options, listener).run()
+    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     growth = None if comparison is None else dataclasses.replace(comparison.growth, mended=plan.mended)
-    result = BuildResult(**vars(done), **more, growth=growth)
-    check_rejects(result, how)
+    result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
+    check_rejects(result, options)
     return result
 
 

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growth import FACTS_DIGITS, Comparison, Growth
-from packer.builds.kept import keep_parts
+from packer.builds.growing.growth import FACTS_DIGITS, Comparison, Growth
+from packer.builds.growing.kept import keep_parts
 from packer.builds.listing import describe_repeats
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
@@ -31,6 +31,7 @@ from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
+from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
@@ -60,6 +61,9 @@ class BuildResult(JobResult):
     ----------
     marked : int or None
         Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
+    refilled : int or None
+        Sampled frames without a face in whose place a nearby frame gave the samples; None if the recipe does not ask
+        for that, or everything was finished already.
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
         already.
@@ -68,26 +72,30 @@ class BuildResult(JobResult):
         boxes are given, or everything was finished already.
     growth : Growth or None
         How the source compares with the dataset that was added to; None for a build of its own.
+    notes : tuple of str
+        What is to be known about the source, a line each: missing labels, ignored files and the like.
     """
 
     marked: int | None = None
+    refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
     growth: Growth | None = None
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on tracks, boxes, progressive JPEGs, and JPEGs without restart markers."""
-        tracks, boxes = self._describe_broken_tracks(), self._describe_boxes()
-        more = f"{tracks}{boxes}{self._describe_progressive()}{self._describe_marked()}"
-        return f"{super().describe()}{self._describe_growth()}{more}"
+        """See `JobResult`; adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes."""
+        faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
+        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_marked()}"
+        return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        more: dict[str, Any] = {"restart_marked": self.marked, "broken_tracks": broken}
-        more |= {"unused_boxes": self.unused_boxes}
-        more |= {} if self.growth is None else {"update": self.growth.to_json()}
-        return {**self.counts.to_json(), **more}
+        more = {"restart_marked": self.marked, "refilled": self.refilled}
+        more |= {"broken_tracks": broken, "unused_boxes": self.unused_boxes}
+        grown = {} if self.growth is None else {"update": self.growth.to_json()}
+        return {**self.counts.to_json(), **more, **grown, "notes": self.notes}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -96,9 +104,7 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.ignored_files:
-            lost.append(
-                f"{counted(counts.ignored_files, 'file')} ignored that are no pictures or videos by their suffix"
-            )
+            lost.append(f"{counted(counts.ignored_files, 'file')} ignored")
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
@@ -109,6 +115,11 @@ class BuildResult(JobResult):
             return ""
         mended = f"; {growth.mended} of {growth.retried} tried again now work" if growth.retried else ""
         return f"\nitems of the source: {growth.describe()}{mended}"
+
+    def _describe_refilled(self) -> str:
+        if not self.refilled:
+            return ""
+        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a nearby frame"
 
     def _describe_broken_tracks(self) -> str:
         recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
@@ -180,6 +191,8 @@ class BuildJob:
     options : BuildOptions
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
+    declaration : Declaration, optional
+        For a recipe whose one step is a function from an input to samples: what is said of the samples.
     comparison : Comparison, optional
         The dataset that the items of the listing are added to.
 
@@ -190,7 +203,7 @@ class BuildJob:
         See `JobPlan`.
     mended : int
         Items that were tried again and are packed now; known once the shards are planned.
-    marked, broken_tracks, unused_boxes
+    marked, refilled, broken_tracks, unused_boxes
         See `BuildResult`; known once the shards are planned.
 
     Raises
@@ -211,16 +224,20 @@ class BuildJob:
         listing: Listing,
         options: BuildOptions,
         functions: Mapping[str, Step] | None = None,
+        declaration: Declaration | None = None,
         comparison: Comparison | None = None,
     ) -> None:
         self._recipe = recipe
+        self._declaration = declaration
         self._comparison = comparison
         self.base = None if comparison is None else comparison.base
         self.mended = 0
         self._options = options
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
-        self.plan, self._lines = make_plan(recipe, runtime, listing, "" if self.base is None else self.base.digest)
+        declared = None if declaration is None else declaration.to_json()
+        base = "" if self.base is None else self.base.digest
+        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base)
         # Items that exist in this process only.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if not ENGINES[options.engine].takes_functions:
@@ -229,6 +246,7 @@ class BuildJob:
         growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
         self.notes = (*growth, *((repeats,) if repeats else ()))
         self.marked: int | None = None
+        self.refilled: int | None = None
         self.broken_tracks: BrokenTracks | None = None
         self.unused_boxes: int | None = None
 
@@ -305,7 +323,8 @@ class BuildJob:
         """
         parts = [space.part(number) for number in range(len(self.tasks))]
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts)
+        fields = {} if self._declaration is None else self._declaration.fields
+        settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
         base = self.base
         fits = None if base is None else partial(settler.fits, schema=base.schema)
         columns = choose_columns(map(Part, parts), fits)
@@ -321,6 +340,7 @@ class BuildJob:
         found = {
             "counts": counts.to_json(),
             "marked": reports.marked if self._recipe.restart_markers else None,
+            "refilled": reports.refilled if self._recipe.refill else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
             "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
             "mended": dict(reports.mended),
@@ -363,6 +383,7 @@ class BuildJob:
         found = json.loads(space.counts.read_bytes())
         counts, self.marked, tracks = Counts(**found["counts"]), found["marked"], found.get("broken_tracks")
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
+        self.refilled = found.get("refilled")
         self.unused_boxes = found.get("unused_boxes")
         self.mended = sum(found.get("mended", {}).values())
         plan, growth = self.plan, None if self._comparison is None else self._comparison.growth
@@ -384,7 +405,7 @@ class BuildJob:
 
     def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
         for report in reports:
-            if not report.samples and self._options.on_error == "fail":
+            if not report.samples and not report.empty and self._options.on_error == "fail":
                 raise failed_item(report.name, f"{report.step}: {report.reason}")
             yield report
 

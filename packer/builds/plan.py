@@ -14,10 +14,12 @@ from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from shardspec.entries import Generation
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.wording import shorten
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
-"""The most bytes in a task, unless it is one item; so the cut into tasks depends on the source alone."""
+"""The most bytes in a task, unless it is one item, or items that are read in one pass over an archive; so the cut into
+tasks depends on the source alone."""
 
 VIDEO_WEIGHT = 8
 """Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
@@ -41,6 +43,9 @@ class BuildPlan:
     tasks : tuple of Task
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
+    declared : dict
+        What is said of the samples that a function makes (`packer.recipe.fields.Declaration`); empty if steps make
+        them.
     base : str
         Digest of the dataset that the items are added to; empty for a build of its own.
     """
@@ -53,6 +58,7 @@ class BuildPlan:
     classes: Mapping[str, list[str]]
     tasks: tuple[Task, ...]
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
 
     kind: ClassVar[str] = "build"
@@ -62,13 +68,14 @@ class BuildPlan:
         """SHA-256 of everything that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
+        more |= {"declared": dict(self.declared)} if self.declared else {}
         more |= {"base": self.base} if self.base else {}
         return sha256_json({**decides, "classes": dict(self.classes), **more})
 
     @property
     def terms(self) -> str:
         """SHA-256 of what decides, beside the item itself, what becomes of an item."""
-        return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays)])
+        return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
@@ -100,12 +107,17 @@ def _names_alone(paths: Any) -> Any:
 def item_facts(item: Item) -> str:
     """SHA-256 of all that the source says of an item: by its facts an item is known again."""
     facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
+    facts += _facts_of_member(item)
     # In ASCII: a name may be invalid UTF-8.
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).hexdigest()
 
 
 def make_plan(
-    recipe: Recipe, runtime: Mapping[str, Any], listing: Listing, base: str = ""
+    recipe: Recipe,
+    runtime: Mapping[str, Any],
+    listing: Listing,
+    declared: Mapping[str, Any] | None = None,
+    base: str = "",
 ) -> tuple[BuildPlan, list[str]]:
     """Cut the items into tasks and take the fingerprint.
 
@@ -139,6 +151,7 @@ def make_plan(
         classes=dict(listing.classes),
         tasks=_cut(items, lines),
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
+        declared=declared or {},
         base=base,
     )
     return plan, lines
@@ -150,7 +163,8 @@ def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     for position, (item, line) in enumerate(zip(items, lines, strict=True)):
         read = item.bytes + sum(file.bytes for file in item.files.values())
         weight = read * (VIDEO_WEIGHT if item.is_video else 1)
-        if position > start and (position - start == TASK_ITEMS or size + weight > TASK_BYTES):
+        full = position - start >= TASK_ITEMS or size + weight > TASK_BYTES
+        if position > start and full and not _in_one_pass(items[position - 1], item):
             tasks.append(Task(start, position, start_offset))
             start, start_offset, size = position, offset, 0
         size += weight
@@ -160,12 +174,26 @@ def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
+def _in_one_pass(one: Item, other: Item) -> bool:
+    """Whether two items are read in the same pass over an archive: in two tasks, they would be read in two passes."""
+    if one.member is None or other.member is None or other.member.run is None:
+        return False
+    return (one.path, one.member.run) == (other.path, other.member.run)
+
+
 def _digest_columns(item: Item) -> dict[str, Any]:
     return {name: digest_value(value) for name, value in item.columns.items()}
 
 
 def _facts_of_files(item: Item) -> list[Any]:
-    return sorted([option, file.name, file.bytes, file.mtime_ns] for option, file in item.files.items())
+    return sorted(
+        [option, file.name, file.bytes, file.mtime_ns, *([] if file.member is None else [file.member])]
+        for option, file in item.files.items()
+    )
+
+
+def _facts_of_member(item: Item) -> list[Any]:
+    return [] if item.member is None else [item.member, dict(item.arrays)]
 
 
 def is_storable(item: Item) -> bool:
@@ -188,6 +216,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
     found += describe_changes("array type of", old.arrays, new.arrays)
+    found += describe_changes("declared", _flat(old.declared), _flat(new.declared))
     if old.items_digest != new.items_digest:
         before = {item.name: item for item in map(Item.from_line, old_lines)}
         after = {item.name: item for item in map(Item.from_line, new_lines)}
@@ -216,10 +245,16 @@ def describe_taken_over(
     old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]
 ) -> str | None:
     """In words, how the items of two plans differ; None if one cannot use what the other has finished."""
-    if old.terms != new.terms:
+    if old.terms != new.terms or new.declared:  # a function may give keys of its own
         return None
     changes = describe_mismatch(old, new, old_lines, new_lines)
     return f"the source has changed since the build was begun ({changes}): what is finished of other items is kept"
+
+
+def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """A declaration with its fields side by side."""
+    fields = declared.get("fields") or {}
+    return {**{f"field {name}": kind for name, kind in fields.items()}, "classes": declared.get("classes")}
 
 
 def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:
@@ -238,6 +273,8 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
     last = made.generations[-1]
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
+    named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}
+    found += describe_changes("classes of", named, {name: new.classes[name] for name in named if name in new.classes})
     if before is not None:
         after = [Item.from_line(line).name for line in new_lines]
         found += _describe_items(sorted(set(before) - set(after)), "gone")
@@ -248,9 +285,9 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
 
 def _describe_items(names: Sequence[str], verb: str) -> list[str]:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"source: {names[0]!r}{more} {verb}"] if names else []
+    return [f"source: {shorten(names[0])}{more} {verb}"] if names else []
 
 
 def _differs(a: Item, b: Item) -> bool:
-    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i)) for i in (a, b)]
+    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i), _facts_of_member(i)) for i in (a, b)]
     return facts[0] != facts[1]

@@ -126,8 +126,8 @@ class ReportWriter:
     """Writes both reports item by item, and counts. Use as a context manager.
 
     ``items.jsonl`` has one line per item: ``item``, ``state`` (packed or rejected), ``samples``, ``frames`` looked at,
-    ``faces`` found if a detector ran, the samples that came as ``progressive`` JPEGs if there are any, ``facts``, by
-    which an update knows the item again, and its ``generation`` unless that is 0.
+    ``faces`` found if a detector ran, and, if there are any, the samples that came as ``progressive`` JPEGs and the
+    ``refilled`` frames; ``facts``, by which an update knows the item again, and its ``generation`` unless that is 0.
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
     (``kind`` frames), and per video whose rest could not be read (``kind`` damage).
 
@@ -143,6 +143,8 @@ class ReportWriter:
         Items that are packed now, by the generation that had rejected them.
     marked : int
         Samples whose picture has restart markers (`packer.sources.item.ItemReport`).
+    refilled : int
+        Sampled frames in whose place a nearby frame gave the samples.
     broken_tracks : BrokenTracks
         Over the items that are not rejected.
     unused_boxes : int
@@ -156,6 +158,7 @@ class ReportWriter:
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.mended: Counter[int] = Counter()
         self.marked = 0
+        self.refilled = 0
         self.broken_tracks = BrokenTracks()
         self.unused_boxes = 0
 
@@ -178,7 +181,7 @@ class ReportWriter:
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(self, report: ItemReport, known: Known | None) -> None:
-        packed = report.samples > 0
+        packed = report.samples > 0 or report.empty
         again = known is not None and known.rejected_by is not None
         if packed or not again:
             self._counts["items"] += 1
@@ -190,6 +193,7 @@ class ReportWriter:
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
         self.marked += report.marked
+        self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
         self._add_tracks(report)
         item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
@@ -198,6 +202,8 @@ class ReportWriter:
             item["faces"] = report.faces
         if report.progressive:
             item["progressive"] = report.progressive
+        if report.refilled:
+            item["refilled"] = report.refilled
         if known is not None:
             item["facts"] = known.facts
             generation = known.generation if packed or known.rejected_by is None else known.rejected_by

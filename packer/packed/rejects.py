@@ -221,7 +221,7 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
             continue
         for report in found:
             yield {"items": 1}
-            if not report.samples:
+            if not report.samples and not report.empty:
                 yield {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
             elif report.damage is not None:
                 yield {"kind": "damage", "item": report.name}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.groups import NO_GROUP, read_groups
+from packer.assembly.groups import read_groups
 from packer.assembly.rows import read_column
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
@@ -16,6 +16,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import is_further_picture
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
+from shardspec.splits import NO_GROUP
 
 _DIGEST_DIGITS = 16
 """Characters of the dataset's digest in every item: enough for the plan to change with it."""

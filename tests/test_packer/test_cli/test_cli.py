@@ -17,6 +17,7 @@ from support.packed import check_whole, fingerprints, read_samples
 from packer import Recipe
 from packer.cli import main
 from packer.cli.line import COMMANDS
+from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
 
@@ -193,7 +194,7 @@ OPENVINO_ON_GPU = (
         (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
         (["--fps", "inf"], "fps: expected a finite number"),
         (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
-        (["--format", "zip"], "argument --format: expected one of hdf5, lmdb, npy, parquet, tfrecord, found 'zip'"),
+        (["--format", "zip"], f"argument --format: expected one of {', '.join(sorted(FORMATS))}, found 'zip'"),
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
         (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),
@@ -238,7 +239,7 @@ def test_a_misspelt_word_is_reported_in_one_line(words: list[str], reported: str
 
 def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
     done = run_packer("build", tmp_path / "nowhere", tmp_path / "out", expect=2)
-    assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
+    assert f"{tmp_path}/nowhere: expected a folder, a table or an archive, found nothing of that name" in done.stderr
 
 
 @pytest.mark.parametrize(
