@@ -20,8 +20,8 @@ ASIDE = "next-"
 other is gone."""
 
 
-BUILD_KINDS = ("build", "update", "retry", "write")
-"""Kinds of generations that were made from raw items, or written by a program."""
+BUILD_KINDS = ("build", "update", "retry")
+"""Kinds of generations that were made from the items of a source."""
 
 
 def strip_aside(name: str) -> str:

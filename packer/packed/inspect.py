@@ -100,7 +100,7 @@ class InspectReport(Result):
         noted = clock.get("history")
         if not isinstance(noted, list) or len(noted) != len(generations):
             # A convert, a merge and a split do not say when their inputs were packed.
-            alone = len(generations) == 1 and generations[0].kind in BUILD_KINDS and "job" not in clock
+            alone = len(generations) == 1 and generations[0].kind in (*BUILD_KINDS, "write") and "job" not in clock
             noted = [{"finished": clock.get("finished")} if alone else {}] * len(generations)
         found = []
         for generation, note in zip(generations, noted, strict=True):

@@ -158,6 +158,22 @@ def test_an_unfinished_build_goes_on_with_another_source(
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
+def test_an_unfinished_overwrite_goes_on_with_another_source(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8)
+    begin(source, out, monkeypatch, overwrite=True)
+    write_picture(source / "000.png", scene(97, (24, 18)))
+    decoded: list[str] = []
+    with monkeypatch.context() as patch:
+        note_decoded(patch, decoded)
+        build(source, out, overwrite=True)
+    assert sorted(decoded) == ["000.png", *(f"{n}.png" for n in range(32, 36))]
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
 def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
     """Note the names of the items that are worked on."""
     from packer.builds.work import BuildWork
