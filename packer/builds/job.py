@@ -45,7 +45,7 @@ from packer.workspace.folder import discard
 from shardspec.entries import Counts, Generation, strip_aside, total
 from shardspec.errors import SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Manifest
+from shardspec.manifest import Manifest, sha256_json
 from shardspec.points import LAYOUTS
 from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, list_some, shorten
@@ -386,15 +386,24 @@ class BuildJob:
         self.refilled = found.get("refilled")
         self.unused_boxes = found.get("unused_boxes")
         self.mended = sum(found.get("mended", {}).values())
-        plan, growth = self.plan, None if self._comparison is None else self._comparison.growth
-        if growth is not None and not counts.items:  # what was tried again is rejected once more
+        plan, compared = self.plan, self._comparison
+        if compared is not None and not counts.items:  # what was tried again is rejected once more
             return []
-        kind = "build" if growth is None else "update" if growth.new else "retry"
+        kind = "build" if compared is None else compared.kind
         generation = Generation(kind, plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
+        if compared is not None and compared.joins:
+            last = self._less_mended(space)[-1]
+            fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
+            generation = replace(last, fingerprint=fingerprint, counts=total([last, generation]))
         return [Made(generation, counts.samples)]
 
     def kept_generations(self, space: Workspace) -> Sequence[Generation]:
-        """See `JobPlan`: items that are packed now no longer count in the generation that had rejected them."""
+        """See `JobPlan`."""
+        kept, compared = self._less_mended(space), self._comparison
+        return kept[:-1] if compared is not None and compared.joins and self.generations(space) else kept
+
+    def _less_mended(self, space: Workspace) -> list[Generation]:
+        """The dataset's generations; items that are packed now no longer count in those that had rejected them."""
         mended = json.loads(space.counts.read_bytes()).get("mended", {})
         kept = []
         for number, generation in enumerate(() if self.base is None else self.base.generations):

@@ -34,7 +34,7 @@ from packer.workspace.folder import (
     make_room_beside,
 )
 from packer.workspace.replacement import finish_replacement
-from shardspec.entries import Generation, Shard
+from shardspec.entries import Counts, Generation, Shard
 from shardspec.errors import BuildError, DatasetError, ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
@@ -375,11 +375,15 @@ class Job:
         made = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
         generations = [*self.plan.kept_generations(self.workspace), *made]
         if self.plan.base is not None:
-            wall_clock |= _history(self.plan.base, wall_clock, len(made))
+            wall_clock["history"] = _history(self.plan.base, self._added(), generations[-1], wall_clock["finished"])
         manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
         assembly.source.close()
         self.workspace.remove()
         return manifest
+
+    def _added(self) -> Counts:
+        """What became of the items of this job."""
+        return Counts(**json.loads(self.workspace.counts.read_bytes())["counts"])
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
@@ -391,22 +395,28 @@ def failed_item(item: str, why: str) -> BuildError:
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
-def _history(base: Manifest, wall_clock: Mapping[str, Any], made: int) -> dict[str, Any]:
-    """What the wall clock notes of all generations: when each was finished."""
-    noted, count = base.wall_clock.get("history"), len(base.generations)
-    if not isinstance(noted, list) or len(noted) != count:
-        noted = [{"finished": base.wall_clock.get("finished")}] if count == 1 else [{}] * count
-    return {"history": [*noted, *[{"finished": wall_clock["finished"]}] * made]}
+def _history(base: Manifest, added: Counts, last: Generation, finished: Any) -> list[Any]:
+    """What the wall clock notes of a dataset that was added to: a line for each time, as it was then."""
+    noted = base.wall_clock.get("history")
+    if not isinstance(noted, list):
+        first = base.wall_clock.get("finished") if len(base.generations) == 1 else None
+        noted = [_note(generation, generation.counts, first) for generation in base.generations]
+    return [*noted, *([_note(last, added, finished)] if added.items else [])]
+
+
+def _note(generation: Generation, counts: Counts, finished: Any) -> dict[str, Any]:
+    made = {"kind": generation.kind, "finished": finished, "version": generation.runtime.get("facepack")}
+    return {**made, "items": counts.items, "rejected": counts.rejected_items, "samples": counts.samples}
 
 
 def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
-    """Give each generation its shards; no shard holds rows of two generations."""
+    """Give each generation its new shards; no shard holds rows of two generations."""
     shared, first, stop = [], 0, 0
     for generation, rows in made:
         stop += rows
         last = first
         while last < len(shards) and cuts[last + 1] <= stop:
             last += 1
-        shared.append(replace(generation, shards=tuple(shards[first:last])))
+        shared.append(replace(generation, shards=(*generation.shards, *shards[first:last])))
         first = last
     return shared

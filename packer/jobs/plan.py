@@ -100,7 +100,7 @@ class Assembly:
 
 
 class Made(NamedTuple):
-    """A generation without its shards, and the number of its rows, which follow those of the generation before."""
+    """A generation without its new shards, and the number of their rows, which follow those of the one before."""
 
     generation: Generation
     rows: int

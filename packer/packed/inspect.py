@@ -1,7 +1,7 @@
 """What a packed dataset holds, by its manifest alone, and what several datasets have in common."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.plan import several_paths
 from shardspec.columns import IntArray
-from shardspec.entries import BUILD_KINDS, total
+from shardspec.entries import total
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -26,18 +26,18 @@ _VALUES = 20
 
 
 class GenerationNote(NamedTuple):
-    """What one generation of a dataset is.
+    """What was packed at one time.
 
     Attributes
     ----------
     kind : str
-        ``"build"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
+        ``"build"``, ``"write"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
     finished : str or None
         When, in UTC; None where nothing says so.
     version : str or None
         The version of this project that made it.
-    items, rejected, samples, shards, bytes : int
-        An item counts in the generation that packed it, or that first rejected it.
+    items, rejected, samples : int
+        Of these items alone. An item that was tried again counts if it then worked.
     """
 
     kind: str
@@ -46,8 +46,15 @@ class GenerationNote(NamedTuple):
     items: int
     rejected: int
     samples: int
-    shards: int
-    bytes: int
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any]) -> "GenerationNote":
+        """Read a note of the wall clock, which nothing has checked."""
+        texts = [note.get(name) for name in ("kind", "finished", "version")]
+        kind, finished, version = (text if isinstance(text, str) else None for text in texts)
+        numbers = [note.get(name) for name in ("items", "rejected", "samples")]
+        items, rejected, samples = (number if isinstance(number, int) else 0 for number in numbers)
+        return cls(kind or "not known", finished, version, items, rejected, samples)
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,39 +102,35 @@ class InspectReport(Result):
 
     @property
     def history(self) -> tuple[GenerationNote, ...]:
-        """The generations, in order."""
+        """What was packed when, in order: the first build, and every addition, as it was then."""
         generations, clock = self.manifest.generations, self.manifest.wall_clock
         noted = clock.get("history")
-        if not isinstance(noted, list) or len(noted) != len(generations):
-            # A convert, a merge and a split do not say when their inputs were packed.
-            alone = len(generations) == 1 and generations[0].kind in (*BUILD_KINDS, "write") and "job" not in clock
-            noted = [{"finished": clock.get("finished")} if alone else {}] * len(generations)
-        found = []
-        for generation, note in zip(generations, noted, strict=True):
-            counts, finished = generation.counts, note.get("finished") if isinstance(note, dict) else None
-            found.append(
-                GenerationNote(
-                    generation.kind,
-                    finished if isinstance(finished, str) else None,
-                    str(generation.runtime.get("facepack", "")) or None,
-                    counts.items,
-                    counts.rejected_items,
-                    counts.samples,
-                    len(generation.shards),
-                    sum(shard.bytes for shard in generation.shards),
-                )
+        if isinstance(noted, list):
+            return tuple(GenerationNote.of(note) for note in noted if isinstance(note, dict))
+        # A convert, a merge and a split do not say when their inputs were packed.
+        alone = len(generations) == 1 and "job" not in clock
+        return tuple(
+            GenerationNote.of(
+                {
+                    "kind": generation.kind,
+                    "finished": clock.get("finished") if alone else None,
+                    "version": generation.runtime.get("facepack"),
+                    "items": generation.counts.items,
+                    "rejected": generation.counts.rejected_items,
+                    "samples": generation.counts.samples,
+                }
             )
-        return tuple(found)
+            for generation in generations
+        )
 
     def describe_history(self) -> str:
-        """The generations for people: when, what, by which version."""
-        lines = [f"{self.path}: {counted(len(self.history), 'generation')}"]
-        for number, note in enumerate(self.history):
-            lines.append(
-                f"  {number}: {note.finished or 'time not known'}, {note.kind} by version {note.version or 'not known'}: "
-                f"{counted(note.items, 'item')} ({note.rejected} rejected), {counted(note.samples, 'sample')}, "
-                f"{counted(note.shards, 'shard')}, {note.bytes / 1e6:.1f} MB"
-            )
+        """The history for people: when, what, by which version."""
+        lines = [f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {len(self.history)} steps:"]
+        lines += [
+            f"  {note.finished or 'time not known'}, {note.kind} by version {note.version or 'not known'}: "
+            f"{counted(note.items, 'item')} ({note.rejected} rejected), {counted(note.samples, 'sample')}"
+            for note in self.history
+        ]
         return "\n".join(lines)
 
     def describe(self) -> str:

@@ -20,7 +20,7 @@ from shardspec.entries import BUILD_KINDS
 from shardspec.errors import DatasetError, UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Manifest
+from shardspec.manifest import Manifest, sha256_json
 from shardspec.schema import Schema
 from shardspec.wording import list_some, shorten
 
@@ -85,6 +85,8 @@ class Comparison:
     growth : Growth
     rejected_by : dict of int to int
         By number, the generation that had rejected an item to be tried again.
+    runtime : mapping
+        Versions, as those of the dataset.
     """
 
     layout: Layout
@@ -92,12 +94,26 @@ class Comparison:
     listing: Listing
     growth: Growth
     rejected_by: Mapping[int, int]
+    runtime: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the generation that is added."""
+        return "update" if self.growth.new else "retry"
+
+    @property
+    def joins(self) -> bool:
+        """Whether what is added joins the dataset's last generation, so that many additions make no long manifest."""
+        last = self.base.generations[-1]
+        # The contents of ``boxes`` may differ.
+        return last.kind == self.kind and sha256_json(last.runtime) == sha256_json(self.runtime)
 
     def known(self, item: Item) -> Known:
         """By what an item of `listing` is known again."""
         assert item.number is not None
         number = item.number
-        return Known(item_facts(item)[:FACTS_DIGITS], number, len(self.base.generations), self.rejected_by.get(number))
+        generation = len(self.base.generations) - int(self.joins)
+        return Known(item_facts(item)[:FACTS_DIGITS], number, generation, self.rejected_by.get(number))
 
 
 def compare(
@@ -145,7 +161,7 @@ def compare(
     gone = known.count_left()
     growth = Growth(len(new), len(known) - gone - differ - len(again), differ, repaired, gone, len(again))
     rejected_by = {item.number: known.generations[item.number] for item in again if item.number is not None}
-    return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, rejected_by)
+    return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, rejected_by, runtime)
 
 
 def _check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
