@@ -15,7 +15,7 @@ from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
 from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
-from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some
+from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
 
 class Known(NamedTuple):
@@ -46,6 +46,9 @@ KNOWN: Mapping[str, Known] = {
 
 _COUNTED = ("label", "split", "method", "compression")
 """Columns whose values a description counts."""
+
+REAL_OR_FAKE = ("real", "fake")
+"""The labels of forgeries and their originals, in the order of the numbers that they have nearly everywhere."""
 
 _VALUES = 8
 """Values of a column that are counted one by one."""
@@ -126,7 +129,9 @@ class DatasetList(Result):
             for what, paths in (("listed, but not there", self.missing), ("there, but not listed", self.unlisted))
             if paths
         ]
-        lines += self.notes
+        lines += self.notes[:LISTED]
+        if len(self.notes) > LISTED:
+            lines.append(f"and {len(self.notes) - LISTED} more notes (--json has all)")
         if self.table is None:
             lines.append("no table was written: add -o TABLE.csv")
         else:
@@ -135,6 +140,8 @@ class DatasetList(Result):
 
     def _describe_build(self, table: Path) -> str:
         label = ["--label-from", "label" if "label" in self.columns else "none"]
+        if "label" in self.columns and {row["label"] for row in self.rows} <= {None, *REAL_OR_FAKE}:
+            label += ["--classes", ",".join(REAL_OR_FAKE)]
         texts = [word for column in self._numeric_texts() for word in ("--text", column)]
         typed = texts if table.suffix == ".csv" else []
         return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *typed])
@@ -228,7 +235,9 @@ def list_dataset(
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)
-    found: Found = find(Tree(folder, listener_of(progress)), choice)
+    tree = Tree(folder, listener_of(progress))
+    found: Found = find(tree, choice)
+    found.unlisted += sorted({*tree.doubles} - {*found.unlisted} - {row["path"] for row in found.rows})
     if not found.rows:
         why = "; ".join([*found.notes, *([f"{len(found.missing)} listed, but not there"] if found.missing else [])])
         part = f" ({', '.join(choice.splits)})" if choice.splits else ""
@@ -264,7 +273,7 @@ def _choose(
     for split in chosen["splits"]:
         if split not in known.splits:
             like = did_you_mean(split, known.splits)
-            raise UsageError(f"splits: expected some of {', '.join(known.splits)}, found {split!r}{like}")
+            raise UsageError(f"splits: expected some of {', '.join(known.splits)}, found {shorten(split)}{like}")
     if lists == NO_LISTS:
         if chosen["splits"] and name != "imagenet":
             raise UsageError("splits: --lists none leaves no splits to choose from")
@@ -280,7 +289,7 @@ def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     names = tuple(part.strip() for part in parts if isinstance(part, str))
     if len(names) != len(parts) or not all(names):
-        raise UsageError(f"{option}: expected names with commas between them, found {value!r}")
+        raise UsageError(f"{option}: expected names with commas between them, found {shorten(value)}")
     return names
 
 
