@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import print_result
+from packer.cli.arguments import add_output_arguments, print_result
 from packer.packed.rejects import rejects
 
 
@@ -15,10 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="write the rejected items as a table (.csv or .jsonl) that 'packer build TABLE OUT --root SOURCE' takes",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Sum up the rejects, and print them."""
-    print_result(options, rejects(options.dataset, out=options.out))
+    print_result(options, rejects(options.dataset, out=options.out, progress=not options.quiet))
     return 0

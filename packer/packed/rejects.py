@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.builds.part import Part
+from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
@@ -130,7 +131,12 @@ class RejectsReport(Result):
         return "\n".join(lines)
 
 
-def rejects(dataset: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> RejectsReport:
+def rejects(
+    dataset: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool | ProgressListener = True,
+) -> RejectsReport:
     """Sum up the rejected items of a packed dataset by reason, and write the table of those to try again.
 
     An unfinished build, or one that packed nothing, is summed up as far as it has come.
@@ -143,6 +149,8 @@ def rejects(dataset: str | os.PathLike[str], *, out: str | os.PathLike[str] | No
         A table to write, ``.csv`` or ``.jsonl``: the column ``path`` has the names of the rejected items, which are
         relative to the source; ``label`` has the first folder, where the dataset was labelled by folders. ``packer
         build TABLE OUT --root SOURCE`` takes it. An existing file is replaced.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -162,15 +170,17 @@ def rejects(dataset: str | os.PathLike[str], *, out: str | os.PathLike[str] | No
     kinds: dict[tuple[str, str], RejectKind] = {}
     names: list[str] = []
     items = rejected = damaged = 0
-    for line in lines:
-        items += line.get("items", 0)
-        damaged += line.get("kind") == "damage"
-        if line.get("kind") == "item":
-            rejected += 1
-            name = str(line.get("item"))
-            _add(kinds, name, str(line.get("step")), str(line.get("reason")))
-            if target is not None and not _ROW.match(name):
-                names.append(name)
+    with Stage(listener_of(progress), "summing up", 1, "datasets") as stage:
+        for line in lines:
+            items += line.get("items", 0)
+            damaged += line.get("kind") == "damage"
+            if line.get("kind") == "item":
+                rejected += 1
+                name = str(line.get("item"))
+                _add(kinds, name, str(line.get("step")), str(line.get("reason")))
+                if target is not None and not _ROW.match(name):
+                    names.append(name)
+        stage.advance()
     found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
     if target is not None:
         _write_table(target, names, by_folder=manifest is not None and _by_folder(manifest))
