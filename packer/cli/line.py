@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "detect": "pack where the faces are, without pictures, for builds with --boxes; repeat the command to resume",
     "list": "list a public dataset, as it is published, as a table to build from",
     "inspect": "show what a packed dataset holds",
+    "rejects": "say why items were rejected, and write the table of those to try again",
     "verify": "compare a packed dataset with its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
     "convert": "write the same samples in another format, without decoding them",
