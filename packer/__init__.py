@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from packer.jobs.progress import Progress, ProgressListener
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
+    from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
@@ -45,6 +46,7 @@ else:
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
@@ -62,9 +64,11 @@ else:
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
+            "drop_field": Entry("packer.packed.columns:drop_field"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
@@ -80,6 +84,7 @@ __all__ = [
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "ColumnsResult",
     "Detections",
     "Detector",
     "Estimate",
@@ -97,9 +102,11 @@ __all__ = [
     "SplitResult",
     "StepSpec",
     "VerifyReport",
+    "add",
     "bench",
     "build",
     "convert",
+    "drop_field",
     "dry_run",
     "export",
     "find_leaks",

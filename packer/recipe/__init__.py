@@ -7,7 +7,6 @@ from packer.recipe.recipe import (
     TRACK_RULES,
     Recipe,
     StepSpec,
-    field_name,
     refuse_unknown,
 )
 
@@ -18,6 +17,5 @@ __all__ = [
     "TRACK_RULES",
     "Recipe",
     "StepSpec",
-    "field_name",
     "refuse_unknown",
 ]

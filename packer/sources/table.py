@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,18 +59,19 @@ _OTHER_MARKS = (";", "\t", "|")
 """Other separators between the cells of tables that are nevertheless called CSV."""
 
 
-def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
-    """Rows of a CSV file with a header.
+def read_csv(path: Path, texts: Collection[str] = (), mark: str = ",") -> TableRows:
+    """Rows of a CSV file with a header. `mark` separates its cells.
 
     A column becomes integers or floats if all its cells are such numbers, unless it is in `texts`; those columns stay
     text. An empty cell is missing.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
+        reader = csv.reader(file, delimiter=mark, strict=True)
         rows, lines = [], []
         try:
             header = next(filter(None, reader), [])
-            _refuse_other_marks(path, header)
+            if mark == ",":
+                _refuse_other_marks(path, header)
             last = reader.line_num
             for cells in reader:
                 if cells:
@@ -161,17 +163,47 @@ def read_jsonl(path: Path, _texts: Collection[str] = ()) -> TableRows:
 
 def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
     """Rows of a Parquet file."""
+    return TableRows(open_parquet(path).to_pylist(), [])
+
+
+def open_parquet(path: Path) -> Any:
+    """A Parquet file as pyarrow's table."""
     read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
     try:
-        return TableRows(read(path).to_pylist(), [])
+        return read(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
         raise UsageError(f"{path}: expected a Parquet file, {error}") from error
 
 
 _READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,
+    ".tsv": partial(read_csv, mark="\t"),
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,
 }
 TABLE_SUFFIXES = frozenset(_READERS)
+
+
+def read_table(path: Path, texts: Collection[str] = ()) -> Any:
+    """The columns of a table file, for `shardspec.frames`: rows of CSV, TSV or JSON lines; pyarrow's table of Parquet.
+
+    Parameters
+    ----------
+    texts : collection of str
+        Columns of a CSV file that stay text, whatever their cells look like.
+
+    Raises
+    ------
+    UsageError
+        If there is no such file, or it is none of these.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _READERS:
+        raise UsageError(f"{path}: expected a table ({', '.join(sorted(_READERS))}), found {suffix or 'no suffix'}")
+    try:
+        if suffix == ".parquet":
+            return open_parquet(path)
+        return _READERS[suffix](path, texts).rows
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -51,7 +51,7 @@ def finish_replacement(workspace: Workspace) -> bool:
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        _remove_files(layout, _entries(replaced))
+        _remove_files(layout, replaced.entries)
         for name in _top_names(successor):
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
         fsync_folder(layout.root)
@@ -88,17 +88,13 @@ def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
         return replace(shard, name=prefix + shard.name, files=renamed(shard.files))
 
     generations = tuple(replace(g, shards=tuple(map(renamed_shard, g.shards))) for g in manifest.generations)
-    return replace(manifest, generations=generations, files=renamed(manifest.files))
-
-
-def _entries(manifest: Manifest) -> list[FileEntry]:
-    """All files of a dataset except the manifest."""
-    return [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
+    columns = tuple(replace(c, name=prefix + c.name, files=renamed(c.files)) for c in manifest.columns)
+    return replace(manifest, generations=generations, files=renamed(manifest.files), columns=columns)
 
 
 def _top_names(manifest: Manifest) -> list[str]:
     """What a dataset has in its folder besides the manifest: files, and folders of files."""
-    return sorted({entry.name.split("/")[0] for entry in _entries(manifest)})
+    return sorted({entry.name.split("/")[0] for entry in manifest.entries})
 
 
 def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,49 @@ class DivisibleDataset(SampleDataset):
     def where(self, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> "Subset":
         """The rows for which a predicate on small fields holds (`readers.dataset.subset.where`)."""
         return where(self, predicate, fields)
+
+    def join(
+        self,
+        frame: Any,
+        on: str = "key",
+        *,
+        key: str | None = None,
+        fields: Sequence[str] | None = None,
+        allow_missing: bool = False,
+        allow_unknown: bool = False,
+    ) -> Self:
+        """The same dataset with the columns of a table as further fields. Nothing is written.
+
+        The values of all rows of the packed dataset are held in memory, in the types that ``packer.add`` would store.
+
+        Parameters
+        ----------
+        frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
+            Scores, labels, texts, embeddings. A missing value is None, or NaN for a single number.
+        on : str
+            The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
+            table goes to all samples with the same value, such as a row per video to its frames (``"source"``).
+        key : str, optional
+            The table's column of keys; by default the one called like `on`.
+        fields : sequence of str, optional
+            The columns to take; by default all but the keys.
+        allow_missing : bool
+            Whether samples may be without a value. They get a sentinel (0, false, "", nothing), and ``<field>_valid``
+            is false.
+        allow_unknown : bool
+            Whether to leave out rows of the table whose key no sample has.
+
+        Raises
+        ------
+        UsageError
+            If the table cannot be read or matched, or the dataset has a field of the same name.
+        """
+        how = {"key": key, "fields": fields, "allow_missing": allow_missing, "allow_unknown": allow_unknown}
+        return self._join(frame, on, None, how)
+
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table whose rows must give values to those rows of this dataset that are `required`; None for all."""
+        raise NotImplementedError
 
     def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> "tuple[Subset, ...]":
         """Disjoint random parts; equal values of the field `by` stay together (`readers.dataset.subset.split`)."""
@@ -144,6 +188,17 @@ class Subset(DivisibleDataset):
         """One field of all rows of the subset (`PackedDataset.column`)."""
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
+
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table with the base dataset; only rows of the subset need a value."""
+        if not isinstance(self.base, DivisibleDataset):
+            raise UsageError(f"join: expected a part of a packed dataset, found one of {self.base!r}: join that first")
+        needed = np.zeros(len(self.base), np.bool_)
+        needed[self.rows if required is None else self.rows[required]] = True
+        other = copy(self)
+        other.base = self.base._join(frame, on, needed, how)
+        other._layout = None
+        return other
 
     def _in_base(self, picks: Picks) -> Picks:
         inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
