@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
+from benchmarks.readers import BLOCKWISE
 from benchmarks.tables import group_text
 from shardspec.formats import FORMATS
 
@@ -33,7 +34,7 @@ def entries_of(folder: Path, source: Path, batch: int, formats: list[str]) -> li
                     checked=False,
                 )
             )
-        for shuffle in ("full", "blocks") if format in ("npy", "lmdb") else ("blocks",):
+        for shuffle in ("blocks",) if format in BLOCKWISE else ("full", "blocks"):
             more = options | {"root": str(root), "shuffle": shuffle}
             entries.append(
                 Entry(f"Loader, {format}, {shuffle}", "benchmarks.cold_arms:cold_loader", more, ours=True, facts=facts)

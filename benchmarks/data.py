@@ -9,7 +9,6 @@ drawn from it.
 import argparse
 import json
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,10 @@ import numpy.typing as npt
 import simplejpeg
 import skimage.data
 
-from packer.assembly.shard import write_shard
-from packer.assembly.writers.base import ShardSize
+import packer
 from packer.vision.decode.jpeg_header import restart_interval
 from shardspec.codecs.jpeg import JPEGCodec
-from shardspec.columns import Columns
-from shardspec.entries import Counts, Generation
-from shardspec.layout import Layout, describe_file
-from shardspec.manifest import Manifest
-from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.schema import Field
 
 PHOTOS = ("photo", "photo500")
 KINDS = ("raw", "jpeg", *PHOTOS)
@@ -37,7 +31,6 @@ SHARD_BYTES = 256 << 20
 _NOISE = 5.0
 """Standard deviation of the noise, levels: about a camera's."""
 _SIDES = {"photo": (256, 341), "photo500": (500, 667)}
-_WRITE_ROWS = 256
 
 
 class Source:
@@ -132,26 +125,14 @@ def _picture(row: int, height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.clip(window + _noise[0][y : y + height, x : x + width], 0, 255).astype(np.uint8)
 
 
-def schema_of(kind: str) -> Schema:
-    """Our schema of a kind."""
-    jpeg = NamedConfig("jpeg", {"quality": QUALITY, "subsampling": "420"})
-    images = {
-        "raw": Field("image", "fixed", "|u1", (SIZE, SIZE, 3)),
-        "jpeg": Field("image", "bytes", "|u1", (SIZE, SIZE, 3), jpeg),
-    }
-    photo = Field("image", "bytes", "|u1", (None, None, 3), jpeg)
-    return Schema(
-        (
-            Field("key", "text", "|u1", (None,), NamedConfig("utf8")),
-            images.get(kind, photo),
-            Field("landmarks", "fixed", "<f4", (5, 2), layout="5"),
-            Field("label", "fixed", "<i8", ()),
-        )
-    )
+def fields_of(kind: str) -> dict[str, Any]:
+    """The fields of our samples of a kind."""
+    image = packer.Picture("raw") if kind == "raw" else packer.Picture("jpeg", quality=QUALITY)
+    return {"image": image, "landmarks": packer.Array("f4", (5, 2)), "label": int}
 
 
 def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = False) -> dict[str, float]:
-    """Write a packed dataset of the source with the project's writers, unless it exists; its seconds and MB.
+    """Write a packed dataset of the source with `packer.Writer`, unless it exists; its seconds and MB.
 
     Both figures are stored beside the dataset.
 
@@ -162,31 +143,16 @@ def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = F
     if facts.exists():
         found: dict[str, float] = json.loads(facts.read_text())
         return found
-    root.mkdir(parents=True)
     start = time.perf_counter()
-    schema = schema_of(source.kind)
     encode = partial(_with_markers, source.kind) if restart_markers else source.encoded
-    row_bytes = SIZE * SIZE * 3 if source.kind == "raw" else len(encode(0))
-    step = min(len(source), max(1, SHARD_BYTES // row_bytes))
-    shards = []
-    for first in range(0, len(source), step):
-        rows = range(first, min(first + step, len(source)))
-        lengths = {"key": [15] * len(rows), "landmarks": [40] * len(rows), "label": [8] * len(rows)}
-        lengths["image"] = [row_bytes if source.kind == "raw" else len(encode(r)) for r in rows]
-        size = ShardSize(len(rows), {n: sum(v) for n, v in lengths.items()}, {n: max(v) for n, v in lengths.items()})
-        batches = (_columns(source, encode, rows[a : a + _WRITE_ROWS]) for a in range(0, len(rows), _WRITE_ROWS))
-        name = f"shard-{len(shards):05d}"
-        shards.append(write_shard(root, root / ".staging", format, name, schema, size, batches))
-    for left in root.glob(".staging*"):
-        left.unlink()
-    counts = Counts(len(source), len(source), 0, 0, len(source), 0, 0)
-    index = Layout(root).index("label")
-    index.parent.mkdir(exist_ok=True)
-    np.save(index, np.arange(len(source)), allow_pickle=False)
-    generation = Generation("build", "0" * 64, {}, {}, counts, tuple(shards))
-    manifest = Manifest(format, schema, (generation,), (describe_file(root, index),))
-    Layout(root).manifest.write_bytes(manifest.dumps())
-    found = {"pack_s": time.perf_counter() - start, "disk_mb": sum(s.bytes for s in shards) / 1e6}
+    take = source.pixels if source.kind == "raw" else encode
+    fields = fields_of(source.kind)
+    with packer.Writer(root, format=format, fields=fields, shard_size=SHARD_BYTES, progress=False) as out:
+        for row in range(len(source)):
+            out.write(image=take(row), landmarks=source.landmarks[row], label=row)
+    assert out.result is not None
+    mb = sum(shard.bytes for shard in out.result.manifest.shards) / 1e6
+    found = {"pack_s": time.perf_counter() - start, "disk_mb": mb}
     facts.write_text(json.dumps(found))
     return found
 
@@ -194,20 +160,8 @@ def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = F
 def _with_markers(kind: str, row: int) -> bytes:
     picture = _photo(kind, row)
     interval = restart_interval(*picture.shape[:2], "420")
-    return bytes(JPEGCodec(schema_of(kind)["image"]).encode(picture, restart_marker_blocks=interval))
-
-
-def _columns(source: Source, encode: Callable[[int], bytes], rows: range) -> Columns:
-    images: Any = [encode(row) for row in rows] if source.kind != "raw" else None
-    if images is None:
-        assert source.images is not None
-        images = np.ascontiguousarray(source.images[rows.start : rows.stop])
-    return {
-        "key": [b"%08d-000000" % row for row in rows],
-        "image": images,
-        "landmarks": source.landmarks[rows.start : rows.stop],
-        "label": np.arange(rows.start, rows.stop),
-    }
+    codec = JPEGCodec(Field("image", "bytes", "|u1", (None, None, 3), packer.Picture("jpeg", quality=QUALITY).codec))
+    return bytes(codec.encode(picture, restart_marker_blocks=interval))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

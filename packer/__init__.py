@@ -23,18 +23,31 @@ if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
     from packer.builds.estimate import Estimate
     from packer.builds.job import BuildResult
+    from packer.builds.pack import pack
+    from packer.builds.writer import Writer
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
+    from packer.known.listing import DatasetList, list_dataset
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
-    from packer.packed.inspect import InspectReport, Leak, Leaks, find_leaks, inspect
+    from packer.packed.inspect import (
+        InspectReport,
+        Leak,
+        Leaks,
+        ValueCount,
+        ValueCounts,
+        count_values,
+        find_leaks,
+        inspect,
+    )
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
     from packer.vision.detect.detections import Detections
@@ -43,10 +56,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "Array": Entry("packer.recipe.fields:Array"),
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
             "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
+            "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
@@ -56,6 +71,7 @@ else:
             "Leak": Entry("packer.packed.inspect:Leak"),
             "Leaks": Entry("packer.packed.inspect:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),
+            "Picture": Entry("packer.recipe.fields:Picture"),
             "PreviewResult": Entry("packer.packed.preview:PreviewResult", "pack"),
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
@@ -63,17 +79,23 @@ else:
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "ValueCount": Entry("packer.packed.inspect:ValueCount"),
+            "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Writer": Entry("packer.builds.writer:Writer"),
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
+            "count_values": Entry("packer.packed.inspect:count_values"),
             "drop_field": Entry("packer.packed.columns:drop_field"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
             "inspect": Entry("packer.packed.inspect:inspect"),
+            "list_dataset": Entry("packer.known.listing:list_dataset"),
             "merge": Entry("packer.packed.merge:merge"),
+            "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
@@ -81,10 +103,12 @@ else:
     )
 
 __all__ = [
+    "Array",
     "BenchReport",
     "BuildOptions",
     "BuildResult",
     "ColumnsResult",
+    "DatasetList",
     "Detections",
     "Detector",
     "Estimate",
@@ -94,6 +118,7 @@ __all__ = [
     "Leak",
     "Leaks",
     "MergeResult",
+    "Picture",
     "PreviewResult",
     "Progress",
     "ProgressListener",
@@ -101,17 +126,23 @@ __all__ = [
     "SplitPart",
     "SplitResult",
     "StepSpec",
+    "ValueCount",
+    "ValueCounts",
     "VerifyReport",
+    "Writer",
     "add",
     "bench",
     "build",
     "convert",
+    "count_values",
     "drop_field",
     "dry_run",
     "export",
     "find_leaks",
     "inspect",
+    "list_dataset",
     "merge",
+    "pack",
     "preview",
     "split",
     "verify",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PackedDataset,
         ParquetDataset,
         TFRecordDataset,
+        WebDatasetDataset,
         open_dataset,
     )
     from readers.dataset.subset import Subset
@@ -47,6 +48,7 @@ else:
             "Resize": Entry("readers.decode.crops:Resize", "pack"),
             "Subset": Entry("readers.dataset.subset:Subset", "torch"),
             "TFRecordDataset": Entry("readers.dataset.packed:TFRecordDataset", "torch"),
+            "WebDatasetDataset": Entry("readers.dataset.packed:WebDatasetDataset", "torch"),
             "Whole": Entry("readers.decode.plans:Whole"),
             "class_balanced_weights": Entry("readers.order.sampler:class_balanced_weights", "torch"),
             "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
@@ -69,6 +71,7 @@ __all__ = [
     "Resize",
     "Subset",
     "TFRecordDataset",
+    "WebDatasetDataset",
     "Whole",
     "class_balanced_weights",
     "diagnose",

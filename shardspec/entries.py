@@ -236,7 +236,7 @@ class Generation:
     Attributes
     ----------
     kind : str
-        ``"build"``, ``"convert"``, ``"merge"``, ``"split"``.
+        ``"build"``, ``"write"``, ``"convert"``, ``"merge"``, ``"split"``.
     fingerprint : str
         SHA-256 of the plan.
     recipe : dict

@@ -1,4 +1,4 @@
-"""Which group of samples goes into which split of a dataset: a pure function of the groups, the ratios and a seed.
+"""Which sample goes into which split of a dataset: a pure function of groups, strata, ratios and a seed.
 
 The pack stage and the readers both split datasets. Both use this one rule, so a seed gives the same assignment in both.
 """
@@ -10,15 +10,169 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.wording import counted
+from shardspec.wording import counted, shorten
+
+NO_GROUP = -1
+MAX_FOLDS = 100
+"""Most folds of a dataset."""
+
+SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
+"""Usual names of splits."""
 
 _MOVES = 64
 """Most groups that are moved, after the exchange of classes, to bring the sizes back to the ratios."""
 _NEAR = 64
 """Groups on either side of a size that are considered when a group of about that size is sought."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a dataset: its samples by their values in one field, or in several (`join_groups`).
+
+    Attributes
+    ----------
+    names : sequence of str
+        Each group's value, as text. They differ.
+    of_row : (rows,) int64
+        Each row's group; `NO_GROUP` if the row has no value: ``<field>_valid`` is false, or the text is empty.
+    """
+
+    names: Sequence[str]
+    of_row: IntArray
+
+    def sizes(self) -> IntArray:
+        """Samples of each group."""
+        return np.bincount(self.of_row[self.of_row != NO_GROUP], minlength=len(self.names))
+
+    @property
+    def without(self) -> int:
+        """Samples without a value."""
+        return int(np.count_nonzero(self.of_row == NO_GROUP))
+
+
+def count_pairs(ones: IntArray, others: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """The different pairs of two columns of numbers from -1 on, in ascending order: both numbers, and how often."""
+    width = int(others.max(initial=0)) + 2
+    pairs, counts = np.unique(ones.astype(np.int64) * width + others + 1, return_counts=True)
+    return pairs // width, pairs % width - 1, counts
+
+
+def join_groups(several: Sequence[Groups]) -> Groups:
+    """The groups of samples that share a value in any of several fields, directly or through other samples.
+
+    If a person is in two videos, and one of these shows another person too, all samples of both persons are one group:
+    only so do parts share neither a video nor a person. A joined group is called by the first, in alphabetical order,
+    of its names in the first field.
+
+    Parameters
+    ----------
+    several : sequence of Groups
+        The groups by each field; every row has a value in each.
+    """
+    first = several[0]
+    root = list(range(sum(len(groups.names) for groups in several)))
+
+    def find(node: int) -> int:
+        while root[node] != node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    before = len(first.names)
+    for groups in several[1:]:
+        ones, others, _ = count_pairs(first.of_row, groups.of_row)
+        for one, other in zip(ones.tolist(), others.tolist(), strict=True):
+            root[find(before + other)] = find(one)
+        before += len(groups.names)
+    called: dict[int, str] = {}
+    roots = [find(group) for group in range(len(first.names))]
+    for joined, name in zip(roots, first.names, strict=True):
+        called[joined] = min(name, called.get(joined, name))
+    numbers = {joined: number for number, joined in enumerate(called)}
+    of_group = np.array([numbers[joined] for joined in roots], np.int64)
+    return Groups(tuple(called.values()), of_group[first.of_row])
+
+
+def assign_rows(
+    rows: int,
+    ratios: Mapping[str, float],
+    seed: int,
+    *,
+    groups: Groups | None = None,
+    strata: Groups | None = None,
+    labels: IntArray | None = None,
+    rest: str | None = None,
+) -> IntArray:
+    """The split of each row, as a place in `ratios`.
+
+    Parameters
+    ----------
+    rows : int
+    ratios : dict of str to float
+        Each split's share of the samples; they add up to 1.
+    seed : int
+    groups : Groups, optional
+        What must stay in one split; by default each row may go anywhere.
+    strata : Groups, optional
+        Every split gets its share of each of these, as closely as whole groups allow; single rows within two samples.
+    labels : int array, (rows,), optional
+        With `groups` and without `strata`: each row's class. No split is to lack one.
+    rest : str, optional
+        The split for everything left out; it may be empty.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer groups, or fewer groups of a stratum, than splits.
+    """
+    parts = len([name for name in ratios if name != rest])
+    if strata is not None:
+        ranked = _rank_strata(strata)
+        _check_strata(strata, ranked, groups, parts)
+    if groups is None:
+        if rows < parts:
+            raise UsageError(f"expected as many samples as splits or more, found {rows} for {parts}: take fewer splits")
+        return _deal(rows, np.zeros(rows, np.int64) if strata is None else ranked, list(ratios.values()), seed)
+    counts = classes = None
+    if strata is not None:
+        counts = _count_strata(groups, ranked)
+        classes = [list(of) for of in counts]
+    elif labels is not None:
+        classes = classes_of_groups(groups.of_row, labels, len(groups.names))
+    chosen = assign_groups(groups.names, groups.sizes().tolist(), ratios, seed, classes, rest, counts)
+    places = {name: place for place, name in enumerate(ratios)}
+    return np.array([places[name] for name in chosen], np.int64)[groups.of_row]
+
+
+def names_of(by: str | Sequence[str]) -> tuple[str, ...]:
+    """The fields that an option names, one or several, each once.
+
+    Raises
+    ------
+    UsageError
+        If it names none.
+    """
+    names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Sequence) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"by: expected the name of a field, or a list of names, found {shorten(by)}")
+    return tuple(dict.fromkeys(names))
+
+
+def fold_ratios(folds: int) -> dict[str, float]:
+    """Equal shares for folds called ``fold-0`` and so on.
+
+    Raises
+    ------
+    UsageError
+        If the number of folds is invalid.
+    """
+    if type(folds) is not int or not 2 <= folds <= MAX_FOLDS:
+        raise UsageError(f"folds: expected an integer of 2 to {MAX_FOLDS}, found {shorten(folds)}")
+    return {f"fold-{number}": 1 / folds for number in range(folds)}
 
 
 def assign_groups(
@@ -28,6 +182,7 @@ def assign_groups(
     seed: int,
     classes: Sequence[Collection[int]] | None = None,
     rest: str | None = None,
+    strata: Sequence[Mapping[int, int]] | None = None,
 ) -> list[str]:
     """The split of each group.
 
@@ -36,6 +191,9 @@ def assign_groups(
     groups whose sizes have the same number of binary digits the order is that of SHA-256 of (seed, name): another seed
     gives another split. No split stays empty. A split that then lacks a class gets a group that has it, in exchange for
     one of similar size. That group comes from a split that keeps all its classes without it, if there is one.
+
+    With `strata`, each group goes to the split that lacks most of what the group has, summed over its strata and its
+    size, each as a share of the whole dataset's.
 
     Parameters
     ----------
@@ -49,6 +207,8 @@ def assign_groups(
         The classes that each group has samples of.
     rest : str, optional
         The split for everything left out; it may be empty and may lack classes.
+    strata : sequence of dict of int to int, optional
+        The samples that each group has of each stratum.
 
     Returns
     -------
@@ -70,10 +230,12 @@ def assign_groups(
     lacking = {name: ratio * total for name, ratio in ratios.items()}
     empty = set(wanted)
     chosen = [""] * len(names)
+    shares = None if strata is None else _Shares(strata, sizes, ratios)
     order = sorted(range(len(names)), key=lambda group: (-sizes[group].bit_length(), _draw(seed, names[group])))
     for position, group in enumerate(order):
         must_fill = len(order) - position <= len(empty)
-        split = max((name for name in ratios if name in empty or not must_fill), key=lacking.__getitem__)
+        open_splits = [name for name in ratios if name in empty or not must_fill]
+        split = max(open_splits, key=lacking.__getitem__) if shares is None else shares.place(group, open_splits)
         empty.discard(split)
         lacking[split] -= sizes[group]
         chosen[group] = split
@@ -100,6 +262,37 @@ def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[l
         for group, label in np.unique(np.stack([of_row[known], labels[known].astype(np.int64)], 1), axis=0).tolist():
             out[group].append(label)
     return out
+
+
+class _Shares:
+    """What each split still lacks of each stratum, and of all samples, as shares of the whole dataset's.
+
+    With equal ratios, the splits' distances from their shares, squared and summed, end no larger than they are on
+    average if each group is placed at random.
+    """
+
+    def __init__(self, strata: Sequence[Mapping[int, int]], sizes: Sequence[int], ratios: Mapping[str, float]) -> None:
+        totals: Counter[int | None] = Counter({None: sum(sizes)})
+        for has in strata:
+            totals.update(has)
+        self._of = [{None: size, **has} for has, size in zip(strata, sizes, strict=True)]
+        self._totals = totals
+        self._lacking = {
+            name: {stratum: ratio * total for stratum, total in totals.items()} for name, ratio in ratios.items()
+        }
+
+    def place(self, group: int, splits: Sequence[str]) -> str:
+        """Put a group into the split, among some, that lacks most of what it has."""
+        has = self._of[group]
+
+        def lacks(split: str) -> float:
+            lacking = self._lacking[split]
+            return sum((count * lacking[stratum] / self._totals[stratum] for stratum, count in has.items()), 0.0)
+
+        best = max(splits, key=lacks)
+        for stratum, count in has.items():
+            self._lacking[best][stratum] -= count
+        return best
 
 
 @dataclass
@@ -203,6 +396,76 @@ class _Splits:
         self.having[split].update(self.classes[group])
         self.lacking[split] -= self.sizes[group]
         self.chosen[group] = split
+
+
+def _rank_strata(strata: Groups) -> IntArray:
+    """Each row's stratum, numbered by the names in alphabetical order; `NO_GROUP` is a stratum, too."""
+    places = np.empty(len(strata.names) + 1, np.int64)
+    places[sorted(range(len(strata.names)), key=strata.names.__getitem__)] = np.arange(len(strata.names))
+    places[NO_GROUP] = NO_GROUP
+    return places[strata.of_row]
+
+
+def _count_strata(groups: Groups, ranked: IntArray) -> list[dict[int, int]]:
+    """The samples that each group has of each stratum, the strata ascending."""
+    out: list[dict[int, int]] = [{} for _ in groups.names]
+    if len(ranked):
+        found = count_pairs(groups.of_row, ranked)
+        for group, stratum, count in zip(*(numbers.tolist() for numbers in found), strict=True):
+            out[group][stratum] = count
+    return out
+
+
+def _check_strata(strata: Groups, ranked: IntArray, groups: Groups | None, parts: int) -> None:
+    """Refuse strata that have too few groups, or samples, for every split to get one."""
+    units = ranked if groups is None else count_pairs(ranked, groups.of_row)[0]
+    found, counts = np.unique(units, return_counts=True)
+    few = found[counts < parts]
+    if len(few):
+        names = sorted(strata.names)
+        shown = "no value" if few[0] == NO_GROUP else shorten(names[few[0]])
+        what = "sample" if groups is None else "group"
+        more = f" (and too few of {len(few) - 1} more)" if len(few) > 1 else ""
+        raise UsageError(
+            f"stratify: expected {parts} {what}s or more with each value, one for each part, "
+            f"found {counts[counts < parts][0]} with {shown}{more}: take fewer parts, or leave out stratify"
+        )
+
+
+def _deal(rows: int, strata: IntArray, shares: Sequence[float], seed: int) -> IntArray:
+    """Deal rows out, stratum after stratum, each in a random order: the place of each row's split."""
+    order = np.lexsort((_draws(seed, rows), strata))
+    out = np.empty(rows, np.int64)
+    out[order] = _turns(rows, shares)
+    return out
+
+
+def _turns(count: int, shares: Sequence[float]) -> IntArray:
+    """Whose turn it is, such that after any number of turns each share is met within one turn.
+
+    The quota method of Balinski and Young: among those who would not exceed their share, the one whose next turn is due
+    first. Any run of turns therefore meets each share within two.
+    """
+    if len(set(shares)) == 1:
+        return np.arange(count, dtype=np.int64) % len(shares)
+    had = [0] * len(shares)
+    places = range(len(shares))
+    out = np.empty(count, np.int64)
+    for turn in range(count):
+        due = [place for place in places if had[place] < shares[place] * (turn + 1)]
+        best = min(due or places, key=lambda place: (had[place] + 1) / shares[place])
+        had[best] += 1
+        out[turn] = best
+    return out
+
+
+def _draws(seed: int, rows: int) -> npt.NDArray[np.uint64]:
+    """A random number for each row, the same on every machine: splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    key = int.from_bytes(_draw(seed, "rows")[:8], "little")
+    state = np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 def _draw(seed: int, name: str) -> bytes:

@@ -47,5 +47,6 @@ def counted(count: int, noun: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'size'?"``, to be appended to a message; empty if no known name is similar."""
-    found = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    like = {other.casefold(): other for other in known}
+    found = get_close_matches(name.casefold(), list(like), n=1)
+    return f"; did you mean {like[found[0]]!r}?" if found else ""

@@ -26,9 +26,10 @@ from shardspec.errors import UsageError
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
 
 FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
-    **{name: (getattr(packer, name),) for name in COMMANDS},
+    **{name: (getattr(packer, name),) for name in COMMANDS if name != "list"},
     "build": (packer.build, packer.dry_run),
     "inspect": (packer.inspect, packer.find_leaks),
+    "list": (packer.list_dataset,),
 }
 """What each command calls."""
 
@@ -183,6 +184,9 @@ def test_every_function_takes_texts_and_its_result_is_what_the_command_prints(
     prints(leaks, "inspect", "a", "b", "--by", "source", status=1)
     assert packer.find_leaks(["s/one", "s/two"], by="source", **quiet).found == ()
     prints(packer.preview("a", "s.png", count=2, **quiet), "preview", "a", "-o", "s.png", "--count", "2")
+    write_pictures(tmp_path / "known" / "train" / "x", ["a.jpg"])
+    known = packer.list_dataset("imagefolder", "known", "t.csv", splits=["train"], **quiet)
+    prints(known, "list", "imagefolder", "known", "-o", "t.csv", "--splits", "train")
     exported = packer.export("a", "plain", table="jsonl", **quiet)
     prints(exported, "export", "a", "plain", "--table", "jsonl", found_finished=True)
     short: dict[str, Any] = {"workers": 1, "batch_size": 1, "runs": 1, "seconds": 0.01, **quiet}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.command import REPOSITORY, run_packer
 from support.face_source import views, write_frames
+from support.known_trees import make_faceforensics
 from support.media import scene, write_picture
 from support.ranks import run_script
 
@@ -39,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_frames(path, pictures[number : number + FRAMES])
     for number in range(4):
         write_picture(root / "photos" / ("cats", "dogs")[number % 2] / f"{number}.jpg", scene(number, (320, 280)))
+    make_faceforensics(root / "FaceForensics++")
     (root / "table.csv").write_text("path,age\nphotos/cats/0.jpg,31\nphotos/dogs/1.jpg,4\n", "utf-8")
     (root / "recipe.toml").write_text("\n".join(blocks("toml")), "utf-8")
     (step,) = (code for code in blocks("python") if code.startswith(f"# {STEP_FILE},"))
@@ -50,7 +52,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_commands_make_what_they_name(folder: Path) -> None:
     made = {path.name for path in folder.iterdir()}
-    assert {"faces", "pictures", "out", "sheet.png", "faces-parquet", "parts", "all", "small", "plain"} <= made
+    assert {
+        "faces",
+        "pictures",
+        "out",
+        "sheet.png",
+        "faces-parquet",
+        "parts",
+        "all",
+        "small",
+        "plain",
+        "ff.csv",
+    } <= made
     samples = VIDEOS * len(range(0, FRAMES, EVERY))
     assert [len(open_dataset(folder / name)) for name in ("faces", "faces-parquet", "small")] == [samples] * 3
     assert len(open_dataset(folder / "pictures")) == 4

@@ -2,43 +2,15 @@
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from packer.assembly.rows import PackedRows
-from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
+from shardspec.splits import NO_GROUP, Groups
 from shardspec.wording import did_you_mean
-
-NO_GROUP = -1
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The groups of a dataset.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Each group's value, as text, in the order of its first sample.
-    of_row : (rows,) int64
-        Each row's group; `NO_GROUP` if the row has no value: ``<field>_valid`` is false, or the text is empty.
-    """
-
-    names: tuple[str, ...]
-    of_row: IntArray
-
-    def sizes(self) -> IntArray:
-        """Samples of each group."""
-        return np.bincount(self.of_row[self.of_row != NO_GROUP], minlength=len(self.names))
-
-    @property
-    def without(self) -> int:
-        """Samples without a value."""
-        return int(np.count_nonzero(self.of_row == NO_GROUP))
 
 
 def read_groups(path: Path, by: str) -> Groups:

@@ -18,8 +18,9 @@ Adapt = Callable[[Any], Any]
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """The schema that the rows of all have in common.
 
-    Class lists that differ become one sorted list of all names, numbered as if everything had been built together. Axes
-    of pictures that differ become varying axes.
+    Class lists that differ become one list of all names. If all of them are sorted, so is the list, as if everything
+    had been built together; else it has the names of the first in their order, then those that the next adds, and so
+    on. Axes of pictures that differ become varying axes.
 
     Raises
     ------
@@ -71,7 +72,10 @@ def _unite(fields: Sequence[Field]) -> Field:
     if all(field == first for field in fields):
         return first
     if first.classes is not None:
-        names = sorted({name for field in fields for name in field.classes or ()})
+        lists = [list(field.classes or ()) for field in fields]
+        names = list(dict.fromkeys(name for classes in lists for name in classes))
+        if all(classes == sorted(classes) for classes in lists):
+            names.sort()
         if len(names) - 1 > np.iinfo(first.numpy_dtype).max:
             raise SchemaError(
                 f"field {first.name!r}: {len(names)} classes together, more than {first.dtype} can number"

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
@@ -41,8 +42,13 @@ def write_shard(
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     writer: ShardWriter = resolve("format", format, {format: get_format(format).writer})(staging, name, schema, size)
-    for batch in batches:
-        writer.write(batch)
+    try:
+        for batch in batches:
+            writer.write(batch)
+    except Exception:
+        with suppress(Exception):  # it has fewer rows than it announced; only its files are to be closed
+            writer.close()
+        raise
     writer.close()
     fsync_tree(staging)
     files = tuple(describe_file(staging, path) for path in sorted(staging.rglob("*")) if path.is_file())

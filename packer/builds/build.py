@@ -14,6 +14,7 @@ from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
+from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
 from packer.sources.base import Source
 from packer.sources.opening import open_source
@@ -45,7 +46,7 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
         current folder), or an object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.
@@ -75,13 +76,33 @@ def build(
     """
     opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
     check_steps(chosen, functions)
-    listing = list_items(opened, chosen)
-    plan = BuildJob(chosen, describe_runtime(chosen), listing, how, functions)
+    return run_build(opened, target, chosen, how, progress, functions)
+
+
+def run_build(
+    source: Source,
+    out: Path,
+    recipe: Recipe,
+    options: BuildOptions,
+    progress: bool | ProgressListener,
+    functions: Mapping[str, Step] | None = None,
+    declaration: Declaration | None = None,
+) -> BuildResult:
+    """List the items of a source and pack them (see `build`).
+
+    Parameters
+    ----------
+    functions, declaration
+        See `packer.builds.job.BuildJob`.
+    """
+    listing = list_items(source, recipe)
+    plan = BuildJob(recipe, describe_runtime(recipe), listing, options, functions, declaration)
+    notes = tuple(listing.notes)
     del listing  # the plan's file has the items, maybe millions
-    done = Job(plan, target, how, listener_of(progress)).run()
-    more = {name: getattr(plan, name) for name in ("marked", "broken_tracks", "unused_boxes")}
-    result = BuildResult(**vars(done), **more)
-    check_rejects(result, how)
+    done = Job(plan, out, options, listener_of(progress)).run()
+    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
+    result = BuildResult(**vars(done), **more, notes=notes)
+    check_rejects(result, options)
     return result
 
 

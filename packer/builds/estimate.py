@@ -26,7 +26,7 @@ from packer.sources.item import Item
 from packer.steps.chain import Equipment, Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
-from shardspec.wording import counted
+from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
 
@@ -54,6 +54,8 @@ class Estimate(Result):
         Free space on the output's file system.
     repeats : str or None
         In words, the files that several items name; None if there are none.
+    notes : tuple of str
+        What is to be known about the source, a line each: missing labels, ignored files and the like.
     """
 
     plan: BuildPlan
@@ -67,6 +69,7 @@ class Estimate(Result):
     workers: int
     free_bytes: int
     repeats: str | None
+    notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -84,14 +87,15 @@ class Estimate(Result):
         """The estimate for people."""
         plan = self.plan
         options = Recipe.from_options(plan.recipe).options_in_use()
-        recipe = ", ".join(f"{name}={value}" for name, value in options.items() if value not in (None, [], False))
+        shown = {name: cut(str(value), 200) for name, value in options.items() if value not in (None, [], False)}
+        recipe = ", ".join(f"{name}={value}" for name, value in shown.items())
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
-        repeats = f"{self.repeats}\n" if self.repeats else ""
+        noted = "".join(f"{line}\n" for line in (self.repeats, *self.notes) if line)
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
             f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
             f"{counted(plan.ignored, 'file')} ignored\n"
-            f"{repeats}recipe: {recipe}\n"
+            f"{noted}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
             f"{counted(self.tried_rejects, 'reject')}{reason}\n"
             f"about {counted(self.samples, 'sample')}, {self.bytes / 1e6:.1f} MB packed (twice that while packing; "
@@ -149,6 +153,7 @@ def estimate(
         workers,
         free,
         describe_repeats(items),
+        tuple(listing.notes),
     )
 
 

@@ -18,6 +18,7 @@ from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
+from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
@@ -45,28 +46,37 @@ class BuildResult(JobResult):
     ----------
     marked : int or None
         Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
+    refilled : int or None
+        Sampled frames without a face in whose place a nearby frame gave the samples; None if the recipe does not ask
+        for that, or everything was finished already.
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
         already.
     unused_boxes : int or None
         Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
         boxes are given, or everything was finished already.
+    notes : tuple of str
+        What is to be known about the source, a line each: missing labels, ignored files and the like.
     """
 
     marked: int | None = None
+    refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """See `JobResult`; adds remarks on tracks, boxes, progressive JPEGs, and JPEGs without restart markers."""
-        tracks, boxes = self._describe_broken_tracks(), self._describe_boxes()
-        return f"{super().describe()}{tracks}{boxes}{self._describe_progressive()}{self._describe_marked()}"
+        """See `JobResult`; adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes."""
+        faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
+        more = f"{faces}{self._describe_progressive()}{self._describe_marked()}"
+        return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         """What became of the items."""
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        more = {"restart_marked": self.marked, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
-        return {**self.counts.to_json(), **more}
+        more = {"restart_marked": self.marked, "refilled": self.refilled}
+        more |= {"broken_tracks": broken, "unused_boxes": self.unused_boxes}
+        return {**self.counts.to_json(), **more, "notes": self.notes}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -75,12 +85,15 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.ignored_files:
-            lost.append(
-                f"{counted(counts.ignored_files, 'file')} ignored that are no pictures or videos by their suffix"
-            )
+            lost.append(f"{counted(counts.ignored_files, 'file')} ignored")
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
+
+    def _describe_refilled(self) -> str:
+        if not self.refilled:
+            return ""
+        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a nearby frame"
 
     def _describe_broken_tracks(self) -> str:
         recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
@@ -152,11 +165,13 @@ class BuildJob:
     options : BuildOptions
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
+    declaration : Declaration, optional
+        For a recipe whose one step is a function from an input to samples: what is said of the samples.
 
     Attributes
     ----------
     plan : BuildPlan
-    marked, broken_tracks, unused_boxes
+    marked, refilled, broken_tracks, unused_boxes
         See `BuildResult`; known once the shards are planned.
 
     Raises
@@ -176,12 +191,15 @@ class BuildJob:
         listing: Listing,
         options: BuildOptions,
         functions: Mapping[str, Step] | None = None,
+        declaration: Declaration | None = None,
     ) -> None:
         self._recipe = recipe
+        self._declaration = declaration
         self._options = options
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
-        self.plan, self._lines = make_plan(recipe, runtime, listing)
+        declared = None if declaration is None else declaration.to_json()
+        self.plan, self._lines = make_plan(recipe, runtime, listing, declared)
         # Items that exist in this process only.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if not ENGINES[options.engine].takes_functions:
@@ -189,6 +207,7 @@ class BuildJob:
         repeats = describe_repeats(listing.items[: recipe.limit])
         self.notes = (repeats,) if repeats else ()
         self.marked: int | None = None
+        self.refilled: int | None = None
         self.broken_tracks: BrokenTracks | None = None
         self.unused_boxes: int | None = None
 
@@ -258,7 +277,8 @@ class BuildJob:
         parts = [space.part(number) for number in range(len(self.tasks))]
         columns = choose_columns(map(Part, parts))
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        settler = SchemaSettler(columns, image_codec(self._recipe), self.plan.classes, layouts)
+        fields = {} if self._declaration is None else self._declaration.fields
+        settler = SchemaSettler(columns, image_codec(self._recipe), self.plan.classes, layouts, fields)
         rows = []
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME) as reports:
             for part in map(Part, parts):
@@ -268,6 +288,7 @@ class BuildJob:
         found = {
             "counts": counts.to_json(),
             "marked": reports.marked if self._recipe.restart_markers else None,
+            "refilled": reports.refilled if self._recipe.refill else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
             "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
         }
@@ -283,6 +304,7 @@ class BuildJob:
         found = json.loads(space.counts.read_bytes())
         counts, self.marked, tracks = Counts(**found["counts"]), found["marked"], found.get("broken_tracks")
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
+        self.refilled = found.get("refilled")
         self.unused_boxes = found.get("unused_boxes")
         plan = self.plan
         generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
@@ -290,7 +312,7 @@ class BuildJob:
 
     def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
         for report in reports:
-            if not report.samples and self._options.on_error == "fail":
+            if not report.samples and not report.empty and self._options.on_error == "fail":
                 raise failed_item(report.name, f"{report.step}: {report.reason}")
             yield report
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from packer.builds.classes import settle_classes
 from packer.recipe import Recipe
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
+from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
@@ -29,16 +31,20 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     ------
     UsageError
         If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
-        samples that are packed already, or nothing says how their further pictures are resized; if a column is missing
+        samples that are packed already, or nothing says how their further pictures are resized; if labels are not
+        among the classes that are listed; if a column is missing
         or holds no paths; or if no item has boxes in the file of ``boxes``.
     """
-    listing = source.list_items(recipe.label_from, recipe.path_column)
+    label_from = recipe.label_from
+    if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
+        label_from = "label"  # the stored labels are numbered anew
+    listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
-        ignored = (
-            f" ({counted(listing.ignored, 'file')} ignored: no picture or video by suffix)" if listing.ignored else ""
-        )
-        raise UsageError(f"expected items to pack, found none{ignored}")
+        known = ": pictures and videos are known by their suffix" if listing.ignored else ""
+        raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
+    listing = replace(listing, notes=(*listing.notes, *_describe_contradictions(listing, recipe)))
+    listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     for option, column in ((BOXES_FROM, recipe.boxes_from), (ALSO, recipe.also)):
@@ -48,8 +54,9 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     _check_further(listing, recipe)
     if recipe.boxes is not None:
         boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
-        if not boxes.has_points and (recipe.align or recipe.landmarks != "5"):
-            what = "--align" if recipe.align else f"--landmarks {recipe.landmarks}"
+        aligned = "--align" if recipe.align else "" if recipe.align_as is None else f"--align-as {recipe.align_as}"
+        if not boxes.has_points and (aligned or recipe.landmarks != "5"):
+            what = aligned or f"--landmarks {recipe.landmarks}"
             raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
         boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
     return listing
@@ -65,7 +72,31 @@ def describe_repeats(items: Sequence[Item]) -> str | None:
         return None
     name = next(item.name for item in items if item.path == path)
     files = sum(count > 1 for count in named.values())
-    return f"{counted(files, 'file')} named by several rows, such as {name!r} by {rows}: each row is packed"
+    return (
+        f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {rows}: each row is packed"
+    )
+
+
+def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
+    """In words, the files to which rows give different labels."""
+    first: dict[str, int] = {}
+    several: dict[str, set[int]] = {}
+    example = ""
+    for item in listing.items[: recipe.limit]:
+        label = item.columns.get("label")
+        if item.path is None or item.reject is not None or not isinstance(label, int) or PACKED_ROW in item.columns:
+            continue
+        if first.setdefault(item.path, label) != label:
+            example = example or item.name
+            several.setdefault(item.path, {first[item.path]}).add(label)
+    if not several:
+        return []
+    classes = listing.classes.get("label")
+    labels = [str(label) if classes is None else classes[label] for label in sorted(next(iter(several.values())))]
+    return [
+        f"{counted(len(several), 'file')} with different labels in several rows, such as {shorten(example, LONG)} "
+        f"({list_some(labels)}): each row is packed"
+    ]
 
 
 def boxes_name(item: Item) -> str:
@@ -76,12 +107,13 @@ def boxes_name(item: Item) -> str:
 def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names."""
     field = listing.fields.get(column)
-    if listing.roots is None or field is None or any(field not in item.columns for item in listing.items):
+    accepted = [item for item in listing.items if item.reject is None]
+    if listing.roots is None or field is None or any(field not in item.columns for item in accepted):
         known = f"found {list_some(list(listing.fields))}" if listing.fields else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
     found = []
     for item in listing.items:
-        path = item.columns[field]
+        path = item.columns.get(field, "")
         if not isinstance(path, str):
             raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
         found.append(_with_file(item, option, column, path, listing.roots) if path else item)
@@ -96,7 +128,7 @@ def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) ->
     reason = other.reject
     if reason is None and other.is_video != item.is_video:
         wanted = "a video" if item.is_video else "a picture"
-        reason = f"expected {wanted} like {item.name!r}, found {_kind_of(other)}"
+        reason = f"expected {wanted} like {shorten(item.name, LONG)}, found {_kind_of(other)}"
     if reason is not None:
         return replace(item, reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns)
@@ -162,7 +194,7 @@ def _check_further(listing: Listing, recipe: Recipe) -> None:
 def _check_also(items: Sequence[Item], recipe: Recipe) -> None:
     """Check that the fields of the second picture have free names."""
     field = recipe.also_field
-    columns: Mapping[str, Any] = items[0].columns if items else {}
+    columns: Mapping[str, Any] = next((item.columns for item in items if item.reject is None), {})
     for name in () if field is None else (field, f"{field}_valid"):
         if name in columns:
             raise UsageError(f"also: there is a column that becomes field {name!r} already: rename it")

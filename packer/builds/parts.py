@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from packer.builds.part import Columns as PartColumns
 from packer.builds.part import Part, RowGroup, describe_difference, from_json, to_json
+from packer.recipe.fields import FieldType
 from packer.sources.item import ItemReport
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from packer.workspace import Workspace
@@ -41,6 +42,8 @@ class PartRows:
         self.schema = schema
         self._workspace = Workspace(root)
         self._columns = from_json(config["columns"])
+        named = [name for name, spec in self._columns.items() if spec.kind == "class"]
+        self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
         self._ends = np.cumsum(np.array(config["tasks"], np.int64))
         self._open: OrderedDict[int, RowGroup] = OrderedDict()
 
@@ -83,6 +86,9 @@ class PartRows:
         field = self.schema[name]
         if not field.is_fixed:
             return values
+        if name in self._numbers:
+            numbers = self._numbers[name]
+            return np.array([numbers[bytes(value)] for value in values], field.numpy_dtype)
         array = np.frombuffer(b"".join(values), field.numpy_dtype)
         return array.reshape(len(values), *field.fixed_shape)
 
@@ -152,6 +158,8 @@ class SchemaSettler:
         Class names by field.
     layouts : dict of int to str
         The point layout of a ``landmarks`` field by its number of points.
+    declared : dict of str to FieldType, optional
+        The fields that were declared: their codecs, and the axes that are to vary even if they do not.
     """
 
     def __init__(
@@ -160,11 +168,14 @@ class SchemaSettler:
         image_codec: NamedConfig,
         classes: Mapping[str, list[str]],
         layouts: Mapping[int, str],
+        declared: Mapping[str, FieldType] | None = None,
     ) -> None:
         self._columns = columns
         self._image_codec = image_codec
         self._classes = classes
         self._layouts = layouts
+        self._declared = declared or {}
+        self._class_names: dict[str, set[bytes]] = {name: set() for name in columns if columns[name].kind == "class"}
         self._shapes: dict[str, list[int | None]] = {}
 
     def add(self, part: Part) -> int:
@@ -177,6 +188,8 @@ class SchemaSettler:
             low, high = axes.min(axis=0).tolist(), axes.max(axis=0).tolist()
             known = self._shapes.setdefault(name, list(low))
             self._shapes[name] = [k if k == a == b else None for k, a, b in zip(known, low, high, strict=True)]
+        for name, names in self._class_names.items():
+            names.update(map(bytes, rows.values(name, np.arange(len(rows)))))
         return len(rows)
 
     def settle(self) -> Schema:
@@ -187,13 +200,20 @@ class SchemaSettler:
 
     def _field(self, name: str, spec: ColumnSpec) -> Field:
         shape = tuple(self._shapes[name])
+        declared = self._declared.get(name)
+        if declared is not None and declared.settled:
+            shape = declared.shape
         varying = [axis is None for axis in shape]
         if spec.kind in ("text", "json"):
             return Field(name, "text", "|u1", (None,), NamedConfig("json" if spec.kind == "json" else "utf8"))
         if spec.kind == "blob":
             return Field(name, "bytes", "|u1", (None,))
-        if spec.kind == "image" and self._image_codec.name != "raw":
-            return Field(name, "bytes", "|u1", shape, self._image_codec)
+        if spec.kind == "class":
+            names = sorted(value.decode() for value in self._class_names[name])
+            return Field(name, "fixed", "<i8", (), classes=tuple(names))
+        codec = declared.codec if declared is not None and declared.codec is not None else self._image_codec
+        if spec.kind == "image" and codec.name != "raw":
+            return Field(name, "bytes", "|u1", shape, codec)
         if spec.kind == "lossless":
             return Field(name, "bytes", "|u1", shape, LOSSLESS_CODEC)
         if not any(varying):
@@ -205,6 +225,11 @@ class SchemaSettler:
         if not any(varying[1:]):
             return Field(name, "ragged", spec.dtype, shape)
         return Field(name, "bytes", spec.dtype, shape)
+
+
+def _class_numbers(field: Field) -> dict[bytes, int]:
+    """The numbers of a field's classes by their encoded names."""
+    return {name.encode(): number for number, name in enumerate(field.classes or ())}
 
 
 def _prefix_bytes(field: Field) -> int:

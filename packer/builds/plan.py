@@ -13,6 +13,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.wording import shorten
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
@@ -40,6 +41,9 @@ class BuildPlan:
     tasks : tuple of Task
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
+    declared : dict
+        What is said of the samples that a function makes (`packer.recipe.fields.Declaration`); empty if steps make
+        them.
     """
 
     recipe: Mapping[str, Any]
@@ -50,6 +54,7 @@ class BuildPlan:
     classes: Mapping[str, list[str]]
     tasks: tuple[Task, ...]
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
 
     kind: ClassVar[str] = "build"
 
@@ -58,7 +63,8 @@ class BuildPlan:
         """SHA-256 of everything that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
         arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-        return sha256_json({**decides, "classes": dict(self.classes), **arrays})
+        declared = {"declared": dict(self.declared)} if self.declared else {}
+        return sha256_json({**decides, "classes": dict(self.classes), **arrays, **declared})
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
@@ -87,7 +93,9 @@ def _names_alone(paths: Any) -> Any:
     return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
-def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> tuple[BuildPlan, list[str]]:
+def make_plan(
+    recipe: Recipe, runtime: Mapping[str, Any], listing: Listing, declared: Mapping[str, Any] | None = None
+) -> tuple[BuildPlan, list[str]]:
     """Cut the items into tasks and take the fingerprint.
 
     Returns
@@ -112,6 +120,7 @@ def make_plan(recipe: Recipe, runtime: Mapping[str, Any], listing: Listing) -> t
         classes=dict(listing.classes),
         tasks=_cut(items, lines),
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
+        declared=declared or {},
     )
     return plan, lines
 
@@ -160,6 +169,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
     found += describe_changes("array type of", old.arrays, new.arrays)
+    found += describe_changes("declared", _flat(old.declared), _flat(new.declared))
     if old.items_digest != new.items_digest:
         before = {item.name: item for item in map(Item.from_line, old_lines)}
         after = {item.name: item for item in map(Item.from_line, new_lines)}
@@ -173,6 +183,12 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
         ):
             found += _describe_items(names, verb)
     return "; ".join(found) or "the order of the items"
+
+
+def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """A declaration with its fields side by side."""
+    fields = declared.get("fields") or {}
+    return {**{f"field {name}": kind for name, kind in fields.items()}, "classes": declared.get("classes")}
 
 
 def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:
@@ -191,6 +207,8 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
     last = made.generations[-1]
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
+    named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}
+    found += describe_changes("classes of", named, {name: new.classes[name] for name in named if name in new.classes})
     if before is not None:
         after = [Item.from_line(line).name for line in new_lines]
         found += _describe_items(sorted(set(before) - set(after)), "gone")
@@ -201,7 +219,7 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
 
 def _describe_items(names: Sequence[str], verb: str) -> list[str]:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"source: {names[0]!r}{more} {verb}"] if names else []
+    return [f"source: {shorten(names[0])}{more} {verb}"] if names else []
 
 
 def _differs(a: Item, b: Item) -> bool:

@@ -68,6 +68,11 @@ def _file_of(step: str) -> str | None:
     return spec.origin if spec is not None and spec.has_location else None
 
 
+def describe_writing(format: str) -> dict[str, str]:
+    """Versions of this project and of the libraries that encode samples and write a format, by name."""
+    return {name: _version(name) for name in sorted({*_CORE, *get_format(format).libraries})}
+
+
 def library_versions(format: str) -> dict[str, str]:
     """Versions of this project and of the libraries that write a format."""
     return {name: _version(name) for name in sorted({"facepack", "numpy", *get_format(format).libraries})}

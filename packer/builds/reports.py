@@ -40,7 +40,8 @@ class ReportWriter:
     """Writes both reports item by item, and counts. Use as a context manager.
 
     ``items.jsonl`` has one line per item: ``item``, ``state`` (packed or rejected), ``samples``, ``frames`` looked at,
-    ``faces`` found if a detector ran, and the samples that came as ``progressive`` JPEGs if there are any.
+    ``faces`` found if a detector ran, and, if there are any, the samples that came as ``progressive`` JPEGs and the
+    ``refilled`` frames.
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
     (``kind`` frames), and per video whose rest could not be read (``kind`` damage).
 
@@ -48,6 +49,8 @@ class ReportWriter:
     ----------
     marked : int
         Samples whose picture has restart markers (`packer.sources.item.ItemReport`).
+    refilled : int
+        Sampled frames in whose place a nearby frame gave the samples.
     broken_tracks : BrokenTracks
         Over the items that are not rejected.
     unused_boxes : int
@@ -59,6 +62,7 @@ class ReportWriter:
         self._items = items.open("wb")
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.marked = 0
+        self.refilled = 0
         self.broken_tracks = BrokenTracks()
         self.unused_boxes = 0
 
@@ -79,12 +83,13 @@ class ReportWriter:
         return Counts(**{**self._counts, "ignored_files": ignored})
 
     def _add(self, report: ItemReport) -> None:
-        packed = report.samples > 0
+        packed = report.samples > 0 or report.empty
         self._counts["items"] += 1
         self._counts["packed_items" if packed else "rejected_items"] += 1
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
         self.marked += report.marked
+        self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
         self._add_tracks(report)
         item: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}
@@ -93,6 +98,8 @@ class ReportWriter:
             item["faces"] = report.faces
         if report.progressive:
             item["progressive"] = report.progressive
+        if report.refilled:
+            item["refilled"] = report.refilled
         _write(self._items, item)
         if not packed:
             _write(self._rejects, {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason})

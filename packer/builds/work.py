@@ -11,8 +11,10 @@ from packer.builds.part import Part, PartWriter
 from packer.builds.plan import BuildPlan
 from packer.jobs.plan import OnItem, Task, Unit, Verdicts
 from packer.recipe import Recipe
+from packer.recipe.fields import Declaration
 from packer.sources.item import Item, ItemReport, read_items
 from packer.sources.values import with_arrays
+from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
@@ -20,6 +22,7 @@ from packer.vision.faults import find_memory_error, may_pass, system_reason
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from shardspec.errors import CodecError, SchemaError
+from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)
 """Pauses before each further attempt at an item that could not be read for a reason that may pass."""
@@ -54,7 +57,7 @@ class BuildWork:
         self._live = live or {}
         self._equipment = equipment
         self._recipe = Recipe.from_options(plan.recipe)
-        self._encoder: Encoder | None = None
+        self._encoder: Encoder | MadeEncoder | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
 
@@ -66,8 +69,15 @@ class BuildWork:
     def prepare(self) -> None:
         """Load the steps and their models before the first task."""
         if self._pipeline is None:
-            self._pipeline = Pipeline(self._recipe, self._functions, self._equipment)
-            self._encoder = Encoder(self._recipe)
+            functions = self._functions or {}
+            if self.plan.declared:
+                (spec,) = self._recipe.chain
+                function = functions.get(spec.use) or import_target(spec.use, what=f"function {spec.use!r}")
+                functions = {spec.use: step_of(function)}
+                self._encoder = MadeEncoder(Declaration.from_json(self.plan.declared))
+            else:
+                self._encoder = Encoder(self._recipe)
+            self._pipeline = Pipeline(self._recipe, functions, self._equipment)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
         """Do one unit and return what the journal should record about it.
@@ -94,7 +104,8 @@ class BuildWork:
                 for item in items:
                     on_item("start", item.index, 0, "")
                     report = self._item(item, part, verdicts)
-                    on_item("end", item.index, report.samples, f"{report.step}: {report.reason}")
+                    reason = "" if report.empty else f"{report.step}: {report.reason}"
+                    on_item("end", item.index, report.samples, reason)
                 part.finish()
             return {"rows": sum(report.samples for report in part.reports)}
 

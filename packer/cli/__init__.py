@@ -88,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         atexit.register(interrupts.ignore)
     try:
-        run = import_module("packer.cli.line").prepare(sys.argv[1:] if arguments is None else list(arguments))
+        # Not list(arguments): once `packer list` has run, that name in this package is its module.
+        run = import_module("packer.cli.line").prepare(sys.argv[1:] if arguments is None else [*arguments])
         status: int = run(interrupts)
     finally:
         if arguments is not None:

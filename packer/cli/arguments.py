@@ -58,7 +58,7 @@ def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -
         common["metavar"] = meta.get("metavar", spec.name.upper())
     if spec.name in TEXT_LISTS:
         common |= {"action": "append", "type": str}
-    elif spec.name == "steps":
+    elif spec.name == "steps" or meta.get("commas"):
         common["type"] = lambda text: tuple(part.strip() for part in text.split(","))
     elif not meta.get("bytes") and "parse" not in meta:
         common["type"] = _number_type(spec)

@@ -36,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batches", metavar="N", type=int, default=1, help="least number of batches in a packed run (default 1)"
     )
-    parser.add_argument(
-        "--root", metavar="DIR", action="append", default=[], help="tables: as for packer build (repeatable)"
-    )
+    parser.add_argument("--root", metavar="DIR", action="append", default=[], help="as for packer build (repeatable)")
     parser.add_argument("--plot", metavar="FILE", help="draw a chart of the results into this file (.png, .svg, .pdf)")
     add_output_arguments(parser)
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder, a packed dataset, or a table (.csv, .jsonl, .parquet) with a path column",
+        help="a folder, a packed dataset, or a table (.csv, .tsv, .jsonl, .parquet) with a path column",
     )
     parser.add_argument("out", metavar="OUT", help="folder of the dataset: new, empty, or with the build to resume")
     parser.add_argument(

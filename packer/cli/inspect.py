@@ -4,7 +4,7 @@ import argparse
 import json
 
 from packer.cli.arguments import add_output_arguments, print_result
-from packer.packed.inspect import find_leaks, inspect
+from packer.packed.inspect import count_values, find_leaks, inspect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,14 +13,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         metavar="FIELD",
-        help="list the values of this field (source, for example) that occur in more than one of the datasets; "
-        "exit status 1 if there are any",
+        help="count samples, items and classes by the values of this field (source, for example); of several datasets, "
+        "list the values that occur in more than one: exit status 1 if there are any",
     )
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the manifests say (as JSON, a list for several datasets), or the leaks between the datasets."""
+    """Print what the manifests say (as JSON, a list for several datasets), or what the values of a field say."""
+    if options.by is not None and len(options.datasets) == 1:
+        print_result(options, count_values(options.datasets[0], by=options.by))
+        return 0
     if options.by is not None:
         leaks = find_leaks(options.datasets, by=options.by, progress=not options.quiet)
         print_result(options, leaks)

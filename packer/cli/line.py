@@ -23,6 +23,7 @@ from shardspec.wording import did_you_mean
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
+    "list": "list a public dataset, as it is published, as a table to build from",
     "inspect": "show what a packed dataset holds",
     "verify": "compare a packed dataset with its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",

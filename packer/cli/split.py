@@ -1,4 +1,4 @@
-"""``packer split DATASET OUT --by FIELD --ratios train=0.8,val=0.1,test=0.1``, or ``--into FIELD``."""
+"""``packer split DATASET OUT --by FIELD --ratios train=0.8,val=0.1,test=0.1``, ``--folds K``, or ``--into FIELD``."""
 
 import argparse
 
@@ -11,27 +11,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the dataset, what must stay together, and the shares."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
     parser.add_argument("out", metavar="OUT", help="folder: each split becomes a dataset OUT/NAME")
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
+    parser.add_argument(
         "--by",
         metavar="FIELD",
-        help="keep samples with the same value of this field together: source, or a column of groups",
+        action="append",
+        help="keep samples with the same value of this field together: source, or a column of groups (repeatable: "
+        "samples that share a value of any of the fields stay together)",
     )
-    how.add_argument(
+    parser.add_argument(
         "--into", metavar="FIELD", help="make each value of this field a dataset OUT/VALUE: a column of official splits"
     )
     parser.add_argument(
         "--ratios",
         metavar="NAME=SHARE,…",
-        help="with --by, the share of the samples for each split (default train=0.8,val=0.1,test=0.1)",
+        help="share of the samples for each split (default train=0.8,val=0.1,test=0.1)",
     )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="with --by, seed of the splits (default 0)")
+    parser.add_argument(
+        "--folds", metavar="K", type=int, help="instead of --ratios, K folds of equal shares: OUT/fold-0, OUT/fold-1, …"
+    )
+    parser.add_argument(
+        "--stratify",
+        metavar="FIELD",
+        help="give every split its share of each value of this field: label, for example",
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the splits (default 0)")
     parser.add_argument("--format", choices=sorted(FORMATS), help="format of the shards (default: the dataset's)")
     add_row_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Split, and print where every sample went."""
-    chosen = {"by": options.by, "ratios": options.ratios, "seed": options.seed, "into": options.into}
+    chosen = {name: getattr(options, name) for name in ("by", "ratios", "folds", "stratify", "seed", "into")}
     print_result(options, split(options.dataset, options.out, **chosen, format=options.format, **row_options(options)))
     return 0

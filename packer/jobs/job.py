@@ -1,9 +1,10 @@
 """One job, whatever it makes: find it finished, begin or resume it; run its tasks; cut; write the shards; commit."""
 
 import json
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +23,8 @@ from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
 from packer.workspace.commit import commit
-from packer.workspace.durable import write_durably
-from packer.workspace.folder import begun_on, committed, locked, make_room
+from packer.workspace.durable import write_durably, writing
+from packer.workspace.folder import begun_on, committed, give_up_replacing, locked, make_room
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, ResumeMismatchError
@@ -120,6 +121,42 @@ class Job:
                     return JobResult(self.layout.root, self._make(), resumed=self._sessions > 1)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
 
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Hold the folder while the caller does the tasks itself, and then calls `finish`.
+
+        Such a job cannot be resumed: there is no plan, so that any call may clear away what a killed one left. If an
+        exception ends the block, nothing is left, and the dataset that was to be replaced stays.
+
+        Raises
+        ------
+        UsageError, ResumeMismatchError
+            If the folder holds anything other than a dataset to overwrite, or the unfinished build of another plan.
+        BuildLockedError
+            If another process is at work in the folder.
+        BuildError
+            If the folder cannot be written.
+        """
+        space, overwrite, owner = self.workspace, self._options.overwrite, os.getpid()
+        with locked(space):
+            with writing(space.out):
+                replaced = finish_replacement(space)
+                manifest = committed(self.layout)
+                if not replaced and begun_on(space, manifest) and not overwrite:
+                    self._refuse_other_plan(json.loads(space.plan.read_bytes()))
+                why = "" if manifest is None else counted(manifest.samples, "sample")
+                make_room(self.layout, space, manifest, overwrite, why)
+            try:
+                yield
+            except BaseException:
+                if os.getpid() == owner:  # not in a fork of the process
+                    give_up_replacing(space)
+                raise
+
+    def finish(self) -> JobResult:
+        """Cut and commit what the caller's tasks have left."""
+        return JobResult(self.layout.root, self._make(), resumed=False)
+
     def _find_finished(self) -> Manifest | None:
         """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
         if self._options.overwrite:
@@ -194,6 +231,8 @@ class Job:
     def _run_tasks(self) -> None:
         """Run every unfinished task."""
         plan = self.plan
+        if not plan.tasks:
+            return
         missing = [number for number in range(len(plan.tasks)) if not plan.is_done(self.workspace, number)]
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
@@ -202,7 +241,7 @@ class Job:
 
             def on_event(event: Event) -> None:
                 stage.advance(*tally.take(event))
-                if event.kind == "item" and not event.samples and self._options.on_error == "fail":
+                if event.kind == "item" and event.rejected and self._options.on_error == "fail":
                     assert event.unit is not None
                     assert event.item is not None
                     task = plan.tasks[event.unit.number]

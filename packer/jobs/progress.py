@@ -25,9 +25,10 @@ class Progress:
     stage : str
         ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
         ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
-        ``"comparing"`` (find_leaks), ``"measuring"`` (bench), ``"trying"`` (dry_run).
+        ``"comparing"`` (find_leaks), ``"listing"`` (list_dataset), ``"measuring"`` (bench), ``"trying"`` (dry_run).
     unit : str
-        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``.
+        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``; of a
+        listing, what the dataset consists of, such as ``"classes"``.
     total, done : int
     resumed : int
         How many of the done ones an earlier call did.

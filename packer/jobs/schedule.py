@@ -272,5 +272,5 @@ class ItemTally:
             return Gain(0, 0, 0)
         items = self._tasks.setdefault(event.unit.number, {})
         before = items.get(event.item, Gain(0, 0, 0))
-        now = items[event.item] = Gain(1, event.samples, int(not event.samples))
+        now = items[event.item] = Gain(1, event.samples, int(event.rejected))
         return Gain(*(a - b for a, b in zip(now, before, strict=True)))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,10 @@ from packer.recipe.options import BuildOptions
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Field, Schema
-from shardspec.wording import list_some
+from shardspec.wording import list_some, shorten
+
+CLASSES = ("same", "unite")
+"""What may become of lists of classes."""
 
 _BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
 """Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
@@ -60,6 +63,7 @@ def merge(
     datasets: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
+    classes: str = "same",
     format: str | None = None,
     shard_size: str | int | None = None,
     shuffle: int | None = None,
@@ -70,8 +74,8 @@ def merge(
 ) -> MergeResult:
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
 
-    If their lists of classes differ, the merged list has all names, sorted, and the classes are renumbered by it.
-    Pictures of different fixed shapes become pictures of varying shape.
+    Lists of classes that differ are refused, or united: the list has the names of all, and the labels are renumbered
+    by it (`packer.assembly.schemas.unite_schemas`). Pictures of different fixed shapes become pictures of varying shape.
 
     The samples come in the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
     into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up.
@@ -82,6 +86,8 @@ def merge(
         Two packed datasets or more.
     out : path
         A folder that is new, empty, or holds the merge to resume.
+    classes : {"same", "unite"}
+        Whether lists of classes must be the same, or are united.
     format : str, optional
         A name in `shardspec.formats.FORMATS`; by default the format of the first dataset.
     shard_size, shuffle, workers, engine, overwrite, progress
@@ -104,7 +110,11 @@ def merge(
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
         raise UsageError(f"expected every packed dataset once, found one twice among {', '.join(map(str, places))}")
+    if classes not in CLASSES:
+        raise UsageError(f"classes: expected one of {', '.join(CLASSES)}, found {classes!r}")
     check_schemas(inputs)
+    if classes == "same":
+        check_classes(inputs)
     inputs = number_keys(inputs)
     options = {"format": format or inputs[0].manifest.format, "shard_size": shard_size, "shuffle": shuffle}
     repack = arrange_whole(plan_of("merge", inputs, options), partial(write_reports, inputs=inputs))
@@ -143,6 +153,31 @@ def check_schemas(inputs: Sequence[Input]) -> None:
             ) from error
 
 
+def check_classes(inputs: Sequence[Input]) -> None:
+    """Check that numbers mean the same classes in all.
+
+    Raises
+    ------
+    UsageError
+        If they do not; the message names the first class that differs.
+    """
+    first = inputs[0]
+    for one in inputs[1:]:
+        for known, found in zip(first.manifest.schema, one.manifest.schema, strict=True):
+            if known.classes != found.classes:
+                ours, theirs = known.classes or (), found.classes or ()
+                number = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
+                raise UsageError(
+                    f"{one.path}: expected the classes of {first.path}, found {known.name} {number} as "
+                    f"{_class_at(theirs, number)} (of {len(theirs)}) and there as {_class_at(ours, number)} "
+                    f"(of {len(ours)}): renumber them by one list of all with --classes unite (classes='unite')"
+                )
+
+
+def _class_at(classes: Sequence[str], number: int) -> str:
+    return shorten(classes[number]) if number < len(classes) else "no class"
+
+
 def _describe_remedy(first: Schema, last: Schema) -> str:
     """How to make two schemas alike: by a type for each column that got different types, or by the same options."""
     kinds = {name: {_column_kind(first[name]), _column_kind(last[name])} for name in first.names if name in last}
@@ -151,6 +186,11 @@ def _describe_remedy(first: Schema, last: Schema) -> str:
         for name, found in kinds.items()
         if len(found) > 1 and None not in found
     ]
+    unnamed = [
+        name for name in first.names if name in last and (first[name].classes is None) != (last[name].classes is None)
+    ]
+    if unnamed and not options:
+        return "name the numbers of the other with 'packer build PACKED OUT --classes-from DATASET'"
     if not options:
         return "build both with the same options ('packer build PACKED OUT' takes a packed dataset as its source)"
     return (

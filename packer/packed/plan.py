@@ -114,7 +114,7 @@ class RepackPlan:
         found = {}
         for one in self.inputs:
             for generation in one.manifest.generations:
-                if generation.kind == "build":
+                if generation.kind in ("build", "write"):
                     recipe = recipe_as_built(one.manifest, generation)
                     found[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
         return found

@@ -1,17 +1,17 @@
-"""``packer split``: cut a packed dataset into several, by whole groups of samples or by the values of a field."""
+"""``packer split``: cut a packed dataset into several, by shares, into folds, or by the values of a field."""
 
 import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packer.assembly.groups import NO_GROUP, Groups, read_groups
+from packer.assembly.groups import read_groups
 from packer.assembly.plan import Piece, shuffled
 from packer.assembly.rows import read_column
 from packer.jobs.job import Job, JobResult
@@ -34,14 +34,11 @@ from shardspec.entries import Counts
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.schema import NAME, Schema
-from shardspec.splits import assign_groups, classes_of_groups
+from shardspec.splits import NO_GROUP, SPLIT_NAMES, Groups, assign_rows, count_pairs, fold_ratios, join_groups, names_of
 from shardspec.wording import counted, list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Default shares."""
-
-SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
-"""Usual names of splits."""
 
 MAX_PARTS = 100
 """The most datasets that one call makes from a field's values; a field with more values likely names groups."""
@@ -60,9 +57,12 @@ class SplitPart:
     ratio : float or None
         The share of the samples that was asked for; None for a part with one value of a field.
     groups : int
+        Without `by` and `into`, the number of samples.
     result : JobResult
     value : str or None
         The value that all its samples have, if the part was made by `into`.
+    strata : dict of str to int
+        With `stratify`, the samples of each value of that field.
     """
 
     name: str
@@ -70,6 +70,7 @@ class SplitPart:
     groups: int
     result: JobResult
     value: str | None = None
+    strata: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -79,7 +80,13 @@ class SplitPart:
     def to_json(self) -> dict[str, Any]:
         """What the part holds, as JSON."""
         wanted = {"ratio": self.ratio} if self.value is None else {"value": self.value}
-        return {"samples": self.samples, "groups": self.groups, **wanted, "digest": self.result.manifest.digest}
+        strata = {"strata": dict(self.strata)} if self.strata else {}
+        return {"samples": self.samples, "groups": self.groups, **wanted, **strata, "digest": self.digest}
+
+    @property
+    def digest(self) -> str:
+        """The digest of the dataset."""
+        return self.result.manifest.digest
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,16 +97,23 @@ class SplitResult(Result):
     ----------
     out : str
         The folder that holds the folders of the parts, as given.
-    option : {"by", "into"}
-    field : str
-        The field that the option named.
+    by : tuple of str
+        The fields whose values were kept together.
+    into : str or None
+        The field whose values became parts.
+    stratify : str or None
+        The field whose values were spread evenly.
     parts : tuple of SplitPart
+    parted : int
+        Without `by`, the number of sources, such as videos, whose samples are in several parts.
     """
 
     out: str
-    option: str
-    field: str
+    by: tuple[str, ...]
+    into: str | None
+    stratify: str | None
     parts: tuple[SplitPart, ...]
+    parted: int = 0
 
     def describe(self) -> str:
         """Where every sample went: a line for each part, and the sums."""
@@ -109,18 +123,40 @@ class SplitResult(Result):
             for part in self.parts
         ]
         lines.append(f"samples: {_sum(samples)}")
-        lines.append(f"values of {self.field}: {_sum(groups)}")
+        if self._fields:
+            lines.append(f"{self._groups_are}: {_sum(groups)}")
+        if self.parted:
+            lines.append(
+                f"warning: samples of {counted(self.parted, 'source')} are in several parts: "
+                "--by source keeps the frames of a video together"
+            )
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Where every sample went, as JSON."""
         splits = {part.name: part.to_json() for part in self.parts}
-        return {"out": self.out, self.option: self.field, "splits": splits}
+        how = {"into": self.into, "by": self.by[0] if len(self.by) == 1 else list(self.by), "stratify": self.stratify}
+        return {"out": self.out, **{name: value for name, value in how.items() if value}, "splits": splits}
+
+    @property
+    def _fields(self) -> str:
+        return self.into or ", ".join(self.by)
+
+    @property
+    def _groups_are(self) -> str:
+        """What the groups of all parts are, in words."""
+        return f"groups by {self._fields}" if len(self.by) > 1 else f"values of {self._fields}"
 
     def _describe_part(self, part: SplitPart) -> str:
+        if part.value is not None:
+            return f", {self.into} {part.value}"
         wanted = "" if part.ratio is None else f" (wanted {part.ratio:.2%})"
-        of = f"{counted(part.groups, 'value')} of {self.field}" if part.value is None else f"{self.field} {part.value}"
-        return f"{wanted}, {of}"
+        if len(self.by) > 1:
+            wanted += f", {counted(part.groups, 'group')} by {self._fields}"
+        elif self.by:
+            wanted += f", {counted(part.groups, 'value')} of {self._fields}"
+        found = list_some([f"{count} {name}" for name, count in part.strata.items()])
+        return wanted + (f", {self.stratify}: {found}" if found else "")
 
     def _headline(self) -> str:
         return f"{self.out}: {', '.join(f'{part.name} {part.samples}' for part in self.parts)} samples"
@@ -130,8 +166,10 @@ def split(
     dataset: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    by: str | None = None,
+    by: str | Sequence[str] | None = None,
     ratios: Mapping[str, float] | str | None = None,
+    folds: int | None = None,
+    stratify: str | None = None,
     seed: int = 0,
     into: str | None = None,
     format: str | None = None,
@@ -144,10 +182,11 @@ def split(
 ) -> SplitResult:
     """Write each split of a packed dataset to ``out/<name>``. Nothing is decoded; the same call again resumes.
 
-    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assign_groups` chooses
-    which). With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not
-    change, so `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects
-    belong to no split.
+    By shares, all samples with the same value of `by` go into one split (`shardspec.splits.assign_rows` chooses
+    which). With `folds`, the splits are ``fold-0``, ``fold-1`` and so on, of equal shares, each sample in one of them.
+    With `into`, each value of that field becomes a dataset of its own, named after the value. Keys do not change, so
+    `packer.merge` restores the samples. Items are counted where they have samples; the dataset's rejects belong to no
+    split.
 
     Parameters
     ----------
@@ -155,15 +194,20 @@ def split(
         A packed dataset.
     out : path
         A folder in which each split gets its own folder, or the folder of a split to resume.
-    by : str
-        A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together.
+    by : str or sequence of str, optional
+        A field of text, or of one value per sample: ``"source"`` keeps the frames of a video together. Of several
+        fields, samples that share a value in any stay together, directly or through others.
     ratios : dict of str to float, or str
         Each split's share of the samples, above 0, adding up to 1 or to 100, also as ``"train=0.8,val=0.2"``. By
-        default ``"train=0.8,val=0.1,test=0.1"``.
+        default ``"train=0.8,val=0.1,test=0.1"``. It needs `by` or `stratify`.
+    folds : int, optional
+        Instead of `ratios`, the number of folds, 2 to 100.
+    stratify : str, optional
+        A field, such as ``"label"``, of whose values every split gets its share, as closely as whole groups allow.
     seed : int
-        With `by`, seed of the splits.
+        Seed of the splits.
     into : str
-        Instead of `by` and `ratios`, a field as for `by` that names each sample's dataset, such as an official split.
+        Instead of all these, a field as for `by` that names each sample's dataset, such as an official split.
     format : str, optional
         A name in `shardspec.formats.FORMATS`; by default the dataset's format.
     shuffle : int, optional
@@ -179,55 +223,106 @@ def split(
     ------
     UsageError
         If there is no such field, or if samples have no value in it; if it has fewer values than there are splits, or
-        if its values are splits already; if `into` has too many values, or two that would name the same folder; if not
-        exactly one of `by` and `into` is given.
+        if its values are splits already; if a value of `stratify` is in fewer groups than there are splits; if `into`
+        has too many values, or two that would name the same folder; if options exclude each other, or none says how
+        to split.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
         See `packer.convert`.
     """
     how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     listener = listener_of(progress)
     target = Path(out).absolute()
-    if (by is None) == (into is None):
-        raise UsageError(
-            "expected either by (shares of whole groups) or into (a dataset for each value), found " + _both(by)
-        )
-    if into is not None and (ratios is not None or seed):
-        raise UsageError(f"{'seed' if ratios is None else 'ratios'}: read only with by, found into {into!r}")
-    shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
+    fields = () if by is None else names_of(by)
+    _check_options(fields, ratios, folds, stratify, seed, into)
+    if folds is not None:
+        shares = fold_ratios(folds)
+    else:
+        shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
     one = open_input(Path(dataset), target)
     if Layout(target).manifest.exists():
         raise UsageError(f"{target}: expected a folder for the splits, found a packed dataset: choose another folder")
-    field = str(by if into is None else into)
-    groups = read_groups(one.path, field)
+    several = [_read_whole_groups(one.path, field, dataset) for field in (fields if into is None else (into,))]
+    groups = join_groups(several) if several else None
+    strata = None if stratify is None else read_groups(one.path, stratify)
+    options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
+    values: dict[str, str | None]
+    if into is None:
+        for field, found in zip(fields, several, strict=True):
+            _refuse_splits(found.names, field, shares)
+        labels = None
+        if groups is not None and _has_classes(one.manifest.schema):
+            labels = read_column(one.path, one.manifest, "label").astype(np.int64)
+        rows = one.manifest.samples
+        places = assign_rows(rows, shares, seed, groups=groups, strata=strata, labels=labels)
+        options |= {"by": fields[0] if len(fields) == 1 else list(fields)} if fields else {}
+        options |= {"ratios": shares} if folds is None else {"folds": folds}
+        options |= {"seed": seed} | ({} if stratify is None else {"stratify": stratify})
+        values = dict.fromkeys(shares)
+    else:
+        assert groups is not None
+        places = groups.of_row
+        options |= {"into": into}
+        values = dict(zip(_folders_of(groups.names, into), groups.names, strict=True))
+    items = _Items(one)
+    parts = []
+    for place, (name, value) in enumerate(values.items()):
+        rows_of = np.flatnonzero(places == place)
+        repack = _arrange(one, {**options, "part": name}, rows_of, items)
+        result = Job(repack, target / name, how, listener).run()
+        ratio = shares[name] if value is None else None
+        count = len(rows_of) if groups is None else len(np.unique(groups.of_row[rows_of]))
+        parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
+    parted = _count_parted(one, places) if groups is None else 0
+    return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted)
+
+
+def _check_options(
+    fields: Sequence[str], ratios: object, folds: object, stratify: object, seed: int, into: object
+) -> None:
+    """Check that the options say in one way how to split."""
+    given = {"ratios": ratios, "folds": folds, "stratify": stratify, "seed": seed or None}
+    besides = [name for name, value in given.items() if value is not None]
+    if into is not None and fields:
+        raise UsageError("expected either by (shares of whole groups) or into (a dataset for each value), found both")
+    if into is not None and besides:
+        raise UsageError(f"{besides[0]}: read only without into, found into {into!r}")
+    if folds is not None and ratios is not None:
+        raise UsageError("expected either ratios or folds, whose shares are equal, found both")
+    if not fields and all(option is None for option in (into, folds, stratify)):
+        raise UsageError(
+            "expected by (what stays together), into (a dataset for each value), folds or stratify, found none of them"
+        )
+
+
+def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) -> Groups:
+    """The groups by a field of which every sample has a value."""
+    groups = read_groups(path, field)
     if groups.without:
         raise UsageError(
             f"{dataset}: expected a value of {field!r} in every sample, found none in {groups.without} "
             f"of {len(groups.of_row)}, so they belong to no split: "
             "fill the column (an original can name itself), or choose another field"
         )
-    options: dict[str, Any] = {"format": format or one.manifest.format, "shard_size": shard_size, "shuffle": shuffle}
-    if into is None:
-        _refuse_splits(groups.names, field, shares)
-        classes = None
-        if _has_classes(one.manifest.schema):
-            labels = read_column(one.path, one.manifest, "label")
-            classes = classes_of_groups(groups.of_row, labels.astype(np.int64), len(groups.names))
-        chosen = np.array(assign_groups(groups.names, groups.sizes().tolist(), shares, seed, classes))
-        options |= {"by": by, "ratios": shares, "seed": seed}
-        values: dict[str, str | None] = dict.fromkeys(shares)
-    else:
-        chosen = np.array(_folders_of(groups.names, field))
-        options |= {"into": into}
-        values = dict(zip(chosen.tolist(), groups.names, strict=True))
-    items = _Items(one)
-    parts = []
-    for name, value in values.items():
-        rows = np.flatnonzero(chosen[groups.of_row] == name)
-        repack = _arrange(one, {**options, "part": name}, rows, items)
-        result = Job(repack, target / name, how, listener).run()
-        ratio = shares[name] if value is None else None
-        parts.append(SplitPart(name, ratio, int((chosen == name).sum()), result, value))
-    return SplitResult(os.fspath(out), "by" if into is None else "into", field, tuple(parts))
+    return groups
+
+
+def _count_strata(strata: Groups | None, rows: IntArray) -> dict[str, int]:
+    """The samples of each value among some rows, the values in alphabetical order."""
+    if strata is None:
+        return {}
+    found, counts = np.unique(strata.of_row[rows], return_counts=True)
+    names = ["no value" if number == NO_GROUP else strata.names[number] for number in found.tolist()]
+    return dict(sorted(zip(names, counts.tolist(), strict=True)))
+
+
+def _count_parted(one: Input, places: IntArray) -> int:
+    """The sources whose samples are in several parts."""
+    if "source" not in one.manifest.schema:
+        return 0
+    of_row = read_groups(one.path, "source").of_row
+    sources, _, _ = count_pairs(of_row, places)
+    _, parts = np.unique(sources[sources != NO_GROUP], return_counts=True)
+    return int(np.count_nonzero(parts > 1))
 
 
 def parse_ratios(text: str) -> dict[str, float]:
@@ -273,10 +368,6 @@ def check_ratios(ratios: Mapping[str, float]) -> dict[str, float]:
 
 def _sum(counts: Sequence[int]) -> str:
     return f"{' + '.join(map(str, counts))} = {sum(counts)}"
-
-
-def _both(by: str | None) -> str:
-    return "neither" if by is None else "both"
 
 
 def _refuse_splits(values: Sequence[str], by: str, shares: Mapping[str, float]) -> None:
@@ -325,9 +416,9 @@ class _Items:
         self._listed = {str(line.get("item")) for _, line in read_report(one, ITEMS_NAME)}
         self._groups: Groups | None = None
         # If the dataset was built from a packed one, each sample was an item, named by its key.
-        for field in ("source", "key"):
-            if field in one.manifest.schema:
-                groups = read_groups(one.path, field)
+        for name in ("source", "key"):
+            if name in one.manifest.schema:
+                groups = read_groups(one.path, name)
                 if not self._listed or not self._listed.isdisjoint(groups.names):
                     self._groups = groups
                     break

@@ -21,9 +21,10 @@ SAMPLING = ("every", "fps", "frames", "keyframes")
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": SAMPLING,
+    "decode|faces": ("also", "also_missing"),
     "faces": (
         *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
-        *("landmark_model", "align", "boxes_from", "boxes", "boxes_scale", "also"),
+        *("landmark_model", "align", "align_as", "boxes_from", "boxes", "boxes_scale", "refill"),
     ),
     "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),
@@ -43,7 +44,8 @@ def option(default: Any, help: str, **meta: Any) -> Any:
     help : str
         For ``--help``.
     **meta
-        What the command line and `check_value` read: ``choices``, ``metavar``, ``minimum`` and the like.
+        What the command line and `check_value` read: ``choices``, ``metavar``, ``minimum`` and the like. With ``late``,
+        a recipe says nothing of the option while it has its default.
     """
     return field(default=default, metadata={"help": help, **meta})
 
@@ -177,6 +179,8 @@ class _Condition(NamedTuple):
 
 
 _CONDITIONS: Mapping[str, _Condition] = {
+    "align": _Condition("align_as", "without align_as", lambda options, _: options["align_as"] is None),
+    "also_missing": _Condition("also", "with also", lambda options, _: options["also"] is not None),
     "also_resample": _Condition(
         "also",
         "with also, or where the step 'resize' has a size",
@@ -186,11 +190,13 @@ _CONDITIONS: Mapping[str, _Condition] = {
     "detector": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
     "device": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
     "landmark_model": _Condition("landmarks", "with landmarks mesh", lambda options, _: options["landmarks"] == "mesh"),
+    "margin": _Condition("align_as", "without align_as", lambda options, _: options["align_as"] is None),
     "parity": _Condition("boxes", "without boxes", lambda options, _: options["boxes"] is None),
     "progressive": _Condition("encode", "with encode jpeg", lambda options, _: options["encode"] == "jpeg"),
     "quality": _Condition(
         "encode", "with encode jpeg or webp", lambda options, _: options["encode"] in ("jpeg", "webp")
     ),
+    "refill": _Condition("frames", "with frames", lambda options, _: options["frames"] is not None),
     "resize": _Condition(
         "size",
         "with size",

@@ -1,6 +1,7 @@
 """The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -26,12 +27,15 @@ Enough for 1080p frames and the detector, or for pictures of tens of megapixels.
 """
 
 DEFAULT_FACE_SIZE = 224
+ALIGNED_SIZES: Mapping[str, int] = {"arcface": 112, "deepfakebench": 256}
+"""Values of ``align_as``, and the side of the crops that each project makes by default, in pixels."""
+
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track of a video."""
 
-TEXT_LISTS = ("root", "text", "int", "float")
+TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude")
 """Options that may be given several times, each time a text."""
 
 MAX_SIZE = 8192
@@ -99,8 +103,26 @@ class Recipe:
 
     label_from: str = option(
         "auto",
-        "where labels come from: 'folder' (first folder level), 'none', or the name of a column; "
-        "'auto' uses the column 'label' if there is one",
+        "where labels come from: 'folder' (first folder level), 'none', or the name of a column (of a table, "
+        "--fields-from-path or --sidecars); 'auto' uses the column 'label' if there is one",
+    )
+    classes: tuple[str, ...] = option(
+        (),
+        "classes in the order of their numbers, separated by commas (in a recipe file, a list); by default those of the "
+        "source, in sorted order",
+        metavar="NAME,…",
+        commas=True,
+        late=True,
+    )
+    classes_from: str | None = option(
+        None,
+        "take the classes from a packed dataset, or from a file: a name in each line, or JSON",
+        metavar="DATASET",
+        path=True,
+        late=True,
+    )
+    label_names: str | None = option(
+        None, "tables: column that names the classes whose numbers are the labels", metavar="COLUMN", late=True
     )
     path_column: str = option("path", "tables: column that holds the path")
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
@@ -109,6 +131,12 @@ class Recipe:
     fps: float | None = option(None, "videos: frames at this rate, in frames per second", metavar="RATE", above=0)
     frames: int | None = option(None, "videos: N evenly spaced frames", metavar="N", minimum=1)
     keyframes: bool = option(False, "videos: key frames only")
+    refill: bool = option(
+        False,
+        "faces: with --frames, where a sampled frame has no face that counts, take the nearest of up to eight frames "
+        "around it that has one",
+        late=True,
+    )
 
     resize: str = option(
         "shorter",
@@ -117,7 +145,7 @@ class Recipe:
     )
     size: int | None = option(
         None,
-        "side in pixels (default for images: unchanged; for faces: 224)",
+        "side in pixels (default for images: unchanged; for faces: 224, or what --align-as is made for)",
         metavar="PX",
         minimum=1,
         maximum=MAX_SIZE,
@@ -154,6 +182,13 @@ class Recipe:
     )
     landmark_model: str | None = option(None, "faces: the .tflite file for --landmarks mesh", metavar="FILE", path=True)
     align: bool = option(False, "faces: rotate and scale the crop so that the five points fit the usual template")
+    align_as: str | None = option(
+        None,
+        "faces: crops equal to those of InsightFace's norm_crop (arcface; --size 112 by default) or of DeepfakeBench's "
+        "preprocessing (deepfakebench; 256), given the same five points",
+        choices=tuple(ALIGNED_SIZES),
+        late=True,
+    )
 
     boxes_from: str | None = option(
         None, "faces: column with the path of another item; its face boxes are used to crop this one", metavar="COLUMN"
@@ -169,14 +204,22 @@ class Recipe:
     )
     also: str | None = option(
         None,
-        "faces: column with the path of a second picture or video, cropped like the first and stored in the field "
-        "COLUMN_image",
+        "column with the path of a second picture or video, such as a mask, cropped or resized like the first and "
+        "stored without loss in the field COLUMN_image",
         metavar="COLUMN",
+    )
+    also_missing: str = option(
+        "invalid",
+        "what it means if a row names no file in the column of --also: that nothing is known (invalid: "
+        "COLUMN_image_valid is false), or a picture that is zero everywhere (zero: it is true), such as the mask of a "
+        "video in which nothing is forged",
+        choices=("invalid", "zero"),
+        late=True,
     )
     also_resample: str | None = option(
         None,
-        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default) "
-        "or by taking the nearest pixel; required if a packed dataset has further pictures",
+        "how the picture of --also and further pictures, such as masks, are resized: by averaging areas (the default "
+        "for faces) or by taking the nearest pixel (for images); required if a packed dataset has further pictures",
         choices=("area", "nearest"),
     )
 
@@ -202,21 +245,47 @@ class Recipe:
         None, "store the samples in a random order drawn from this seed", metavar="SEED", minimum=0
     )
 
+    include: tuple[str, ...] = option(
+        (),
+        "folders: pack only the files that this pattern matches, such as '*.png' (any folder), 'train/*/*.jpg' or "
+        "'train/' (all in it), by the rules of .gitignore (repeatable)",
+        metavar="GLOB",
+        late=True,
+    )
+    exclude: tuple[str, ...] = option(
+        (),
+        "folders: leave out the files and folders that this pattern matches (repeatable)",
+        metavar="GLOB",
+        late=True,
+    )
+    fields_from_path: str | None = option(
+        None,
+        "folders: fields from each path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * stands for any "
+        "characters, ** for any folders",
+        metavar="PATTERN",
+        late=True,
+    )
+    sidecars: bool = option(
+        False,
+        "folders: fields from a file of the same stem beside each item: .txt (field text), .json (its names)",
+        late=True,
+    )
     root: tuple[str, ...] = option(
         (),
-        "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder "
-        "(repeatable)",
+        "tables: folder that relative paths start from and absolute paths lie below, instead of the table's own folder; "
+        "folders: folder outside SOURCE into which links may lead (repeatable)",
         metavar="DIR",
         path=True,
     )
     text: tuple[str, ...] = option(
         (),
-        "tables: column to read as text, exactly as written, even if it looks like numbers (repeatable)",
+        "column of a table, a path or sidecars to read as text, exactly as written, even if it looks like numbers "
+        "(repeatable)",
         metavar="COLUMN",
     )
     # Last, since they hide the builtin types in the lines after them.
-    int: tuple[str, ...] = option((), "tables: column to read as integers (repeatable)", metavar="COLUMN")
-    float: tuple[str, ...] = option((), "tables: column to read as floats (repeatable)", metavar="COLUMN")
+    int: tuple[str, ...] = option((), "column to read as integers (repeatable)", metavar="COLUMN")
+    float: tuple[str, ...] = option((), "column to read as floats (repeatable)", metavar="COLUMN")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
@@ -225,6 +294,10 @@ class Recipe:
             value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
             if spec.name in TEXT_LISTS:
                 value = _as_texts(spec.name, value, problems)
+            elif spec.name == "classes":
+                value = _as_classes(value, problems)
+            elif spec.metadata.get("path") and isinstance(value, PathLike):
+                value = str(value)
             object.__setattr__(self, spec.name, value)
             check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
         options = vars(self)
@@ -240,12 +313,19 @@ class Recipe:
             problems.add("landmark_model", "expected the .tflite file of the face mesh, found none")
         if self.choose == "masked" and self.also is None:
             problems.add("choose", "expected also, the column of the masks, with choose masked, found none")
+        if self.classes and self.classes_from is not None:
+            problems.add("classes", "expected either classes or classes_from, found both")
         used = self._used()
+        if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
+            # Other steps may change frames, and would not see those that stand in.
+            problems.add("refill", f"expected decode and faces as the first two steps, found {', '.join(used)}")
+        if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
+            problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
         problems.raise_as(UsageError, "recipe")
         if self.size is None and "faces" in used:
-            object.__setattr__(self, "size", DEFAULT_FACE_SIZE)
+            object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
 
     @property
     def chain(self) -> tuple[StepSpec, ...]:
@@ -264,14 +344,26 @@ class Recipe:
         return [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
 
     @property
+    def numbers_classes(self) -> bool:
+        """Whether labels are numbered by a list of classes that the recipe gives."""
+        return bool(self.classes) or self.classes_from is not None
+
+    @property
     def also_field(self) -> str | None:
         """The field of the second picture, None without one: the column's name as a field, then ``_image``."""
         return None if self.also is None else f"{field_name(self.also)}_image"
 
     def to_json(self) -> dict[str, Any]:
-        """Every option with its value, as JSON."""
-        out = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        out |= {name: list(out[name]) for name in TEXT_LISTS}
+        """Every option with its value, as JSON; a `late` one only if it has another value than its default.
+
+        So an option that is added leaves the fingerprints of earlier plans as they are.
+        """
+        out = {
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if not spec.metadata.get("late") or getattr(self, spec.name) != spec.default
+        }
+        out |= {name: list(out[name]) for name in (*TEXT_LISTS, "classes") if name in out}
         out["steps"] = [step.to_json() for step in self.steps]
         return out
 
@@ -314,6 +406,23 @@ def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
         problems.add(name, f"expected a text, or a list of texts, found {shorten(value)}")
         return ()
     return tuple(dict.fromkeys(map(str, texts)))
+
+
+def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
+    """Names of classes, from a list or from one text with commas."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
+        return ()
+    names = [name.strip() for name in names]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice or "" in names:
+        found = "an empty one" if "" in names else f"{shorten(twice[0])} twice"
+        problems.add("classes", f"expected names, each once, found {found}")
+    for name in names:
+        if name != name.encode("utf-8", "replace").decode():
+            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(name)}")
+    return tuple(names)
 
 
 def _kinds(name: str) -> tuple[type, ...]:

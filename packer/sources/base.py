@@ -36,6 +36,8 @@ class Listing:
         For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
     outside : dict of int to str
         The items whose paths lie outside `roots`, by index, and the row of each, in words.
+    notes : sequence of str
+        What the user should know about the source, a line each.
     """
 
     items: Sequence[Item]
@@ -46,6 +48,7 @@ class Listing:
     further: tuple[str, ...] = ()
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     outside: Mapping[int, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,9 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
         return reject(f"expected a file, found {broken}")
     if not any(resolved.is_relative_to(root) for root in roots):
         kind = "a symbolic link that leaves" if path.is_symlink() or _through_link(path, roots) else "a path outside"
-        return reject(f"expected a file inside the source, found {kind} it")
+        return reject(
+            f"expected a file inside the source, found {kind} it: name the folder it leads to with --root DIR"
+        )
     if not resolved.is_file():
         return reject("expected a regular file, found something else")
     return Item(index, name, str(path), stat.st_size, stat.st_mtime_ns, columns)

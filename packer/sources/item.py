@@ -179,6 +179,8 @@ class ItemReport:
         Number of samples whose picture was a progressive JPEG and was stored without being decoded and encoded again.
     marked : int
         Number of samples whose picture has restart markers, where the recipe asks for them.
+    refilled : int
+        Number of sampled frames in whose place a nearby frame gave the samples.
     face_frames : int
         Number of frames of a video whose faces were joined into tracks by the step ``faces``.
     followed : int
@@ -189,6 +191,8 @@ class ItemReport:
         Number of given boxes for frames that were not sampled, or could not be read.
     damage : str or None
         What could not be read or cut.
+    empty : bool
+        Whether the item has no samples on purpose, and is no reject.
     step, reason : str or None
         Where and why the item was rejected.
     """
@@ -200,11 +204,13 @@ class ItemReport:
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
     marked: int = 0
+    refilled: int = 0
     face_frames: int = 0
     followed: int = 0
     lost: int = 0
     unused_boxes: int = 0
     damage: str | None = None
+    empty: bool = False
     step: str | None = None
     reason: str | None = None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.recipe import TEXT_LISTS, Recipe
+from packer.recipe import Recipe
 from packer.sources.base import Roots, Source
 from packer.sources.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
@@ -13,6 +13,9 @@ from packer.sources.rows import RowsSource
 from packer.sources.table import TABLE_SUFFIXES, TableSource
 from packer.sources.values import column_types
 from shardspec.errors import UsageError
+
+_TABLE_OPTIONS = ("root", "text", "int", "float")
+_FOLDER_OPTIONS = ("include", "exclude", "fields_from_path", "sidecars")
 
 
 def open_source(
@@ -26,12 +29,14 @@ def open_source(
         If there is nothing at that path, if it is not a source, or if the output folder would lie inside it.
     """
     recipe = recipe or Recipe()
-    roots, types = Roots.of(*recipe.root) if recipe.root else None, column_types(recipe)
+    types = column_types(recipe)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
-        return RowsSource(source, roots or Path.cwd(), types=types)
+        _refuse(recipe, _FOLDER_OPTIONS, "folders", "rows")
+        return RowsSource(source, _roots(recipe) or Path.cwd(), types=types)
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
-            _refuse_table_options(recipe, "an object")
+            _refuse(recipe, _FOLDER_OPTIONS, "folders", "an object")
+            _refuse(recipe, _TABLE_OPTIONS, "tables", "an object")
             return source
         raise UsageError(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
@@ -42,9 +47,11 @@ def open_source(
             raise UsageError(
                 f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
             )
-        packed = is_packed(path)
-        _refuse_table_options(recipe, "a packed dataset" if packed else "a folder")
-        return PackedSource(path) if packed else FolderSource(path)
+        if not is_packed(path):
+            return FolderSource(path, recipe)
+        _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "a packed dataset")
+        _refuse(recipe, _TABLE_OPTIONS, "tables", "a packed dataset")
+        return PackedSource(path)
     if not path.exists():
         raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
     if path.suffix.lower() not in TABLE_SUFFIXES:
@@ -52,11 +59,17 @@ def open_source(
             f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), "
             f"found a file {path.suffix or 'without suffix'}"
         )
-    return TableSource(path, roots, types)
+    _refuse(recipe, _FOLDER_OPTIONS, "folders", "a table")
+    return TableSource(path, _roots(recipe), types)
 
 
-def _refuse_table_options(recipe: Recipe, found: str) -> None:
-    """Refuse the options that only tables read, for a source without columns."""
-    for name in TEXT_LISTS:
+def _roots(recipe: Recipe) -> Roots | None:
+    """The folders that a table's paths are relative to, if the recipe names any."""
+    return Roots.of(*recipe.root) if recipe.root else None
+
+
+def _refuse(recipe: Recipe, options: Sequence[str], readers: str, found: str) -> None:
+    """Refuse options that a source does not read."""
+    for name in options:
         if getattr(recipe, name):
-            raise UsageError(f"{name}: applies only to tables, found {found}")
+            raise UsageError(f"{name}: applies only to {readers}, found {found}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.groups import NO_GROUP, read_groups
+from packer.assembly.groups import read_groups
 from packer.assembly.rows import read_column
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
@@ -16,6 +16,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import is_further_picture
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
+from shardspec.splits import NO_GROUP
 
 _DIGEST_DIGITS = 16
 """Characters of the dataset's digest in every item: enough for the plan to change with it."""
@@ -33,9 +34,9 @@ def is_packed(path: Path) -> bool:
 class PackedSource:
     """The samples of a packed dataset as items. Each keeps its key, source, frame, time, label and all other fields.
 
-    The digests of shards and columns are compared with the manifest when the items are listed. The built-in ``resize`` scales
-    geometry and masks with the picture; a user's step that moves pixels has to move landmarks, hull, regions, matrix
-    and ``*_image`` as well.
+    The digests of shards and columns are compared with the manifest when the items are listed. The built-in ``resize``
+    scales geometry and masks with the picture; a user's step that moves pixels has to move landmarks, hull, regions,
+    matrix and ``*_image`` as well.
 
     Parameters
     ----------

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from packer.sources.base import Listing, Roots
 from packer.sources.item import Item
-from packer.sources.values import array_type, convert, missing_list
+from packer.sources.values import ArrayType, array_type, convert, missing_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, field_name, is_further_picture
-from shardspec.wording import LONG, did_you_mean, list_some, shorten
+from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _PATH_MAX = 4096
@@ -31,6 +31,125 @@ Where = Callable[[int], str]
 def where_in(lines: Sequence[int]) -> Where:
     """Name rows by the line of their file in which they begin, or without lines by their number, counted from 0."""
     return lambda row: f"line {lines[row]}" if lines else f"row {row} (counted from 0)"
+
+
+class Columns(NamedTuple):
+    """The columns of some rows, each of one type.
+
+    Attributes
+    ----------
+    values : dict of str to list
+        The values of each field, a list with one value for each row.
+    fields : dict of str to str
+        The field that each column becomes, by column.
+    classes : dict of str to list of str
+        The names of the classes, where the labels are names.
+    rejects : list of str or None
+        For each row, why it is rejected.
+    notes : tuple of str
+        What the user should know, a line each.
+    """
+
+    values: dict[str, list[Any]]
+    fields: dict[str, str]
+    classes: dict[str, list[str]]
+    rejects: list[str | None]
+    notes: tuple[str, ...]
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Fields with pictures, other than ``image``."""
+        return tuple(name for name, values in self.values.items() if is_further_picture(name) and _has_pictures(values))
+
+    @property
+    def arrays(self) -> dict[str, ArrayType]:
+        """The array type of each field of lists of numbers."""
+        return {name: found for name, values in self.values.items() if (found := array_type(values)) is not None}
+
+
+def read_columns(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    label_from: str,
+    types: Mapping[str, str],
+    where: Where,
+) -> Columns:
+    """Make columns of rows: each gets one type and a name as a field, and one of them may become the label.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+    names : sequence of str
+        The columns to take.
+    label_from : str
+        See `Source`. If it names a column other than ``label``, that one takes the place of a column ``label``.
+    types : dict of str to str
+        Columns that become text, int or float, whatever their values look like.
+    where : callable
+        Names a row in messages.
+
+    Raises
+    ------
+    UsageError
+        If a column has a name that is no field's, has values of several types, or is not there.
+    """
+    fields = {name: field_name(name) for name in names}
+    _check_names(fields)
+    label = _label_field(label_from, fields)
+    notes = []
+    if label != "label":
+        replaced = next((name for name, field in fields.items() if field == "label"), None)
+        fields = {name: field for name, field in fields.items() if field != "label"}
+        if replaced is not None and label is not None:
+            notes.append(describe_replaced(replaced, label_from))
+    _check_types(types, fields)
+    columns: dict[str, list[Any]] = {}
+    for name, field in fields.items():
+        if field == "image":
+            columns[field] = [row.get(name) for row in rows]
+            _check_images(name, columns[field], where)
+        else:
+            values = [row.get(name) for row in rows]
+            if name in types:
+                values = convert(values, types[name], name, where)
+            columns.update(_typed(name, field, values, where))
+    classes = {}
+    rejects: list[str | None] = [None] * len(rows)
+    if label is not None:
+        values = columns.pop(label)
+        valid = columns.pop(f"{label}_valid", [True] * len(rows))
+        columns["label"], names_of = _class_numbers(label, values, valid)
+        if names_of is not None:
+            classes["label"] = names_of
+        rejects = [
+            None if ok else f"{where(row)}: expected a label in column {shorten(label)}, found none"
+            for row, ok in enumerate(valid)
+        ]
+    return Columns(columns, fields, classes, rejects, tuple(notes))
+
+
+def describe_replaced(column: str, label_from: str) -> str:
+    """In words, that a column ``label`` is not packed."""
+    return (
+        f"the column {shorten(column)} is not packed, since --label-from {label_from} takes its place: "
+        "rename it to keep it"
+    )
+
+
+def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
+    """The field that holds the label, by its name before it becomes ``label``."""
+    if label_from == "none":
+        return None
+    if label_from == "auto":
+        return "label" if "label" in fields.values() else None
+    if label_from not in fields:
+        like = next((name for name, field in fields.items() if field == field_name(label_from)), None)
+        hint = did_you_mean(label_from, fields) if like is None else f"; did you mean {shorten(like)}?"
+        raise UsageError(
+            f"label_from: expected a column, one of {list_some(list(fields)) or 'none'}, "
+            f"found {shorten(label_from)}{hint}"
+        )
+    return fields[label_from]
 
 
 class RowsSource:
@@ -68,56 +187,21 @@ class RowsSource:
         """The items, in the order of the rows."""
         rows = [self.rows[i] for i in range(len(self.rows))]
         _check_rows(self.rows, rows)
-        names = list(dict.fromkeys(key for row in rows for key in row))
-        fields = {name: field_name(name) for name in names if name != path_column}
-        _check_names(fields)
-        if label_from == "none":
-            fields = {name: field for name, field in fields.items() if field != "label"}
-        _check_types(self._types, fields)
-        columns: dict[str, list[Any]] = {}
-        for name, field in fields.items():
-            if field == "image":
-                columns[field] = [row.get(name) for row in rows]
-                _check_images(name, columns[field], self._where)
-            else:
-                values = [row.get(name) for row in rows]
-                if name in self._types:
-                    values = convert(values, self._types[name], name, self._where)
-                columns.update(_typed(name, field, values, self._where))
-        label = self._label_field(label_from, fields)
-        classes = {}
-        rejects: list[str | None] = [None] * len(rows)
-        if label is not None:
-            if label != "label" and "label" in columns:
-                raise UsageError(
-                    f"label_from: column {label!r} would become the field 'label', but there is a column 'label': "
-                    "rename one"
-                )
-            values = columns.pop(label)
-            valid = columns.pop(f"{label}_valid", [True] * len(rows))
-            columns["label"], names_of = _class_numbers(label, values, valid)
-            if names_of is not None:
-                classes["label"] = names_of
-            rejects = [
-                None if ok else f"{self._where(row)}: expected a label in column {label!r}, found none"
-                for row, ok in enumerate(valid)
-            ]
+        names = dict.fromkeys(key for row in rows for key in row if key != path_column)
+        columns = read_columns(rows, list(names), label_from, self._types, self._where)
         items = [
             replace(item, reject=item.reject or reason)
-            for item, reason in zip(self._items(rows, path_column, columns), rejects, strict=True)
+            for item, reason in zip(self._items(rows, path_column, columns.values), columns.rejects, strict=True)
         ]
-        further = tuple(
-            field for field, values in columns.items() if is_further_picture(field) and _has_pictures(values)
-        )
-        arrays = {field: found for field, values in columns.items() if (found := array_type(values)) is not None}
         return Listing(
             items,
-            classes=classes,
+            classes=columns.classes,
             roots=self.roots,
-            fields=fields,
-            further=further,
-            arrays=arrays,
+            fields=columns.fields,
+            further=columns.further,
+            arrays=columns.arrays,
             outside=self._outside(rows, path_column, items),
+            notes=columns.notes,
         )
 
     def _outside(self, rows: list[Mapping[str, Any]], path_column: str, items: Sequence[Item]) -> dict[int, str]:
@@ -142,20 +226,6 @@ class RowsSource:
                 reason = f"{self._where(index)}: expected a path in column {path_column!r}, found {found}"
                 items.append(Item(index, f"row-{index:08d}", None, columns=values, reject=reason))
         return items
-
-    @staticmethod
-    def _label_field(label_from: str, fields: Mapping[str, str]) -> str | None:
-        """The field that holds the label, by its name before it becomes ``label``."""
-        if label_from == "none":
-            return None
-        if label_from == "auto":
-            return "label" if "label" in fields.values() else None
-        if label_from not in fields:
-            like = did_you_mean(label_from, fields)
-            raise UsageError(
-                f"label_from: expected a column, one of {list_some(list(fields))}, found {label_from!r}{like}"
-            )
-        return fields[label_from]
 
 
 def digest_value(value: Any) -> Any:
@@ -191,10 +261,13 @@ def _check_names(fields: Mapping[str, str]) -> None:
                 f"column {shorten(column)}: expected a name with letters a to z, found only others: rename it"
             )
         if field in taken:
-            raise UsageError(f"columns {taken[field]!r} and {column!r} would both become field {field!r}: rename one")
+            raise UsageError(
+                f"columns {shorten(taken[field])} and {shorten(column)} would both become field {shorten(field)}: "
+                "rename one"
+            )
         if field in RESERVED - {"image"}:
             raise UsageError(
-                f"column {column!r} would become field {field!r}, which the pack stage writes itself: rename it"
+                f"column {shorten(column)} would become field {shorten(field)}, which the pack stage writes itself: rename it"
             )
         taken[field] = column
 
@@ -204,7 +277,9 @@ def _check_types(types: Mapping[str, str], fields: Mapping[str, str]) -> None:
         if column not in fields:
             like = did_you_mean(column, fields)
             found = list_some(list(fields)) or "none"
-            raise UsageError(f"{kind}: expected a column beside the paths, one of {found}, found {column!r}{like}")
+            raise UsageError(
+                f"{kind}: expected a column beside the paths, one of {found}, found {shorten(column)}{like}"
+            )
 
 
 def _check_images(column: str, values: list[Any], where: Where) -> None:
@@ -212,8 +287,8 @@ def _check_images(column: str, values: list[Any], where: Where) -> None:
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, np.ndarray):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected a picture as an array (of Python rows), found "
-                f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column {column}); "
+                f"column {shorten(column)}, {where(row)}: expected a picture as an array (of Python rows), found "
+                f"{shorten(value)}: if the column holds the paths, name it in path_column (--path-column {cut(str(column), LENGTH)}); "
                 "else rename it, since the pack stage writes a field of that name"
             )
 
@@ -238,18 +313,18 @@ def _typed(column: str, field: str, values: list[Any], where: Where) -> dict[str
             values = [float(value) if ok else value for value, ok in zip(values, valid, strict=True)]
         except OverflowError as error:
             raise UsageError(
-                f"column {column!r}: expected finite numbers, found an integer too large for a float"
+                f"column {shorten(column)}: expected finite numbers, found an integer too large for a float"
             ) from error
         kinds = {float}
     if len(kinds) > 1:
         found = ", ".join(f"{kind.__name__} in {where(row)}" for kind, row in rows_of.items())
-        raise UsageError(f"column {column!r}: expected values of one type, found {found}")
+        raise UsageError(f"column {shorten(column)}: expected values of one type, found {found}")
     if all(valid):
         return {field: values}
     kind = kinds.pop() if kinds else str
     if kind not in _SENTINELS:
         raise UsageError(
-            f"column {column!r}, {where(valid.index(False))}: expected a value in every row, since nothing can stand "
+            f"column {shorten(column)}, {where(valid.index(False))}: expected a value in every row, since nothing can stand "
             f"for a missing {kind.__name__}, found none"
         )
     known = [value for value, ok in zip(values, valid, strict=True) if ok]
@@ -266,25 +341,25 @@ def _check_kinds(column: str, rows_of: Mapping[type, int], values: list[Any], wh
     for kind, row in rows_of.items():
         if not issubclass(kind, _KINDS):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, "
+                f"column {shorten(column)}, {where(row)}: expected numbers, texts, lists, objects, bytes or arrays, "
                 f"found {kind.__name__}"
             )
     for row, value in enumerate(values):
         if type(value) is int and float not in rows_of and not _INT64.min <= value <= _INT64.max:
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected signed 64-bit integers, found {shorten(value)}: "
-                f"make it a column of texts (--text {column})"
+                f"column {shorten(column)}, {where(row)}: expected signed 64-bit integers, found {shorten(value)}: "
+                f"make it a column of texts (--text {cut(str(column), LENGTH)})"
             )
         if isinstance(value, float | list | tuple | dict) and value == value:  # NaN alone is a missing value
             try:
                 json.dumps(value, allow_nan=False)
             except ValueError as error:
                 raise UsageError(
-                    f"column {column!r}, {where(row)}: expected finite numbers, found {shorten(value)}"
+                    f"column {shorten(column)}, {where(row)}: expected finite numbers, found {shorten(value)}"
                 ) from error
             except TypeError as error:
                 raise UsageError(
-                    f"column {column!r}, {where(row)}: expected values that can be written as JSON, {error}: "
+                    f"column {shorten(column)}, {where(row)}: expected values that can be written as JSON, {error}: "
                     "leave the column out of the source"
                 ) from error
 
@@ -296,12 +371,14 @@ def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[l
     if all(isinstance(value, bool | int) for value in known):
         return [int(value) if ok else 0 for value, ok in zip(values, valid, strict=True)], None
     if not all(isinstance(value, str) for value in known):
-        raise UsageError(f"label column {column!r}: expected class names or integers, found {type(known[0]).__name__}")
+        raise UsageError(
+            f"label column {shorten(column)}: expected class names or integers, found {type(known[0]).__name__}"
+        )
     classes = sorted(set(known))
     for name in classes:
         if name != name.encode("utf-8", "replace").decode():
             raise UsageError(
-                f"label column {column!r}: expected names that can be encoded as UTF-8, found {shorten(name)}"
+                f"label column {shorten(column)}: expected names that can be encoded as UTF-8, found {shorten(name)}"
             )
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers.get(value, 0) for value in values], classes

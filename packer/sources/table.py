@@ -1,18 +1,20 @@
-"""A table of paths: CSV, JSON lines or Parquet."""
+"""A table of paths: CSV, TSV, JSON lines or Parquet."""
 
 import csv
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+import shlex
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.sources.base import Listing, Roots
 from packer.sources.rows import RowsSource
+from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
-from shardspec.wording import counted, list_some
+from shardspec.schema import NO_CLASS
+from shardspec.wording import counted, cut, list_some, shorten
 
 
 class TableSource:
@@ -38,11 +40,14 @@ class TableSource:
         if not table.rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if all(path_column not in row for row in table.rows):
+            names = list(table.rows[0])
+            like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
-                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(list(table.rows[0]))}: "
-                "name it with --path-column"
+                f"{self.path}: expected a column {path_column!r} of paths, found {list_some(names)}: "
+                f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
-        return RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
+        listing = RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
+        return listing if self.path.suffix.lower() != ".parquet" else _with_class_labels(listing, self.path, label_from)
 
 
 class TableRows(NamedTuple):
@@ -52,26 +57,28 @@ class TableRows(NamedTuple):
     lines: list[int]
 
 
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
+_MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""What stands between the cells of tables, by one name or another."""
 
 
-_OTHER_MARKS = (";", "\t", "|")
-"""Other separators between the cells of tables that are nevertheless called CSV."""
+def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
+    """Rows of a CSV or TSV file with a header.
 
-
-def read_csv(path: Path, texts: Collection[str] = (), mark: str = ",") -> TableRows:
-    """Rows of a CSV file with a header. `mark` separates its cells.
+    The cells are separated by commas, in a ``.tsv`` file by tabs. If the header has none of them, but semicolons, tabs,
+    vertical bars or commas, these separate the cells.
 
     A column becomes integers or floats if all its cells are such numbers, unless it is in `texts`; those columns stay
     text. An empty cell is missing.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=mark, strict=True)
         rows, lines = [], []
+        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         try:
             header = next(filter(None, reader), [])
-            if mark == ",":
-                _refuse_other_marks(path, header)
+            if len(header) == 1 and (mark := _other_mark(path, header[0])) is not None:
+                file.seek(0)
+                reader = csv.reader(file, delimiter=mark, strict=True)
+                header = next(filter(None, reader), [])
             last = reader.line_num
             for cells in reader:
                 if cells:
@@ -85,7 +92,8 @@ def read_csv(path: Path, texts: Collection[str] = (), mark: str = ",") -> TableR
     doubled = sorted({name for name in header if header.count(name) > 1})
     if doubled:
         raise UsageError(
-            f"{path}: expected every column once, found {', '.join(map(repr, doubled))} more than once: rename one"
+            f"{path}: expected every column once, found {list_some(list(map(shorten, doubled)))} more than once: "
+            "rename one"
         )
     for line, row in zip(lines, rows, strict=True):
         if len(row) != len(header):
@@ -93,7 +101,7 @@ def read_csv(path: Path, texts: Collection[str] = (), mark: str = ",") -> TableR
                 f"{path}, line {line}: expected {counted(len(header), 'cell')} as in the header, found {len(row)}"
             )
     columns = [
-        _parse_column([row[place] for row in rows], () if name in texts else (_parse_integer, _parse_decimal))
+        (keep_cells if name in texts else parse_cells)([row[place] for row in rows])
         for place, name in enumerate(header)
     ]
     return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], lines)
@@ -110,37 +118,16 @@ def _describe_other_bytes(path: Path) -> str:
     return f"{path}: expected a file that does not change, found one that changed while it was read"
 
 
-def _refuse_other_marks(path: Path, header: list[str]) -> None:
-    mark = next((mark for mark in _OTHER_MARKS if mark in header[0]), None) if len(header) == 1 else None
-    if mark is not None:
+def _other_mark(path: Path, header: str) -> str | None:
+    """What separates the cells of a header that is one cell otherwise; None if it has one column."""
+    found = [mark for mark in _MARKS if mark in header]
+    if len(found) > 1:
+        named = " and ".join(_MARKS[mark] for mark in found)
         raise UsageError(
-            f"{path}: expected commas between the cells, found {mark!r}: "
+            f"{path}: expected commas between the cells, found {named} in the header: "
             "save it with commas, or as JSON lines or Parquet"
         )
-
-
-def _parse_column(cells: list[str], parsers: Sequence[Callable[[str], Any]]) -> list[Any]:
-    """Parse the cells with the first parser that accepts all of them; if none does, they stay texts."""
-    for parse in parsers:
-        try:
-            return [parse(cell) if cell else None for cell in cells]
-        except ValueError:
-            continue
-    return [cell or None for cell in cells]
-
-
-def _parse_integer(cell: str) -> int:
-    """An integer in its usual spelling; with leading zeros it is a text, since 007 is a name."""
-    if str(int(cell)) != cell:
-        raise ValueError(cell)
-    return int(cell)
-
-
-def _parse_decimal(cell: str) -> float:
-    """A number in its usual spelling, for the same reason; Python's ``float`` also accepts 1_0, 007 and nan."""
-    if not _DECIMAL.match(cell):
-        raise ValueError(cell)
-    return float(cell)
+    return found[0] if found else None
 
 
 def read_jsonl(path: Path, _texts: Collection[str] = ()) -> TableRows:
@@ -172,15 +159,34 @@ def open_parquet(path: Path) -> Any:
     try:
         return read(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
-        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+        raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), 300)}") from error
+
+
+def _with_class_labels(listing: Listing, path: Path, label_from: str) -> Listing:
+    """The listing with the names that Hugging Face's ``ClassLabel`` has for the numbers of the label's column."""
+    columns = [name for name, field in listing.fields.items() if label_from in (name, "auto") and field == "label"]
+    columns = columns if label_from in ("auto", "none") else [label_from]
+    labels = [item.columns.get("label") for item in listing.items if item.reject is None]
+    if not columns or label_from == "none" or "label" in listing.classes or not labels:
+        return listing
+    read_schema = import_target("pyarrow.parquet:read_schema", what=f"table {path.name}", extra="parquet")
+    try:
+        metadata = (read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+        names = json.loads(metadata)["info"]["features"][columns[0]]["names"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return listing
+    good = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    if not good or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
+        return listing
+    return replace(listing, classes={**listing.classes, "label": names})
 
 
 _READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,
-    ".tsv": partial(read_csv, mark="\t"),
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,
+    ".tsv": read_csv,
 }
 TABLE_SUFFIXES = frozenset(_READERS)
 

@@ -11,7 +11,7 @@ import numpy as np
 from packer.recipe import Recipe
 from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX
-from shardspec.wording import shorten
+from shardspec.wording import LENGTH, cut, shorten
 
 TYPES = ("text", "int", "float")
 """Options of a recipe that name columns, and the type that these columns get whatever their values look like."""
@@ -19,6 +19,7 @@ TYPES = ("text", "int", "float")
 ArrayType = tuple[Any, ...]
 """The type of a column of lists: the dtype, and the sizes of all axes but the first."""
 
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+|(?<=[0-9])\.)?([eE][+-]?[0-9]{1,2})?\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 _INT64 = np.iinfo(np.int64)
@@ -47,6 +48,35 @@ def column_types(recipe: Recipe) -> dict[str, str]:
     return types
 
 
+def parse_cells(cells: Sequence[str]) -> list[Any]:
+    """Texts as integers or as floats if all of them are such numbers; an empty one is missing (None)."""
+    for parse in (_parse_integer, _parse_decimal):
+        try:
+            return [parse(cell) if cell else None for cell in cells]
+        except ValueError:
+            continue
+    return keep_cells(cells)
+
+
+def keep_cells(cells: Sequence[str]) -> list[Any]:
+    """Texts as they are; an empty one is missing (None)."""
+    return [cell or None for cell in cells]
+
+
+def _parse_integer(cell: str) -> int:
+    """An integer in its usual spelling; with leading zeros it is a text, since 007 is a name."""
+    if str(int(cell)) != cell:
+        raise ValueError(cell)
+    return int(cell)
+
+
+def _parse_decimal(cell: str) -> float:
+    """A number in its usual spelling, for the same reason; Python's ``float`` also accepts 1_0, 007 and nan."""
+    if not _DECIMAL.match(cell):
+        raise ValueError(cell)
+    return float(cell)
+
+
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str]) -> list[Any]:
     """A column's values as texts, integers or floats; missing ones (None, NaN) stay missing.
 
@@ -64,7 +94,8 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
             found.append(None if missing else one(plain))
         except (TypeError, ValueError, OverflowError):
             raise UsageError(
-                f"column {column!r}, {where(row)}: expected {kind} (--{kind} {column}), found {shorten(value)}"
+                f"column {shorten(column)}, {where(row)}: expected {kind} (--{kind} {cut(column, LENGTH)}), "
+                f"found {shorten(value)}"
             ) from None
     return found
 

@@ -47,6 +47,10 @@ REPORT = "_report"
 SAMPLED = "_sampled"
 """Key of a video's frames that carries the indices of all sampled frames, None where they are not known in advance."""
 
+NEIGHBOURS = "_neighbours"
+"""Key of a video's frames that carries, by sampled frame, the indices of those that may stand in for it; if asked for.
+"""
+
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
     "faces": Entry("packer.steps.faces.step:make", "faces"),
@@ -107,7 +111,7 @@ class Pipeline:
                 stack.callback(stage.close)
                 samples = stage
             yield from samples
-        if not given[-1]:
+        if not given[-1] and not report.empty:
             # Not the first of the chain that gave none: a step that asks for no samples leaves those before it unread.
             barren = next(place for place in ended if not given[place])
             raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))

@@ -4,15 +4,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
+from itertools import chain
 from typing import Any, TypeVar
+
+import numpy as np
 
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item, ItemReport
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
+from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
+from packer.steps.second import second_pictures
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.sampling import Sampling, neighbours
 from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
@@ -31,19 +35,38 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
     """
     sampling = _sampling(recipe)
     take = _take_ahead if equipment.decodes_ahead else _take
+    refills = recipe.frames if recipe.refill else None
 
-    def decode(samples: Iterator[Sample]) -> Iterator[Sample]:
+    def read(samples: Iterator[Sample]) -> Generator[Sample]:
         for sample in samples:
             item: Item = sample[ITEM]
             if sample.get("image") is not None or PACKED_ROW in item.columns:
                 sample[REPORT].frames += 1
                 yield {"frame": 0, "time": 0.0, **sample}
             elif item.is_video:
-                yield from _frames(sample, item, sample[REPORT], sampling, take)
+                yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
             else:
                 yield _picture(sample, item, sample[REPORT])
 
-    return decode
+    def read_with_second(samples: Iterator[Sample]) -> Iterator[Sample]:
+        with closing(read(samples)) as frames:
+            yield from _add_second(frames, recipe)
+
+    cuts = any(step.use == "faces" for step in recipe.chain)  # that step reads second pictures and cuts them
+    return read if recipe.also is None or cuts else read_with_second
+
+
+def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
+    """Add the second picture of each frame of an item, black where there is none, and whether it is valid."""
+    first = next(frames, None)
+    if first is None:
+        return
+    with second_pictures(first, zero=recipe.also_missing == "zero") as pictures:
+        for sample in chain([first], frames):
+            picture = pictures.picture(sample)
+            black = np.zeros_like(sample["image"]) if picture is None else picture
+            field = recipe.also_field
+            yield {**sample, f"{field}": black, f"{field}_valid": pictures.is_valid(picture)}
 
 
 def _sampling(recipe: Recipe) -> Sampling:
@@ -80,14 +103,21 @@ def _take_ahead(video: VideoReader) -> AbstractContextManager[Iterable[VideoFram
     return closing(run_ahead(iter(video), FRAMES_AHEAD, video.stop))
 
 
-def _frames(sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take) -> Iterator[Sample]:
-    """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error."""
+def _frames(
+    sample: Sample, item: Item, report: ItemReport, sampling: Sampling, take: _Take, refills: int | None
+) -> Iterator[Sample]:
+    """The sampled frames of a video. Damage after the first frame is recorded; without any frame it is an error.
+
+    If `refills` is a number, that of the sampled frames, they carry their `neighbours`.
+    """
     try:
         with VideoReader(item.location(), sampling) as video, take(video) as frames:
-            sampled = video.sampled
+            known: Sample = {SAMPLED: video.sampled}
+            if refills is not None:
+                known[NEIGHBOURS] = neighbours(video.frames_seen, refills)
             for frame in frames:
                 report.frames += 1
-                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, SAMPLED: sampled}
+                yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, **known}
             if video.damage is not None:
                 report.add_damage(video.damage)
     except VideoError as error:

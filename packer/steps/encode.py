@@ -15,7 +15,8 @@ from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
 
-ValueKind = Literal["array", "image", "lossless", "text", "json", "blob"]
+ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
+"""A ``class`` is the name of one, which becomes its number when the names of all samples are known."""
 
 KEPT = "_kept_jpeg"
 """Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if that may be kept."""

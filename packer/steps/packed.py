@@ -27,7 +27,7 @@ class PackedItems:
 
     def __init__(self, recipe: Recipe) -> None:
         self._codec = image_codec(recipe)
-        self._keeps_label = recipe.label_from == "auto"
+        self._keeps_label = recipe.label_from == "auto" and not recipe.numbers_classes
         self._path: str | None = None
         self._samples: PackedSamples | None = None
 

@@ -1,6 +1,6 @@
 """``resize``: bring pictures to one size, averaging areas where they shrink, together with their masks and geometry."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ def make(recipe: Recipe, _equipment: Equipment) -> Step:
     if size is None or recipe.resize == "none":
         return lambda samples: samples
     scale = resize_exact if recipe.resize == "exact" else resize_shorter
-    fit = resize_nearest if recipe.also_resample == "nearest" else resize_exact
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
@@ -31,7 +30,7 @@ def make(recipe: Recipe, _equipment: Equipment) -> Step:
             old, new = sample["image"].shape[:2], image.shape[:2]
             further = _further(sample, old, new)
             _check_resample(further, recipe)
-            masks = {name: fit(value, new) for name, value in further.items()}
+            masks = {name: _fit(name, recipe)(value, new) for name, value in further.items()}
             yield {**sample, **scale_geometry(sample, old, new), **masks, "image": image}
 
     return resize
@@ -48,8 +47,22 @@ def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict
     }
 
 
+def _fit(name: str, recipe: Recipe) -> Callable[[npt.NDArray[np.uint8], tuple[int, int]], npt.NDArray[np.uint8]]:
+    """How a further picture is resized: as ``also_resample`` says.
+
+    By default the picture of ``also``, which may be a label map, keeps its values, unless it is a crop already, which
+    the step ``faces`` has averaged.
+    """
+    keeps = name == recipe.also_field and all(step.use != "faces" for step in recipe.chain)
+    return (
+        resize_nearest
+        if recipe.also_resample == "nearest" or (recipe.also_resample is None and keeps)
+        else resize_exact
+    )
+
+
 def _check_resample(further: Collection[str], recipe: Recipe) -> None:
-    """Refuse to average what may be a label map unless the user has chosen so; ``--also`` documents that it does."""
+    """Refuse to average what may be a label map unless the user has chosen so; ``--also`` documents what it does."""
     unsaid = [name for name in further if name != recipe.also_field]
     if unsaid and recipe.also_resample is None:
         raise ItemError(

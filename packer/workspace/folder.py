@@ -34,7 +34,7 @@ def locked(workspace: Workspace) -> Iterator[None]:
     """
     refuse_files(workspace.out)
     _refuse_inside_dataset(workspace.out)
-    made = not workspace.root.exists()
+    made, owner = not workspace.root.exists(), os.getpid()
     with writing(workspace.out):
         workspace.create()
         lock = filelock.FileLock(workspace.lock, timeout=0)
@@ -49,9 +49,10 @@ def locked(workspace: Workspace) -> Iterator[None]:
         finally:
             # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
             kept = (workspace.plan, workspace.assembly, workspace.reasons)
-            if made and not any(path.exists() for path in kept):
-                workspace.remove()
-            lock.release()
+            if os.getpid() == owner:  # not in a fork of the process, which may still be at work
+                if made and not any(path.exists() for path in kept):
+                    workspace.remove()
+                lock.release()
 
 
 def refuse_files(out: Path) -> None:
@@ -192,3 +193,15 @@ def discard(workspace: Workspace, *, aside: bool) -> None:
             remove_tree(path)
     workspace.replaced.unlink(missing_ok=True)
     workspace.create()
+
+
+def give_up_replacing(workspace: Workspace) -> None:
+    """Remove everything that was done for a dataset that will not be finished, unless it is committed already.
+
+    The dataset that it was to replace stays.
+    """
+    aside = workspace.replaced.exists()
+    if workspace.successor.exists() or (not aside and Layout(workspace.out).manifest.exists()):
+        return
+    discard(workspace, aside=aside)
+    workspace.remove()

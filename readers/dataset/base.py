@@ -304,9 +304,18 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
         raise UsageError(
             f"{user}: expected the same classes in all, since labels are their numbers, found label {label} as "
             f"{_class_at(ours, label)} in {name} (of {len(ours)}), "
-            f"and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): "
-            "join them with 'packer merge', which renumbers all classes, or leave out 'label' with fields="
+            f"and as {_class_at(theirs, label)} in {other_name} (of {len(theirs)}): {_remedy(ours, theirs)}, "
+            "or leave out 'label' with fields="
         )
+
+
+def _remedy(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """How labels of two datasets come to mean the same."""
+    if ours and theirs and not set(ours).isdisjoint(theirs):
+        return "number both by one list with ds.with_classes([...]) (in packing: --classes-from DATASET)"
+    if ours and theirs:
+        return "give the classes common names with ds.map_labels({...}), or one list of all with ds.with_classes([...])"
+    return "name the numbers with ds.with_classes([...])"
 
 
 def _class_at(classes: Sequence[str], label: int) -> str:

@@ -236,8 +236,14 @@ class TFRecordDataset(PackedDataset):
     format = "tfrecord"
 
 
+class WebDatasetDataset(PackedDataset):
+    """A packed dataset of WebDataset shards: tar files."""
+
+    format = "webdataset"
+
+
 _CLASSES: Mapping[str | None, type[PackedDataset]] = {
-    c.format: c for c in (HDF5Dataset, LMDBDataset, NpyDataset, ParquetDataset, TFRecordDataset)
+    c.format: c for c in (HDF5Dataset, LMDBDataset, NpyDataset, ParquetDataset, TFRecordDataset, WebDatasetDataset)
 }
 
 

@@ -1,28 +1,24 @@
-"""Parts of a dataset: by row, by split, by a predicate on small fields."""
+"""Views of a dataset: parts by row, by split and by a predicate on small fields; other labels."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from readers.arguments import as_number
 from readers.dataset.base import SampleDataset
 from readers.dataset.clips import ONCE, ClipDataset
+from readers.dataset.labels import Relabelling, map_classes, name_classes
+from readers.dataset.splits import fold_rows, split_rows
 from readers.decode.values import BatchLayout
 from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
 from readers.order.order import Picks, count_occurrences
-from readers.order.permutation import Permutation
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
-from shardspec.errors import SchemaError, UsageError
-from shardspec.splits import assign_groups, classes_of_groups
-
-_SPLIT_TAG = 0x73706C6974
+from shardspec.errors import UsageError
+from shardspec.wording import list_some
 
 
 class DivisibleDataset(SampleDataset):
@@ -91,9 +87,68 @@ class DivisibleDataset(SampleDataset):
         """Join a table whose rows must give values to those rows of this dataset that are `required`; None for all."""
         raise NotImplementedError
 
-    def split(self, fractions: Sequence[float], seed: int = 0, by: str | None = None) -> "tuple[Subset, ...]":
-        """Disjoint random parts; equal values of the field `by` stay together (`readers.dataset.subset.split`)."""
-        return split(self, fractions, seed, by)
+    def split(
+        self,
+        fractions: Sequence[float],
+        seed: int = 0,
+        by: str | Sequence[str] | None = None,
+        stratify: str | None = None,
+    ) -> "tuple[Subset, ...]":
+        """Disjoint random parts; equal values of the field `by` stay together, and those of `stratify` are spread evenly.
+
+        The parameters are those of `readers.dataset.splits.split_rows`.
+        """
+        return tuple(Subset(self, rows) for rows in split_rows(self, fractions, seed, by, stratify))
+
+    def folds(
+        self, k: int, by: str | Sequence[str] | None = None, stratify: str | None = None, seed: int = 0
+    ) -> "list[tuple[Subset, Subset]]":
+        """For each of k folds: the samples of the other folds, for training, and its own, for validation.
+
+        Every sample is in one fold. The same seed gives the folds of ``packer split --folds``. The parameters are those
+        of `readers.dataset.splits.fold_rows`.
+        """
+        fold_of = fold_rows(self, k, by, stratify, seed)
+        return [
+            (Subset(self, np.flatnonzero(fold_of != fold)), Subset(self, np.flatnonzero(fold_of == fold)))
+            for fold in range(k)
+        ]
+
+    def with_classes(self, classes: Sequence[str]) -> "Relabelled":
+        """The dataset with labels numbered by another list of classes: the same names in another order, more, or fewer.
+
+        Labels without names are named by it, number 0 first. Transforms that this dataset has already get labels as
+        they were.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            Every class that samples have, in the order of its number.
+
+        Raises
+        ------
+        UsageError
+            If samples have a class that is not in the list.
+        """
+        return Relabelled(self, *name_classes(self, classes))
+
+    def map_labels(self, mapping: Mapping[Any, Any]) -> "Relabelled":
+        """The dataset with other classes: ``{"original": "real", "deepfakes": "fake", "face2face": "fake"}``.
+
+        The new classes are numbered in the order in which the mapping first names them. Labels without names are mapped
+        by number, to numbers or names.
+
+        Parameters
+        ----------
+        mapping : dict of str to str, of int to int, or of int to str
+            The new class of every class that samples have.
+
+        Raises
+        ------
+        UsageError
+            If it names a class that there is none of, or leaves out one that samples have.
+        """
+        return Relabelled(self, *map_classes(self, mapping))
 
 
 class Subset(DivisibleDataset):
@@ -191,12 +246,10 @@ class Subset(DivisibleDataset):
 
     def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
         """Join a table with the base dataset; only rows of the subset need a value."""
-        if not isinstance(self.base, DivisibleDataset):
-            raise UsageError(f"join: expected a part of a packed dataset, found one of {self.base!r}: join that first")
         needed = np.zeros(len(self.base), np.bool_)
         needed[self.rows if required is None else self.rows[required]] = True
         other = copy(self)
-        other.base = self.base._join(frame, on, needed, how)
+        other.base = divisible(self.base)._join(frame, on, needed, how)
         other._layout = None
         return other
 
@@ -206,6 +259,119 @@ class Subset(DivisibleDataset):
         if self._occurrences is None or picks.keys is not None:
             return inside
         return inside.again(self._occurrences[picks.rows], self.nesting)
+
+
+class Relabelled(DivisibleDataset):
+    """A dataset whose labels mean other classes (`DivisibleDataset.with_classes`, `DivisibleDataset.map_labels`).
+
+    Samples keep the base dataset's transform and randomness. Its transform gets the labels as they were, those added
+    to this dataset get the new ones.
+
+    Parameters
+    ----------
+    base : SampleDataset
+    relabelling : Relabelling
+    classes : tuple of str or None
+        The names of the new classes; None if labels are numbers without names.
+    """
+
+    def __init__(self, base: SampleDataset, relabelling: Relabelling, classes: tuple[str, ...] | None) -> None:
+        super().__init__()
+        self.base = base
+        self._relabelling = relabelling
+        self._classes = classes
+        dtype = np.asarray(base.column("label")).dtype
+        if not relabelling.fits(dtype):
+            raise UsageError(f"label: expected labels that {dtype} can hold, as they are stored, found greater ones")
+
+    def __repr__(self) -> str:
+        named = "" if self._classes is None else f", classes {list_some(list(map(repr, self._classes)))}"
+        return f"{type(self).__name__}: {len(self)} samples{named}, of {self.base!r}"
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the new classes."""
+        return self._classes
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Those of the base dataset."""
+        return self.base.blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values are laid out in the base dataset."""
+        layout = self.base.layout
+        label = layout.get("label")
+        if label is not None and (label.dtype is None or not self._relabelling.fits(label.dtype)):
+            raise UsageError(f"label: expected integers, found {label}: relabel before a transform that changes labels")
+        return layout
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows of the base dataset, with its transform, and relabel them."""
+        self.base.read_picks(picks, out, at)
+        if "label" in out:
+            out["label"][at] = self._relabelling(out["label"][at])
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset."""
+        return self.base.stores
+
+    @property
+    def sample_bytes(self) -> float:
+        """That of the base dataset."""
+        return self.base.sample_bytes
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.base.read_ahead(picks)
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
+        return self.base.origins(picks)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or self.base.draws_at_random
+
+    @property
+    def nesting(self) -> int:
+        """That of the base dataset."""
+        return self.base.nesting
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self.base.describe(row)
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of the whole dataset; ``label`` with its new numbers."""
+        column = self.base.column(name)
+        return self._relabelling(np.asarray(column)) if name == "label" else column
+
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table with the base dataset."""
+        other = copy(self)
+        other.base = divisible(self.base)._join(frame, on, required, how)
+        other._layout = None
+        return other
+
+
+def divisible(base: SampleDataset) -> DivisibleDataset:
+    """The dataset that a view is of, for a join.
+
+    Raises
+    ------
+    UsageError
+        If it consists of clips, or is a mixture.
+    """
+    if not isinstance(base, DivisibleDataset):
+        raise UsageError(f"join: expected a view of a packed dataset, found one of {base!r}: join before that")
+    return base
 
 
 def _repeats(rows: IntArray, length: int) -> bool:
@@ -271,87 +437,3 @@ def _comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list
         return np.array(column, np.dtypes.StringDType())
     except UnicodeEncodeError:  # names of files that are not UTF-8
         return np.array([*column, None], object)[:-1]
-
-
-def split(
-    dataset: SampleDataset, fractions: Sequence[float], seed: int = 0, by: str | None = None
-) -> tuple[Subset, ...]:
-    """Split a dataset at random into disjoint parts; a function of the seed.
-
-    With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
-    ``label`` if there are enough; the same seed gives the same parts as ``packer split``
-    (`shardspec.splits.assign_groups`).
-
-    Parameters
-    ----------
-    fractions : sequence of float
-        Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
-    by : str, optional
-        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together.
-
-    Raises
-    ------
-    UsageError
-        If the fractions are invalid, or leave a part without a sample, or samples have no value of `by`.
-    """
-    if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
-        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
-    shares = [as_number("fractions", share) for share in fractions]
-    if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
-        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
-    if by is not None:
-        return _split_groups(dataset, shares, seed, by)
-    count = len(dataset)
-    ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
-    bounds = np.round(np.cumsum([0.0, *shares]) * count).astype(np.int64)
-    if count and not np.diff(bounds).all():
-        raise _empty_part(shares, count, "samples")
-    return tuple(
-        Subset(dataset, np.flatnonzero((ranks >= low) & (ranks < high))) for low, high in pairwise(bounds.tolist())
-    )
-
-
-def _split_groups(dataset: SampleDataset, shares: list[float], seed: int, by: str) -> tuple[Subset, ...]:
-    """Parts that consist of whole groups."""
-    values = np.asarray(dataset.column(by))
-    _check_values(dataset, by, values)
-    found, groups = np.unique(values, return_inverse=True)
-    if not len(found):
-        return tuple(Subset(dataset, []) for _ in shares)
-    sizes = np.bincount(groups)
-    if len(found) < len(shares) or min(shares) * len(values) < sizes.min() / 2:
-        raise _empty_part(shares, len(found), f"values of {by!r}")
-    classes = None
-    with suppress(SchemaError):
-        labels = np.asarray(dataset.column("label"))
-        if labels.dtype.kind in "iu" and labels.ndim == 1:
-            classes = classes_of_groups(groups, labels, len(found))
-    ratios = {str(number): share for number, share in enumerate(shares)}
-    rest = str(len(shares))
-    ratios |= {rest: 1 - sum(shares)} if sum(shares) < 1 - 1e-9 else {}
-    # As `packer split` names them.
-    known = dict(enumerate(dataset.classes or ())) if by == "label" else {}
-    names = [known.get(value, str(value)) for value in found.tolist()]
-    chosen = np.array(assign_groups(names, sizes.tolist(), ratios, seed, classes, rest))
-    return tuple(Subset(dataset, np.flatnonzero(chosen[groups] == str(number))) for number in range(len(shares)))
-
-
-def _empty_part(shares: list[float], count: int, what: str) -> UsageError:
-    return UsageError(
-        f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
-    )
-
-
-def _check_values(dataset: SampleDataset, by: str, values: npt.NDArray[Any]) -> None:
-    """Refuse samples without a value: they do not form a group, since each may belong to any."""
-    without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
-    with suppress(SchemaError):
-        valid = np.asarray(dataset.column(f"{by}_valid"))
-        if valid.dtype == np.bool_ and valid.ndim == 1:  # a column of the user's own may be called so
-            without |= ~valid
-    if without.any():
-        raise UsageError(
-            f"by: expected a value of {by!r} in every sample, found none in {np.count_nonzero(without)} of "
-            f"{len(values)}, which therefore belong to no part: "
-            "take another field, or first select the samples that have one with `where`"
-        )

@@ -39,20 +39,22 @@ class Format:
     card: str | None = None
 
 
-_HUGGING_FACE_CARD = """\
+def _hugging_face_card(shards: str) -> str:
+    """A dataset card that names the shards: https://huggingface.co/docs/hub/datasets-manual-configuration."""
+    return f"""\
 ---
 configs:
 - config_name: default
   data_files:
   - split: train
-    path: shard-*.parquet
+    path: {shards}
 ---
 
 A dataset packed by facepack: manifest.json says what it holds. \
 The lines above say to `datasets.load_dataset` which files
 are the data; without them it guesses by names, and takes those of the index.
 """
-"""A dataset card: https://huggingface.co/docs/hub/datasets-manual-configuration."""
+
 
 FORMATS: Mapping[str, Format] = {
     "hdf5": Format(
@@ -81,7 +83,7 @@ FORMATS: Mapping[str, Format] = {
         Entry("packer.assembly.writers.parquet:ParquetShardWriter", "parquet"),
         "ParquetDataset",
         libraries=("pyarrow",),
-        card=_HUGGING_FACE_CARD,
+        card=_hugging_face_card("shard-*.parquet"),
     ),
     "tfrecord": Format(
         ".tfrecord",
@@ -89,6 +91,14 @@ FORMATS: Mapping[str, Format] = {
         Entry("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
         "TFRecordDataset",
         sidecar=".idx",
+    ),
+    "webdataset": Format(
+        ".tar",
+        Entry("readers.formats.webdataset.reader:WebDatasetShardReader"),
+        Entry("packer.assembly.writers.webdataset:WebDatasetShardWriter"),
+        "WebDatasetDataset",
+        sidecar=".idx",
+        card=_hugging_face_card("shard-*.tar"),
     ),
 }
 

@@ -147,6 +147,75 @@ def _with_footer(name: str, data: bytes, start: int, footer: bytes | bytearray) 
     return Rewrite(name, [(start - len(mark), len(data), (mark + footer + tail).hex())])
 
 
+def craft_webdataset(path: Path, count: int, seed: int) -> list[Rewrite]:
+    """Changes in a WebDataset shard: in its index, in headers of members, whose checksums are corrected, and in arrays.
+
+    Parameters
+    ----------
+    path : Path
+        The index or the tar file.
+    """
+    rng = random.Random(seed)
+    tar, index = path.with_suffix(".tar"), path.with_suffix(".idx")
+    data, text = tar.read_bytes(), index.read_bytes()
+    words = [match.span() for match in re.finditer(rb"\S+", text)]
+    magics = [match.start() - 257 for match in re.finditer(rb"ustar\x0000", data)]
+    arrays = [match.start() for match in re.finditer(rb"\x93NUMPY", data)]
+    lengths = [str(n).encode() for n in (0, 1, 511, 512, len(data), len(data) + 1, 10**17, 2**63, 10**40)]
+    out = []
+    for number in range(count):
+        if number % 3 == 0:
+            start, stop = rng.choice(words[2:])
+            new = rng.choice([*lengths, b"-1", b"\xff", b"1_0", b"", b"cls", text[start:stop] * 2])
+            out.append(Rewrite(index.name, [(start, stop, new.hex())]))
+        elif number % 3 == 1:
+            out.append(new_header(tar, rng.choice(magics), rng.choice(_HEADER_CHANGES)))
+        else:
+            place = rng.choice(arrays) + rng.randrange(128)
+            out.append(Rewrite(tar.name, [(place, place + 1, bytes([_other_byte(data[place], rng)]).hex())]))
+    return out
+
+
+def new_header(path: Path, start: int, change: tuple[int, bytes]) -> Rewrite:
+    """Bytes at a place of a tar file's header replaced by others, with the checksum corrected."""
+    header = bytearray(path.read_bytes()[start : start + 512])
+    place, new = change
+    header[place : place + len(new)] = new
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return Rewrite(path.name, [(start, start + 512, header.hex())])
+
+
+def new_size(path: Path, extension: bytes, size: int) -> Rewrite:
+    """Another size of the first sample's file with that extension, in the index of a WebDataset shard."""
+    found = re.search(re.escape(extension) + rb" \d+ (\d+) ", path.read_bytes())
+    if found is None:
+        raise ValueError(f"expected {extension!r} in {path}")
+    return Rewrite(path.name, [(*found.span(1), str(size).encode().hex())])
+
+
+_HEADER_CHANGES = (
+    (0, b"../../outside.jpg\0"),
+    (0, b"/etc/passwd\0"),
+    (0, bytes(100)),
+    (0, b"a" * 100),
+    (124, b"77777777777\0"),
+    (124, b"00000000000\0"),
+    (124, b"\x80" + b"\xff" * 11),
+    (124, b"-1\0"),
+    (156, b"1"),
+    (156, b"2"),
+    (156, b"5"),
+    (156, b"L"),
+    (156, b"x"),
+    (156, b"S"),
+    (157, b"../../etc/passwd\0"),
+    (257, b"ustar  \0"),
+    (345, b"../../.."),
+)
+"""Places in a header and what is put there: names, sizes, types (links, folders, extensions) and targets of links."""
+
+
 def _other_byte(old: int, rng: random.Random) -> int:
     return rng.choice((0, 0x7F, 0x80, 0xFF, old ^ 1 << rng.randrange(8), (old + 1) % 256, rng.randrange(256)))
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
 
 def run_forked(source: Path, out: Path, overwrite: bool, kill_at: int | None) -> tuple[int, str]:
     """Build in a child; its exit status, and the operation before which it was killed."""
+    return run_hooked(lambda: build(source, out, overwrite), out, kill_at)
+
+
+def run_hooked(call: Callable[[], None], out: Path, kill_at: int | None) -> tuple[int, str]:
+    """Run something in a child; its exit status, and the operation below `out` before which it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -75,7 +81,7 @@ def run_forked(source: Path, out: Path, overwrite: bool, kill_at: int | None) ->
         status = 1
         try:
             sys.addaudithook(hook)
-            build(source, out, overwrite)
+            call()
             status = 0
         finally:
             os._exit(status)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.command import run_packer
-from support.crafted import Rewrite, craft_hdf5, craft_parquet, every_byte, new_footer
+from support.crafted import Rewrite, craft_hdf5, craft_parquet, craft_webdataset, every_byte, new_footer, new_size
 from support.datasets import encode, every_kind_schema, face_schema, fixed, text, values_for, write_encoded
 from support.hostile import OURS, SAME, WRONG, outcomes
 
@@ -19,7 +19,7 @@ from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema
 
-CRAFTS = {"hdf5": craft_hdf5, "parquet": craft_parquet}
+CRAFTS = {"hdf5": craft_hdf5, "parquet": craft_parquet, "webdataset": craft_webdataset}
 SCHEMAS = {
     "faces": (face_schema(8), 12),
     "few": (Schema((text("key"), fixed("image", "|u1", 100, 100, 3), fixed("label", "<i8"))), 20),
@@ -35,7 +35,8 @@ def survey(root: Path, format: str, schema: Schema, rows: int, count: int) -> No
         found = outcomes(root, crafted, checksums=checksums)
         bad = [pair for pair in zip(crafted, found, strict=True) if pair[1] not in (SAME, OURS, WRONG)]
         assert not bad, bad[:3]
-        assert Counter(found)[OURS] >= count // 4
+        # Without checksums, our reader does not look at the headers of a tar file.
+        assert Counter(found)[OURS] >= count // (4 if checksums or format != "webdataset" else 8)
 
 
 @pytest.mark.parametrize("format", CRAFTS)
@@ -83,7 +84,8 @@ def vouch(root: Path, manifest: Manifest, crafted: Rewrite) -> None:
     path = root / crafted.file
     path.write_bytes(crafted.apply(path.read_bytes()))
     (generation,), (shard,) = manifest.generations, manifest.shards
-    shards = (Shard(shard.name, shard.samples, shard.block_rows, (describe_file(root, path),)),)
+    files = tuple(describe_file(root, root / entry.name) for entry in shard.files)
+    shards = (Shard(shard.name, shard.samples, shard.block_rows, files),)
     changed = Generation("build", generation.fingerprint, {}, {}, generation.counts, shards)
     Layout(root).manifest.write_bytes(Manifest(manifest.format, manifest.schema, (changed,), manifest.files).dumps())
 
@@ -97,6 +99,8 @@ def test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards(
         if format == "hdf5":
             # The bytes of a B-tree's node, 0.
             crafted = next(change for change in every_byte(path, b"BTHD", (0,)) if change.place == 7)
+        elif format == "webdataset":
+            crafted = new_size(path.with_suffix(".idx"), b"key.txt", 10**17)
         else:
             crafted = new_footer(path, *FOOTERS["a path of 2 ** 31 - 1 parts"])
         vouch(root, manifest, crafted)

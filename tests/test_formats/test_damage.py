@@ -16,8 +16,8 @@ from shardspec.layout import Layout
 from shardspec.schema import Schema
 
 FORMAT = pytest.mark.parametrize("format", sorted(FORMATS))
-UNCHECKED = ("lmdb", "npy")
-"""Formats without checksums: a flipped bit of a value is another value, unless ``verify=`` compares the digests."""
+UNCHECKED = ("lmdb", "npy", "webdataset")
+"""Formats without checksums of values: a flipped bit of a value is another value, unless ``verify=`` compares the digests."""
 
 FEW, MANY = 40, 500
 SCHEMAS = {"faces": (face_schema(8), 12), "kinds": (every_kind_schema(), 9)}

@@ -37,6 +37,10 @@ def inside(reader: Any, row: int, name: str) -> bytes:
 def stored(format: str, field: Field, encoded: Columns, row: int) -> bytes:
     """A value's bytes as far as they stand in the file in one piece, so that they can be looked for."""
     value = bytes(encoded[field.name][row].tobytes() if field.is_fixed else encoded[field.name][row])
+    if format == "webdataset" and field.name == "label":
+        return str(int(encoded["label"][row])).encode()
+    if format == "webdataset" and field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
+        return value[4 * len(field.shape) :]  # the shape is in another form
     as_varints = format == "tfrecord" and field.numpy_dtype.kind in "iub" and field.kind in ("fixed", "ragged")
     widened = format == "parquet" and (field.numpy_dtype.itemsize < 4 or field.kind != "fixed")
     if field.kind not in ("bytes", "text") and (as_varints or widened):

@@ -2,7 +2,10 @@
 
 import importlib.util
 import io
+import shutil
 import struct
+import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from PIL import Image
 from skimage import data
 from support.datasets import encode, fixed, picture, ragged, text, write_encoded
+from support.tar_streams import stream_tars
 
 from shardspec.columns import Columns
 from shardspec.schema import Schema
@@ -263,3 +267,90 @@ def test_tfrecord_index_names_every_record(pack: Any) -> None:
         assert struct.unpack_from("<Q", records, offset)[0] == size - 16
         place += size
     assert place == len(records)
+
+
+ARRAYS = ("landmarks", "landmarks_valid", "box", "matrix", "time", "track", "contour", "ids")
+
+
+@pytest.mark.parametrize("codec", [None, "png"])
+def test_webdataset_with_the_webdataset_package(pack: Any, values: Columns, codec: str | None) -> None:
+    rows = stream_tars([pack("webdataset", codec) / "shard-00000.tar"])
+    assert len(rows) == ROWS
+    for number, row in enumerate(rows):
+        assert row["__key__"] == row["key.txt"] == values["key"][number]
+        assert np.array_equal(row["image.npy" if codec is None else "png"], values["image"][number])
+        assert row["cls"] == values["label"][number]
+        assert row["source.txt"] == values["source"][number]
+        for name in ARRAYS:
+            assert np.array_equal(row[f"{name}.npy"], values[name][number])
+            assert row[f"{name}.npy"].dtype == values[name][number].dtype
+
+
+def test_webdataset_with_plain_tarfile(pack: Any, values: Columns) -> None:
+    with tarfile.open(pack("webdataset", "png") / "shard-00000.tar") as tar:
+        members = tar.getmembers()
+        assert {(m.mode, m.uid, m.gid, m.mtime, m.isreg(), m.pax_headers == {}) for m in members} == {
+            (0o444, 0, 0, 0, True, True)
+        }
+        assert len(members) == ROWS * len(schema("png"))
+        image = tar.extractfile("00000003-000000.png")
+        assert image is not None
+        assert np.array_equal(decoded(image.read()), values["image"][3])
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
+def test_webdataset_with_the_tar_command(pack: Any, values: Columns, tmp_path: Path) -> None:
+    path, out = pack("webdataset", "png") / "shard-00000.tar", tmp_path / "extracted"
+    out.mkdir()
+    done = subprocess.run(["tar", "-xvf", path, "-C", out], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == ROWS * len(schema("png"))
+    assert np.array_equal(np.load(out / "00000002-000000.landmarks.npy"), values["landmarks"][2])
+    assert (out / "00000002-000000.cls").read_text() == str(values["label"][2])
+    # The offsets of the index are those of the contents.
+    data, image = path.read_bytes(), (out / "00000004-000000.png").read_bytes()
+    words = path.with_suffix(".idx").read_text().splitlines()[5].split()
+    place = words.index("png")
+    assert words[place + 3] == "00000004-000000.png"
+    assert data[int(words[place + 1]) :][: int(words[place + 2])] == image
+
+
+@pytest.mark.external
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("indexed", [True, False])
+def test_webdataset_with_dali(pack: Any, values: Columns, indexed: bool) -> None:
+    dali = pytest.importorskip("nvidia.dali")
+    path = pack("webdataset", "png") / "shard-00000.tar"
+    files: dict[str, Any] = {"paths": [str(path)]}
+    if indexed:
+        files["index_paths"] = [str(path.with_suffix(".idx"))]
+
+    @dali.pipeline_def(batch_size=ROWS, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    def pipeline() -> Any:
+        image, label, landmarks = dali.fn.readers.webdataset(
+            **files, ext=["png", "cls", "landmarks.npy"], missing_component_behavior="error"
+        )
+        return dali.fn.decoders.image(image, device="cpu"), label, landmarks
+
+    running = pipeline()
+    running.build()
+    images, labels, landmarks = running.run()
+    for number in range(ROWS):
+        assert np.array_equal(np.asarray(images[number]), values["image"][number])
+        assert np.asarray(labels[number]).tobytes() == str(values["label"][number]).encode()
+        points = np.load(io.BytesIO(np.asarray(landmarks[number]).tobytes()))
+        assert np.array_equal(points, values["landmarks"][number])
+
+
+@pytest.mark.external
+@pytest.mark.filterwarnings("default")
+def test_webdataset_with_hugging_face_datasets(pack: Any, values: Columns) -> None:
+    datasets = pytest.importorskip("datasets")
+    root = pack("webdataset", "png")
+    files = str(root / "shard-00000.tar")
+    rows = list(datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True))
+    assert len(rows) == ROWS
+    for number, row in enumerate(rows):
+        assert row["__key__"] == values["key"][number]
+        assert np.array_equal(np.asarray(row["png"]), values["image"][number])
+        assert row["cls"] == values["label"][number]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardspec.wording import cut, list_some, shorten
+from shardspec.wording import cut, did_you_mean, list_some, shorten
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,9 @@ def test_texts_and_lists() -> None:
     assert list_some([]) == ""
     assert list_some([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
     assert len(list_some(["x" * 1000] * 1000)) < 1000
+
+
+def test_letter_case_does_not_hide_what_was_meant() -> None:
+    assert did_you_mean("SPLIT", ["key", "split"]) == "; did you mean 'split'?"
+    assert did_you_mean("Deepfake", ["DeepFakes", "real"]) == "; did you mean 'DeepFakes'?"
+    assert did_you_mean("x", ["key", "split"]) == ""

@@ -30,7 +30,8 @@ class Event:
     result : dict
         The result of a finished unit.
     message : str
-        What is known of a failure or a death, or why an item gave no sample.
+        What is known of a failure or a death, or why an item was rejected; empty for an item without samples that is
+        no reject.
     follows : str
         After a worker died, or was ended over an item that took too long: what happens to the unit. The schedule sets
         it.
@@ -43,6 +44,11 @@ class Event:
     result: dict[str, Any] = field(default_factory=dict)
     message: str = ""
     follows: str = ""
+
+    @property
+    def rejected(self) -> bool:
+        """Whether an item ended as a reject."""
+        return self.kind == "item" and not self.samples and bool(self.message)
 
 
 class Engine(Protocol):

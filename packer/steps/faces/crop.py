@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from packer.recipe import DEFAULT_FACE_SIZE, Recipe
 from packer.vision.geometry.affine import apply
-from packer.vision.geometry.align import align_matrix, warp
+from packer.vision.geometry.align import align_matrix, likeness_matrix, warp
 from packer.vision.geometry.crop import crop_matrix, cut
-from packer.vision.geometry.warp import pick
+from packer.vision.geometry.warp import bilinear, pick
 from packer.vision.landmarks import make_provider
 from packer.vision.landmarks.hull import hull
 from packer.vision.landmarks.regions import regions
@@ -36,6 +36,7 @@ class FaceCutter:
         self._size = recipe.size or DEFAULT_FACE_SIZE
         self._margin = recipe.margin
         self._align = recipe.align
+        self._likeness = recipe.align_as
         self._nearest = recipe.also_resample == "nearest"
         self._landmarks = make_provider(recipe.landmarks, recipe.landmark_model)
         self._layout = self._landmarks.layout
@@ -64,19 +65,14 @@ class FaceCutter:
             raise ValueError(f"expected a box that touches the frame ({width} x {height}), found {box.tolist()}")
         if points5 is not None and _is_astray(points5, box):
             points5 = None
-        if self._align:
-            if points5 is None:
-                raise ValueError("expected five points near the box, which an aligned crop needs, found none")
-            matrix = align_matrix(points5, self._size, self._margin)
-            side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
-            if side > LARGEST_CROP * max(frame.shape[:2]):
-                raise ValueError(
-                    f"expected a face that fits into the frame, found a crop {side:.0f} px wide for its points"
-                )
-            image = warp(frame, matrix, self._size)
+        if self._align or self._likeness is not None:
+            matrix = self._align_matrix(frame, points5)
         else:
             matrix = crop_matrix(box, self._margin, self._size)
-            image = cut(frame, matrix, self._size)
+        if self._likeness is not None:
+            image = bilinear(frame, matrix, self._size)
+        else:
+            image = warp(frame, matrix, self._size) if self._align else cut(frame, matrix, self._size)
         out = {"image": image, "matrix": matrix.astype(np.float32)}
         if points5 is None:
             return {**out, **self._no_landmarks()}
@@ -98,13 +94,32 @@ class FaceCutter:
         known = {"box": box, "score": np.float32(0), "track": -1, "matrix": matrix.astype(np.float32)}
         return {"image": image, **known, **self._no_landmarks()}
 
-    def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32]) -> Image:
-        """Cut a second picture by the first one's matrix; without one, the crop is black."""
+    def cut_also(self, frame: Image | None, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Image:
+        """Cut a second picture by the first one's matrix; without one, the crop is black.
+
+        `whole` says that the matrix is that of `keep_whole`.
+        """
         if frame is None:
             return np.zeros((self._size, self._size, 3), np.uint8)
         if self._nearest:
             return pick(frame, matrix, self._size)
+        if self._likeness is not None and not whole:
+            return bilinear(frame, matrix.astype(np.float64), self._size)
         return cut(frame, matrix, self._size) if matrix[0, 1] == 0 == matrix[1, 0] else warp(frame, matrix, self._size)
+
+    def _align_matrix(self, frame: Image, points5: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float64]:
+        if points5 is None:
+            raise ValueError("expected five points near the box, which an aligned crop needs, found none")
+        if self._likeness is not None:
+            matrix = likeness_matrix(points5, self._likeness, self._size)
+        else:
+            matrix = align_matrix(points5, self._size, self._margin)
+        side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
+        if side > LARGEST_CROP * max(frame.shape[:2]):
+            raise ValueError(
+                f"expected a face that fits into the frame, found a crop {side:.0f} px wide for its points"
+            )
+        return matrix
 
     def _no_landmarks(self) -> dict[str, Any]:
         return {

@@ -65,6 +65,11 @@ class Face:
         return float((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
 
 
+def shorter_sides(boxes: FloatArray) -> FloatArray:
+    """The shorter side of each box, (N,), in pixels."""
+    return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]), np.float32)
+
+
 def choose_face(rule: str, faces: Sequence[Face], frame: Picture, mask: Picture | None) -> Face:
     """The face that a rule chooses, the first of equals.
 

@@ -13,7 +13,7 @@ from packer.sources.item import BOXES_FROM, Item, ItemFile
 from packer.steps.chain import Sample
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
-from packer.steps.faces.second import SecondFile
+from packer.steps.second import SecondFile
 from packer.vision.detect import Detector
 from packer.vision.detect.detections import FaceDetector
 from shardspec.errors import ItemError

@@ -1,148 +1,50 @@
-"""A second picture or video of an item: read beside it, the same frames in the same order, and cut as the first is."""
+"""The second picture or video of an item, cut as the first is."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.item import ALSO, ItemFile
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
+from packer.steps.chain import Sample
 from packer.steps.faces.crop import FaceCutter
-from packer.vision.decode.limits import PictureError, VideoError
-from packer.vision.decode.picture import decode_picture, read_picture
-from packer.vision.decode.sampling import Sampling
-from packer.vision.decode.video import VideoFrame, VideoReader
-from packer.vision.faults import may_pass, system_reason
-from shardspec.errors import ItemError
-from shardspec.wording import counted
-
-
-class SecondFile:
-    """The frames of a second file by their indices, which only rise.
-
-    The file is opened when the first frame is asked for, and closed by `close`.
-
-    Parameters
-    ----------
-    option : str
-        The option that names the file, for messages.
-    file : ItemFile
-    sampled : tuple of int or None
-        The indices that may be asked for, rising; None if any may.
-    """
-
-    def __init__(self, option: str, file: ItemFile, sampled: tuple[int, ...] | None) -> None:
-        self.file = file
-        self._what = f"{option} {file.name!r}"
-        self._sampled = sampled
-        self._video: VideoReader | None = None
-        self._frames: Iterator[VideoFrame] = iter(())
-        self._next: VideoFrame | None = None
-        self._picture: npt.NDArray[np.uint8] | None = None
-
-    @property
-    def damage(self) -> str | None:
-        """What could not be read of the file so far; for a video, up to the frame that was asked for last."""
-        found = None if self._video is None else self._video.damage
-        return None if found is None else f"{self._what}: {found}"
-
-    def close(self) -> None:
-        """Free the decoder and the file."""
-        if self._video is not None:
-            self._video.close()
-
-    def picture(self, index: int) -> npt.NDArray[np.uint8] | None:
-        """The frame of an index, (H, W, 3) uint8 RGB; None where the file lacks it or it is damaged.
-
-        Raises
-        ------
-        ItemError
-            If the file cannot be read at all.
-        """
-        try:
-            if self.file.is_video:
-                return self._frame(index)
-            if self._picture is None:
-                self._picture = decode_picture(read_picture(Path(self.file.path))).image
-            return self._picture
-        except (PictureError, VideoError) as error:
-            raise ItemError(f"{self._what}: {error}") from error
-        except OSError as error:
-            raise ItemError(f"{self._what}: expected a readable file, found: {system_reason(error)}") from error
-
-    def _frame(self, index: int) -> npt.NDArray[np.uint8] | None:
-        if self._video is None:
-            sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
-            self._video = VideoReader(self.file.path, sampling)
-            self._frames = iter(self._video)
-            self._advance()
-        while self._next is not None and self._next.index < index:
-            self._advance()
-        return self._next.image if self._next is not None and self._next.index == index else None
-
-    def _advance(self) -> None:
-        try:
-            self._next = next(self._frames, None)
-        except VideoError as error:
-            if may_pass(error):
-                raise
-            self._next = None  # none of the sampled frames exists undamaged: they are reported missing one by one
+from packer.steps.second import SecondPictures, second_pictures
 
 
 class SecondCutter:
-    """Cuts the second picture or video of an item as the first was cut."""
+    """Cuts the second picture or video of an item as the first was cut.
 
-    def __init__(self, cutter: FaceCutter, field: str, file: SecondFile | None) -> None:
+    Parameters
+    ----------
+    cutter : FaceCutter
+    field : str
+        The field of the second picture.
+    pictures : SecondPictures
+    """
+
+    def __init__(self, cutter: FaceCutter, field: str, pictures: SecondPictures) -> None:
         self._cutter = cutter
         self._field = field
-        self._file = file
-        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
-        self._missing: list[int] = []
+        self._pictures = pictures
 
-    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32]) -> Sample:
-        """The second picture's field and its validity: black and false where there is none."""
+    def cut(self, sample: Sample, matrix: npt.NDArray[np.float32], *, whole: bool = False) -> Sample:
+        """The second picture's field and its validity: black and false where there is none.
+
+        `whole` says that the matrix is that of `FaceCutter.keep_whole`.
+        """
         picture = self.picture(sample)
-        return {self._field: self._cutter.cut_also(picture, matrix), f"{self._field}_valid": picture is not None}
-
-    def problems(self) -> Iterator[str]:
-        """Describe what could not be read."""
-        if self._file is not None and self._file.damage is not None:
-            yield self._file.damage
-        if self._file is not None and self._missing:
-            name = self._file.file.name
-            missing = counted(len(self._missing), "missing frame")
-            yield f"also {name!r}: {missing} (the first is frame {self._missing[0]})"
+        valid = self._pictures.is_valid(picture)
+        return {self._field: self._cutter.cut_also(picture, matrix, whole=whole), f"{self._field}_valid": valid}
 
     def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
-        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
-
-        Raises
-        ------
-        ItemError
-            If its size is not the frame's.
-        """
-        if self._file is None:
-            return None
-        index = sample["frame"]
-        if self._frame[0] != index:
-            self._frame = (index, self._file.picture(index))
-            if self._frame[1] is None:
-                self._missing.append(index)
-        picture = self._frame[1]
-        if picture is not None and picture.shape != sample["image"].shape:
-            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
-            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
-        return picture
+        """See `SecondPictures`."""
+        return self._pictures.picture(sample)
 
 
 @contextmanager
 def cutting_second(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterator[SecondCutter | None]:
     """Open what cuts the second picture or video of an item, if the recipe has one.
-
-    At the end, the report says what could not be read.
 
     Parameters
     ----------
@@ -154,13 +56,5 @@ def cutting_second(recipe: Recipe, cutter: FaceCutter, first: Sample) -> Iterato
     if recipe.also_field is None:
         yield None
         return
-    named = first[ITEM].files.get(ALSO)
-    file = None if named is None else SecondFile(ALSO, named, first.get(SAMPLED))
-    second = SecondCutter(cutter, recipe.also_field, file)
-    try:
-        yield second
-        for problem in second.problems():
-            first[REPORT].add_damage(problem)
-    finally:
-        if file is not None:
-            file.close()
+    with second_pictures(first, zero=recipe.also_missing == "zero") as pictures:
+        yield SecondCutter(cutter, recipe.also_field, pictures)

@@ -1,6 +1,7 @@
 """``faces``: frames become face crops, with landmarks, outline, regions and the matrix that leads back to the frame."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
@@ -10,7 +11,9 @@ from packer.recipe import Recipe
 from packer.sources.item import ItemReport
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
 from packer.steps.faces.crop import FaceCutter
-from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face
+from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face, shorter_sides
+from packer.steps.faces.misses import Misses, describe_largest
+from packer.steps.faces.refill import Found, Refill, refilling
 from packer.steps.faces.search import FaceSearch, ItemSearch, takes_decoded
 from packer.steps.faces.second import SecondCutter, cutting_second
 from packer.vision.detect.detections import FaceDetector
@@ -52,56 +55,103 @@ class FaceFinder:
             return
         item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
         report.faces = 0
-        with self._search.of_item(item, sampled) as search, cutting_second(self._recipe, self._cutter, first) as second:
+        with (
+            self._search.of_item(item, sampled) as search,
+            cutting_second(self._recipe, self._cutter, first) as second,
+            refilling(self._recipe, self._search, search, self._cutter, first) as refill,
+        ):
             known = sampled if takes_decoded(self._recipe) else None
             tracker = _VideoTracks(known, report) if item.is_video else None
-            yield from self._crops(chain([first], frames), search, second, tracker, report)
+            looks = self._looks(chain([first], frames), search, refill, report)
+            yield from self._crops(looks, second, refill, tracker, report)
             report.unused_boxes = search.unused()
+
+    def _looks(
+        self, frames: Iterator[Sample], search: ItemSearch, refill: Refill | None, report: ItemReport
+    ) -> "Iterator[_Look]":
+        """Search the sampled frames, and those that may stand in for them."""
+        misses = Misses(report, self._recipe, refills=refill is not None)
+        while batch := list(islice(frames, BATCH_FRAMES)):
+            for sample, faces in zip(batch, search.faces(batch), strict=True):
+                for place in refill.missing(sample["frame"]) if refill else ():
+                    yield self._look(place, None, "", refill, misses, report)
+                yield self._look(sample["frame"], sample, faces, refill, misses, report)
+        for place in refill.missing(None) if refill else ():
+            yield self._look(place, None, "", refill, misses, report)
+
+    def _look(
+        self,
+        place: int,
+        sample: Sample | None,
+        faces: FrameFaces | str,
+        refill: Refill | None,
+        misses: Misses,
+        report: ItemReport,
+    ) -> "_Look":
+        """Decide which frame gives the samples of a place. If none does, the report says why."""
+        seen: list[FrameFaces] = []
+        found: Found | None = None
+        if sample is not None and isinstance(faces, FrameFaces):
+            seen.append(faces)
+            found = (sample, faces) if self._counts(faces) else None
+        if found is None and refill is not None:
+            found, more = refill.look(place, self._counts)
+            seen += more
+        report.faces = (report.faces or 0) + sum(map(len, seen))
+        if found is None and sample is not None:
+            if isinstance(faces, str) and not any(map(len, seen)):
+                report.skip(place, faces)
+            else:
+                misses.add(place, seen)
+        return _Look(place, sample, found)
 
     def _crops(
         self,
-        frames: Iterator[Sample],
-        search: ItemSearch,
+        looks: "Iterator[_Look]",
         second: SecondCutter | None,
+        refill: Refill | None,
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> Iterator[Sample]:
         faceless: list[Sample] = []
         any_face = False
-        while batch := list(islice(frames, BATCH_FRAMES)):
-            found = search.faces(batch)
-            for sample, faces in zip(batch, found, strict=True):
-                crops = self._cut_all(sample, faces, second, tracker, report)
-                if crops:
-                    any_face = True
-                    faceless.clear()
-                    yield from crops
-                elif self._recipe.keep_faceless and not any_face:
-                    whole = self._cutter.keep_whole(sample["image"])
-                    faceless.append({**sample, **whole, **(second.cut(sample, whole["matrix"]) if second else {})})
+        for look in looks:
+            crops: list[Sample] = []
+            if look.found is not None:
+                stands_in = look.found[0] is not look.sample
+                cuts = refill.second if refill is not None and stands_in else second
+                crops = self._cut_all(look.place, *look.found, cuts, tracker, report)
+                report.refilled += stands_in and bool(crops)
+            elif look.sample is not None and tracker is not None:
+                tracker.update(look.place, np.empty((0, 4), np.float32))
+            if crops:
+                any_face = True
+                faceless.clear()
+                yield from crops
+            elif self._recipe.keep_faceless and not any_face and look.sample is not None:
+                whole = self._cutter.keep_whole(look.sample["image"])
+                also = second.cut(look.sample, whole["matrix"], whole=True) if second else {}
+                faceless.append({**look.sample, **whole, **also})
         if not any_face and faceless:
             report.skipped.clear()
             yield from faceless
 
     def _cut_all(
         self,
+        place: int,
         sample: Sample,
-        found: FrameFaces | str,
+        found: FrameFaces,
         second: SecondCutter | None,
         tracker: "_VideoTracks | None",
         report: ItemReport,
     ) -> list[Sample]:
-        """The samples of one frame. If none, the report says why; a face that cannot be cut affects no other."""
+        """The samples of a frame with faces that count.
+
+        If there are none, the report says why. A face that cannot be cut affects no other. `place` is the sampled frame
+        in whose place this one is.
+        """
         frame = sample["frame"]
-        if isinstance(found, str):
-            if tracker is not None:
-                tracker.update(frame, np.empty((0, 4), np.float32))
-            report.skip(frame, found)
-            return []
-        report.faces = (report.faces or 0) + len(found)
-        wanted = self._wanted(sample, found, second, tracker)
-        if not wanted:
-            report.skip(frame, self._describe_none(found))
+        wanted = self._wanted(place, sample, found, second, tracker)
         crops, failures = [], []
         for face in wanted:
             try:
@@ -117,31 +167,55 @@ class FaceFinder:
             report.add_damage(f"frame {frame}: {failures[0]}")
         return crops
 
+    def _counting(self, found: FrameFaces) -> npt.NDArray[np.intp]:
+        """Which faces of a frame are large and certain enough."""
+        good = np.isfinite(found.boxes).all(axis=1) & (shorter_sides(found.boxes) >= self._recipe.min_face)
+        return np.flatnonzero(good & (found.scores >= self._recipe.min_score))
+
+    def _counts(self, found: FrameFaces) -> bool:
+        return len(self._counting(found)) > 0
+
     def _wanted(
-        self, sample: Sample, found: FrameFaces, second: SecondCutter | None, tracker: "_VideoTracks | None"
+        self,
+        place: int,
+        sample: Sample,
+        found: FrameFaces,
+        second: SecondCutter | None,
+        tracker: "_VideoTracks | None",
     ) -> list[Face]:
-        """The faces of one frame that are large and certain enough, or the one of them that the recipe chooses."""
-        side = np.minimum(found.boxes[:, 2] - found.boxes[:, 0], found.boxes[:, 3] - found.boxes[:, 1])
-        good = np.isfinite(found.boxes).all(axis=1) & (side >= self._recipe.min_face)
-        keep = np.flatnonzero(good & (found.scores >= self._recipe.min_score))
+        """The faces of one frame that count, or the one of them that the recipe chooses."""
+        keep = self._counting(found)
         if found.tracks is not None:
             tracks = found.tracks[keep]
         else:
-            tracks = (
-                np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(sample["frame"], found.boxes[keep])
-            )
+            tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(place, found.boxes[keep])
         faces = [
             Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
             for i, track in zip(keep.tolist(), tracks.tolist(), strict=True)
         ]
-        if not faces or self._recipe.choose not in FRAME_RULES:
+        if self._recipe.choose not in FRAME_RULES:
             return faces
         mask = second.picture(sample) if second is not None and self._recipe.choose == "masked" else None
         return [choose_face(self._recipe.choose, faces, sample["image"], mask)]
 
-    def _describe_none(self, found: FrameFaces) -> str:
-        wanted = f"of {self._recipe.min_face} px and more with a score of {self._recipe.min_score:g} and more"
-        return f"no face {wanted}" + (" (some below)" if len(found) else "")
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """What the search of one sampled frame, and of those that may stand in for it, has found.
+
+    Attributes
+    ----------
+    place : int
+        Index of the sampled frame.
+    sample : dict or None
+        The sampled frame; None where the decoder left it out.
+    found : tuple or None
+        The frame that gives the samples, with its faces; None if there is none.
+    """
+
+    place: int
+    sample: Sample | None
+    found: Found | None
 
 
 class _VideoTracks:
@@ -163,7 +237,7 @@ class _VideoTracks:
         self._next = 0
 
     def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Number the boxes of a frame; frames come in their order."""
+        """Number the boxes of a sampled frame, or of what stands in for it; frames come in their order."""
         if self._places is not None:
             for _ in range(self._places[frame] - self._next):
                 self._tracker.update(np.empty((0, 4)))
@@ -213,7 +287,9 @@ def _one_track(samples: Iterable[Sample], weigh: Callable[[list[Sample]], float]
         return
     chosen = max(tracks.values(), key=weigh)
     kept = {sample["frame"] for sample in chosen}
-    others = chain(untracked, *(samples for samples in tracks.values() if samples is not chosen))
-    for frame in sorted({sample["frame"] for sample in others} - kept):
-        chosen[0][REPORT].skip(frame, "no face of the track that is kept")
+    others = chain(*(samples for samples in tracks.values() if samples is not chosen), untracked)
+    left_out = [sample for sample in others if sample["frame"] not in kept]
+    for frame in sorted({sample["frame"] for sample in left_out}):
+        reason = f"no face of track {chosen[0]['track']}, which is kept: {describe_largest(left_out)}"
+        chosen[0][REPORT].skip(frame, reason)
     yield from chosen

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +114,41 @@ def spread(count: int, frames: int) -> npt.NDArray[np.int64]:
     """
     wanted = min(count, frames)
     return (2 * np.arange(wanted, dtype=np.int64) + 1) * count // (2 * max(wanted, 1))
+
+
+def neighbours(count: int, frames: int) -> dict[int, tuple[int, ...]]:
+    """The frames that may stand in for each of those of `spread`: up to four before it and four after it.
+
+    Only frames that are nearer to it than to any other frame of `spread` may (the earlier one of two at the same
+    distance has them), so none is listed twice. Where there are more than four on a side, the four lie closer together
+    near the frame, and the last is at the end of its share: i*i/16 of the way, but at least i frames away, for i = 1 …
+    4.
+
+    Parameters
+    ----------
+    count : int
+        How many frames there are.
+    frames : int, >= 1
+        How many are wanted.
+
+    Returns
+    -------
+    dict of int to tuple of int
+        Rising; by the index of the frame.
+    """
+    middles = spread(count, frames).tolist()
+    ends = [*((here + after) // 2 + 1 for here, after in pairwise(middles)), count]
+    starts = [0, *ends[:-1]]
+    found = {}
+    for middle, start, end in zip(middles, starts, ends, strict=True):
+        before, after = _ladder(middle - start), _ladder(end - 1 - middle)
+        found[middle] = tuple([middle - step for step in reversed(before)] + [middle + step for step in after])
+    return found
+
+
+def _ladder(reach: int) -> list[int]:
+    """Up to four distances from 1 to `reach`, rising."""
+    return sorted({min(reach, max(i, reach * i * i // 16)) for i in range(1, 5)} - {0})
 
 
 class _Ticks:

@@ -61,7 +61,7 @@ class VideoReader:
     frames_seen : int
         How many frames the file holds, as far as is known so far.
     frames_read : int
-        How many frames were handed out.
+        How many frames were handed out or skipped.
     damage : str or None
         Why the frames are not all that the sampling asks for, or the file is not all that it announces; complete once
         the iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and those
@@ -88,6 +88,7 @@ class VideoReader:
         self._container, stream = open_video(path, max_pixels=max_pixels, threads=threads)
         self._decoding = Decoding(self._container, stream, self._timeline, sampling)
         self._to_rgb = RgbConverter(max_pixels)
+        self._first = 0
         self.frames_seen = self._timeline.count
         self.frames_read = 0
 
@@ -118,11 +119,15 @@ class VideoReader:
         """Make the iteration end soon, with any frames or none. Any thread may call it."""
         self._decoding.stop()
 
+    def skip_to(self, index: int) -> None:
+        """Hand out no frame before this one from now on. They are decoded, but not converted."""
+        self._first = index
+
     def __iter__(self) -> Iterator[VideoFrame]:
         for index, time, frame in self._decoding.frames():
-            image = self._to_rgb(frame)
             self.frames_read += 1
-            yield VideoFrame(index, time, image)
+            if index >= self._first:
+                yield VideoFrame(index, time, self._to_rgb(frame))
         if not self.frames_read:
             raise VideoError(f"expected at least one frame, found none that is whole: {self.damage or 'no keyframe'}")
 

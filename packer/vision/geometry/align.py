@@ -1,4 +1,10 @@
-"""Aligned crops: the five points of a face brought onto a template by a similarity."""
+"""Aligned crops: the five points of a face brought onto a template by a similarity.
+
+`align_matrix` with `warp` is the crop that this project recommends: it has a margin, and averages where it shrinks.
+`likeness_matrix` with `bilinear` gives the crops of other projects, pixel by pixel.
+"""
+
+from collections.abc import Callable, Mapping
 
 import cv2
 import numpy as np
@@ -13,6 +19,27 @@ _TEMPLATE_SIZE = 112
 _TEMPLATE = np.array(
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]],
 )
+
+Points = npt.NDArray[np.float64]
+
+
+def _arcface(size: int) -> Points:
+    """The points of ``norm_crop`` (insightface/utils/face_align.py, ``estimate_norm``), which knows two proportions."""
+    if size % 112 == 0:
+        return _TEMPLATE * (size / 112)
+    if size % 128 == 0:
+        return _TEMPLATE * (size / 128) + (8 * size / 128, 0)
+    raise ValueError(f"expected a multiple of 112 or 128 pixels for arcface, found {size}")
+
+
+def _deepfakebench(size: int) -> Points:
+    """The points of ``img_align_crop`` (SCLBD/DeepfakeBench, preprocessing/preprocess.py) with its scale of 1.3."""
+    scale = 1.3
+    return (_TEMPLATE * (size / _TEMPLATE_SIZE) + size * (scale - 1) / 2) / scale
+
+
+LIKENESSES: Mapping[str, Callable[[int], Points]] = {"arcface": _arcface, "deepfakebench": _deepfakebench}
+"""Templates by name, as functions of the crop's side: (5, 2), where the centre of a pixel is a whole number."""
 
 
 def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.NDArray[np.float64]:
@@ -41,12 +68,54 @@ def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.N
     ValueError
         If the points are not finite or are all the same, or if the size or the margin is out of range.
     """
-    source = np.asarray(points, np.float64)
-    if source.shape != (5, 2) or not np.isfinite(source).all():
-        raise ValueError(f"expected five finite points, found shape {source.shape}")
+    source = _check_points(points)
     if size < 1 or not (np.isfinite(margin) and margin > -0.5):
         raise ValueError(f"expected a size of at least 1 and a margin above -0.5, found {size} and {margin}")
     target = (_TEMPLATE + 0.5 + margin * _TEMPLATE_SIZE) * (size / (_TEMPLATE_SIZE * (1 + 2 * margin)))
+    return _similarity(source, target).astype(np.float32).astype(np.float64)
+
+
+def likeness_matrix(points: npt.ArrayLike, likeness: str, size: int) -> npt.NDArray[np.float64]:
+    """Map the frame as another project maps it, which is given the same points.
+
+    Those projects pass the points to OpenCV, in which the centre of a pixel is a whole number. With this matrix,
+    `packer.vision.geometry.warp.bilinear` is their ``cv2.warpAffine``. It averages nothing where a large face shrinks.
+
+    Parameters
+    ----------
+    points : array_like, (5, 2)
+        As for `align_matrix`.
+    likeness : str
+        A key of `LIKENESSES`: ``"arcface"`` for InsightFace's ``norm_crop``, ``"deepfakebench"`` for DeepfakeBench's
+        ``img_align_crop``.
+    size : int, pixels
+        Side of the crop; for ``"arcface"`` a multiple of 112 or 128.
+
+    Returns
+    -------
+    ndarray, (2, 3), float64
+        Frame to crop, pixel (0, 0) covering [0, 1) x [0, 1) in both. Every value is exact in float32.
+
+    Raises
+    ------
+    ValueError
+        If the points are not finite or are all the same, or if the size does not fit the template.
+    """
+    matrix = _similarity(_check_points(points), LIKENESSES[likeness](size))
+    matrix[:, 2] += 0.5 - matrix[:, :2].sum(axis=1) / 2
+    return matrix.astype(np.float32).astype(np.float64)
+
+
+def _check_points(points: npt.ArrayLike) -> Points:
+    """The points as float64; a `ValueError` if they are not five, or not finite."""
+    source = np.asarray(points, np.float64)
+    if source.shape != (5, 2) or not np.isfinite(source).all():
+        raise ValueError(f"expected five finite points, found shape {source.shape}")
+    return source
+
+
+def _similarity(source: Points, target: Points) -> npt.NDArray[np.float64]:
+    """The similarity that brings points nearest to others: (2, 3); a `ValueError` if the points are all the same."""
     z, w = source @ (1, 1j), target @ (1, 1j)
     z_mean, w_mean = z.mean(), w.mean()
     spread = (np.abs(z - z_mean) ** 2).sum()
@@ -54,8 +123,7 @@ def align_matrix(points: npt.ArrayLike, size: int, margin: float = 0.0) -> npt.N
     if factor == 0:
         raise ValueError(f"expected five points that differ, found {source.tolist()}")
     shift = w_mean - factor * z_mean
-    matrix = np.array([[factor.real, -factor.imag, shift.real], [factor.imag, factor.real, shift.imag]], np.float32)
-    return matrix.astype(np.float64)
+    return np.array([[factor.real, -factor.imag, shift.real], [factor.imag, factor.real, shift.imag]])
 
 
 def warp(frame: npt.NDArray[np.uint8], matrix: npt.ArrayLike, size: int) -> npt.NDArray[np.uint8]:

@@ -383,7 +383,8 @@ class TestRefusals:
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "notes.txt").write_text("x")
         with pytest.raises(
-            UsageError, match=r"expected items to pack, found none \(1 file ignored: no picture or video by suffix\)"
+            UsageError,
+            match=r"^expected items to pack, found none: pict.* suffix; ignored: 1 \.txt \(such as 'notes.txt'\)$",
         ):
             packer.build(tmp_path / "source", tmp_path / "out", progress=False)
         assert not (tmp_path / "out").exists()

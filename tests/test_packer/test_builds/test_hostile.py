@@ -73,8 +73,10 @@ def write_hostile(root: Path) -> dict[str, str | None]:
     os.mkfifo(root / "pipe.mp4")
     (root / "folder.jpg").mkdir()
     expected |= {
-        "leaves.jpg": "source: expected a file inside the source, found a symbolic link that leaves it",
-        "outside": "source: expected a file inside the source, found a symbolic link that leaves it",
+        "leaves.jpg": "source: expected a file inside the source, found a symbolic link that leaves it: "
+        "name the folder it leads to with --root DIR",
+        "outside": "source: expected a file inside the source, found a symbolic link that leaves it: "
+        "name the folder it leads to with --root DIR",
         "nowhere.jpg": "source: expected a file, found a symbolic link to nothing",
         "circle.jpg": "source: expected a file, found a symbolic link to nothing",
         "pipe.mp4": "source: expected a regular file, found something else",

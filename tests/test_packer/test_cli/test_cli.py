@@ -17,6 +17,7 @@ from support.packed import check_whole, fingerprints, read_samples
 from packer import Recipe
 from packer.cli import main
 from packer.cli.line import COMMANDS
+from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
 
@@ -193,7 +194,7 @@ OPENVINO_ON_GPU = (
         (["--item-timeout", "-1"], "item_timeout: expected more than 0"),
         (["--fps", "inf"], "fps: expected a finite number"),
         (["--every", "2", "--fps", "3"], "expected at most one of every, fps"),
-        (["--format", "zip"], "argument --format: expected one of hdf5, lmdb, npy, parquet, tfrecord, found 'zip'"),
+        (["--format", "zip"], f"argument --format: expected one of {', '.join(sorted(FORMATS))}, found 'zip'"),
         (["--format", "parket"], "found 'parket'; did you mean 'parquet'? (packer build --help)\n"),
         (["--steps", "decode,resise"], "; did you mean 'resize'?"),
         (["--label-from", "column"], "label_from: expected 'folder' or 'none' for a folder"),

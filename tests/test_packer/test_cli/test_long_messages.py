@@ -139,3 +139,35 @@ def test_many_columns_and_classes(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         build([{"image": image, "label": f"{number:04d}"} for number in range(300)], tmp_path / "columns", **QUIET)
     assert len(str(caught.value)) < 2000
+
+
+def test_long_patterns_names_and_columns(tmp_path: Path) -> None:
+    """Each of them in one message, none longer than a screen."""
+    for number in range(40):
+        name = f"{number:02d}{'n' * 200}.png"
+        write_picture(tmp_path / "in" / ("f" * 200) / ("g" * 200) / name, scene(0, (8, 8)))
+    patterns = [f"{number}{'x' * 3000}" for number in range(200)]
+    made = build(tmp_path / "in", tmp_path / "out", exclude=patterns, **QUIET)
+    (line,) = made.notes
+    assert "and 192 more match no file or folder" in line
+    for options in (
+        {"exclude": patterns[1:]},  # another plan
+        {"include": patterns},
+        {"fields_from_path": "{a}/" * 500},
+        {"fields_from_path": f"{{{'a' * 5000}}}"},
+        {"fields_from_path": "**/{label}_{n}.png", "label_from": "l" * 5000},
+        {"label_from": "l" * 5000},
+        {"text": "t" * 5000, "sidecars": True},
+        {"sidecars": True},
+    ):
+        with pytest.raises(UsageError) as caught:
+            build(tmp_path / "in", tmp_path / "out", **options, **QUIET)
+        assert len(str(caught.value)) < 2000
+    write_picture(tmp_path / "0.png", scene(0, (8, 8)))
+    for columns in (["k" * 9999, "K" * 9999], ["Key" + "!" * 9999], ["i" * 9999]):
+        (tmp_path / "t.csv").write_text(
+            ",".join(["path", *columns]) + "\n" + ",".join(["0.png", *["1x"] * len(columns)])
+        )
+        with pytest.raises(UsageError) as caught:
+            build(tmp_path / "t.csv", tmp_path / "table", int=[columns[0]], **QUIET)
+        assert len(str(caught.value)) < 2000

@@ -1,4 +1,4 @@
-"""The dataset card of Parquet datasets: other tools find the data, and it is accounted for like every file."""
+"""The dataset card of Parquet and WebDataset datasets: other tools find the data, and it is accounted for like every file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.command import run_packer
 from support.media import scene
-from support.packed_files import write_faces
+from support.packed_files import read_all, write_faces
 
 from packer import build, convert, split, verify
 from shardspec.errors import UsageError
@@ -27,7 +27,7 @@ def listed(root: Path) -> set[str]:
 def test_it_is_there_in_formats_that_have_one_and_in_the_manifest(tmp_path: Path, format: str) -> None:
     build(ROWS, tmp_path / "out", format=format, **QUIET)
     has_card = FORMATS[format].card is not None
-    assert has_card is (format == "parquet")
+    assert has_card is (format in ("parquet", "webdataset"))
     assert ("README.md" in listed(tmp_path / "out")) is has_card
     assert (tmp_path / "out" / "README.md").exists() is has_card
     assert verify(tmp_path / "out", deep=True).problems == ()
@@ -62,14 +62,16 @@ def test_it_comes_and_goes_with_the_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.external
 @pytest.mark.filterwarnings("default")
-def test_hugging_face_datasets_load_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("format", "image", "label"), [("parquet", "image", "label"), ("webdataset", "png", "cls")])
+def test_hugging_face_datasets_load_the_folder(tmp_path: Path, format: str, image: str, label: str) -> None:
     datasets = pytest.importorskip("datasets")
     write_faces(tmp_path / "npy", 40, codec="png")
-    run_packer("convert", tmp_path / "npy", tmp_path / "out", "--format", "parquet", "--shard-size", "20kB", "--quiet")
-    assert len(list((tmp_path / "out").glob("shard-*.parquet"))) > 1
+    run_packer("convert", tmp_path / "npy", tmp_path / "out", "--format", format, "--shard-size", "20kB", "--quiet")
+    assert len(list((tmp_path / "out").glob(f"shard-*{FORMATS[format].suffix}"))) > 1
     assert (tmp_path / "out" / "index" / "landmarks_valid.npy").exists()
     found = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
     assert list(found) == ["train"]
     assert len(found["train"]) == 40
-    assert found["train"].features["label"].names == ["real", "fake"]
-    assert np.asarray(found["train"][0]["image"]).shape == (32, 32, 3)
+    assert list(found["train"][label]) == read_all(tmp_path / "npy")["label"].tolist()
+    assert format == "webdataset" or found["train"].features[label].names == ["real", "fake"]
+    assert np.asarray(found["train"][0][image]).shape == (32, 32, 3)

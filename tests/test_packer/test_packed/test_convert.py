@@ -65,7 +65,7 @@ def test_a_chain_through_all_formats_ends_in_the_bytes_that_it_began_with(tmp_pa
     assert len(Layout(start).load().shards) > 2
     expected = read_all(start)
     previous = start
-    for format in ("parquet", "tfrecord", "hdf5", "npy", "lmdb"):
+    for format in [*sorted(set(FORMATS) - {"lmdb"}), "lmdb"]:
         out = tmp_path / format
         manifest = convert(previous, out, format=format, **QUIET).manifest
         assert manifest.generations[0].recipe["format"] == format

@@ -148,10 +148,11 @@ def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int |
     write_labelled(tmp_path / "b", "npy", ("swap", "fake", "real"), [0, 1, 2, 1])
     write_labelled(tmp_path / "c", "lmdb", ("fake",), [0, -1])
     out = tmp_path / "out"
-    made = merge([tmp_path / name for name in "abc"], out, format=format, shuffle=shuffle, **QUIET).manifest
-    assert made.schema["label"].classes == ("fake", "real", "swap")
+    paths = [tmp_path / name for name in "abc"]
+    made = merge(paths, out, classes="unite", format=format, shuffle=shuffle, **QUIET).manifest
+    assert made.schema["label"].classes == ("real", "swap", "fake")
     order = np.arange(9) if shuffle is None else np.random.Generator(np.random.PCG64(shuffle)).permutation(9)
-    expected = np.array([1, 1, 1, 2, 0, 1, 0, 0, -1])[order]
+    expected = np.array([0, 0, 0, 1, 2, 0, 2, 2, -1])[order]
     merged = read_all(out)
     assert np.array_equal(merged["label"], expected)
     assert np.array_equal(np.load(out / "index" / "label.npy"), expected)
@@ -175,7 +176,7 @@ def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
         rf"^{tmp_path / 'a'}: shard-00000: field 'label': expected a class of 0 to 0, or -1 for none, found 1, which"
     )
     with pytest.raises(DatasetError, match=reported):
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", classes="unite", **QUIET)
     assert not Layout(tmp_path / "out").manifest.exists()
 
 
@@ -184,7 +185,12 @@ def test_datasets_of_one_class_each_packed_apart_are_merged_by_the_command(tmp_p
         write_pictures(tmp_path / name / "videos" / name, [f"{number}{n}.png" for n in range(3)])
         options = ("--label-from", "folder", "--size", 16, "--resize", "exact", "--quiet")
         run_packer("build", tmp_path / name / "videos", tmp_path / f"packed-{name}", *options)
-    run_packer("merge", tmp_path / "packed-real", tmp_path / "packed-fake", tmp_path / "out", "--quiet")
+    call = ("merge", tmp_path / "packed-real", tmp_path / "packed-fake", tmp_path / "out", "--quiet")
+    (refused,) = run_packer(*call, expect=2).stderr.splitlines()
+    assert "found label 0 as 'fake' (of 1) and there as 'real' (of 1): renumber them" in refused
+    assert "--classes unite" in refused
+    assert not (tmp_path / "out").exists()
+    run_packer(*call, "--classes", "unite")
     merged = open_dataset(tmp_path / "out")
     assert merged.classes == ("fake", "real")
     assert [(sample["source"][:4], int(sample["label"])) for sample in merged] == [("real", 1)] * 3 + [("fake", 0)] * 3
@@ -236,6 +242,7 @@ def test_a_merge_that_unites_goes_on_after_a_kill(tmp_path: Path) -> None:
     condition = "os.fsdecode(arguments[1]).endswith('shard-00003.lmdb')"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "os.rename", condition))
     call = ("merge", tmp_path / "a", tmp_path / "b", tmp_path / "out", "--format", "lmdb", "--shard-size", "9000")
+    call = (*call, "--classes", "unite")
     run_packer(*call, "--engine", "inline", env=env, expect=-signal.SIGKILL)
     run_packer(*call)
     assert read_all(tmp_path / "out")["label"].tolist() == [1] * 5 + [0] * 5

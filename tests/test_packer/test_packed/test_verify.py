@@ -61,7 +61,13 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
 
 def test_the_samples_of_a_damaged_shard_are_named_as_far_as_they_are_known(tmp_path: Path) -> None:
     keys = "the shard holds rows 4 to 7 of the dataset, keys '00000001-000001' to '00000001-000002'"
-    for format, name, row in (("npy", "image.bin", 6), ("tfrecord", "", 6), ("lmdb", "", 6), ("parquet", "", 6)):
+    for format, name, row in (
+        ("npy", "image.bin", 6),
+        ("tfrecord", "", 6),
+        ("lmdb", "", 6),
+        ("parquet", "", 6),
+        ("webdataset", "", 6),
+    ):
         root = tmp_path / format
         manifest = write_faces(root, 12, format, codec="png", shard_rows=4)
         value = read_all(root)["image"][row]

@@ -253,10 +253,12 @@ class TestTable:
         assert [item.columns["x"] for item in found.items] == [value, stand_in, stand_in]
         assert [item.columns["x_valid"] for item in found.items] == [True, False, False]
 
-    def test_a_label_column_beside_another_label_is_reported(self, pictures: Path) -> None:
+    def test_a_label_column_takes_the_place_of_another_which_is_reported(self, pictures: Path) -> None:
         path = write_table(pictures, ".csv", [{"path": "0.png", "label": 3, "kind": "a"}])
-        with pytest.raises(UsageError, match="label"):
-            TableSource(path).list_items("kind", "path")
+        found = listing(TableSource(path), "kind")
+        assert found.classes == {"label": ["a"]}
+        assert found.items[0].columns == {"label": 0}
+        assert "the column 'label' is not packed" in found.notes[0]
 
     def test_a_label_column_of_nothing_rejects_every_row(self, pictures: Path) -> None:
         path = write_table(pictures, ".csv", [{"path": "0.png", "label": None}])
@@ -372,8 +374,9 @@ class TestFiles:
         [
             ("t.csv", b"path,x\na,1,2\n", "line 2: expected 2 cells as in the header, found 3"),
             ("t.csv", b'path,x\n"a\nb",1\n\na\n', "line 5: expected 2 cells as in the header, found 1"),
-            ("t.csv", b"path;x\na;1,5\n", "expected commas between the cells, found ';': save it with commas"),
-            ("t.csv", b"path\tx\na\t1\n", r"expected commas between the cells, found '\t'"),
+            ("t.csv", b"path;x\na;1;5\n", "line 2: expected 2 cells as in the header, found 3"),
+            ("t.tsv", b"path\tx\na,1\n", "line 2: expected 2 cells as in the header, found 1"),
+            ("t.csv", b"path;x\ty\n", "found semicolons and tabs in the header: save it with commas"),
             ("t.csv", b"", "expected a row for each picture or video, found no rows"),
             ("t.csv", b"path,x\n", "expected a row for each picture or video, found no rows"),
             ("t.jsonl", b"\n", "expected a row for each picture or video, found no rows"),
@@ -461,7 +464,8 @@ class TestOpening:
         with pytest.raises(UsageError, match="found nothing of that name"):
             open_source(pictures / "missing", out)
         with pytest.raises(
-            UsageError, match=r"expected a folder or a table \(.csv, .jsonl, .ndjson, .parquet\), found a file .png"
+            UsageError,
+            match=r"expected a folder or a table \(.csv, .jsonl, .ndjson, .parquet, .tsv\), found a file .png",
         ):
             open_source(pictures / "0.png", out)
         with pytest.raises(

@@ -146,11 +146,79 @@ class TestTypes:
         assert message in done.stderr
         assert not (tmp_path / "out").exists()
 
-    @pytest.mark.parametrize("option", ["--text", "--int", "--float", "--root"])
+    @pytest.mark.parametrize("option", ["text", "int", "float", "root"])
     def test_only_tables_have_columns(self, tmp_path: Path, option: str) -> None:
         write_pictures(tmp_path / "in", 1)
-        done = run_packer("build", tmp_path / "in", tmp_path / "out", option, tmp_path, expect=2)
-        assert f"{option[2:]}: applies only to tables, found a folder" in done.stderr
+        build(tmp_path / "in", tmp_path / "packed", **QUIET)
+        with pytest.raises(UsageError, match=f"^{option}: applies only to tables, found a packed dataset"):
+            build(tmp_path / "packed", tmp_path / "out", **{option: str(tmp_path)}, **QUIET)
+        if option != "root":
+            with pytest.raises(UsageError, match=f"^{option}: applies only to columns, found a folder, which has them"):
+                build(tmp_path / "in", tmp_path / "out", **{option: "x"}, **QUIET)
+
+
+class TestSeparators:
+    """Tables called CSV, as other programs write them."""
+
+    @pytest.mark.parametrize(
+        ("name", "mark"),
+        [("t.tsv", "\t"), ("t.TSV", "\t"), ("t.csv", ";"), ("t.csv", "\t"), ("t.csv", "|"), ("t.tsv", ",")],
+    )
+    def test_cells_are_found(self, tmp_path: Path, name: str, mark: str) -> None:
+        write_pictures(tmp_path, 2)
+        lines = ["path*grade*Name (of it)*label", '0.png*1.5*"a*b"*real', "1.png**c*fake"]
+        table = tmp_path / name
+        table.write_text("\ufeff" + "\r\n".join(lines).replace("*", mark), encoding="utf-8")
+        made = build(table, tmp_path / "out", **QUIET)
+        assert made.manifest.schema["label"].classes == ("fake", "real")
+        assert values_of(tmp_path / "out", "name_of_it") == [f"a{mark}b", "c"]
+        assert values_of(tmp_path / "out", "grade") == [1.5, 0.0]
+
+    def test_the_command_reads_them(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path, 1)
+        (tmp_path / "t.csv").write_text("path;age\n0.png;0,5\n")
+        run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet")
+        assert values_of(tmp_path / "out", "age") == ["0,5"]
+        done = run_packer("build", tmp_path / "t.csv", tmp_path / "no", "--float", "age", "--quiet", expect=2)
+        assert "column 'age', line 2: expected float (--float age), found '0,5'" in done.stderr
+
+    def test_what_is_not_clear_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text("path;age|name\n0.png;1|x\n")
+        with pytest.raises(
+            UsageError, match="expected commas between the cells, found semicolons and vertical bars in"
+        ):
+            build(tmp_path / "t.csv", tmp_path / "out", **QUIET)
+
+
+class TestNames:
+    """Upper and lower case, and which column was meant."""
+
+    def test_a_path_column_in_other_letters_is_named(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path, 1)
+        table = write_csv(tmp_path / "t.csv", Path=["0.png"], Label=["a"])
+        done = run_packer("build", table, tmp_path / "out", expect=2)
+        assert "expected a column 'path' of paths, found Path, Label: name it with --path-column Path" in done.stderr
+        made = build(table, tmp_path / "out", path_column="Path", **QUIET)
+        assert made.manifest.schema["label"].classes == ("a",)
+        with pytest.raises(UsageError, match="found 'label'; did you mean 'Label'"):
+            build(table, tmp_path / "no", path_column="Path", label_from="label", **QUIET)
+
+    def test_two_spellings_of_one_name_are_both_named(self, tmp_path: Path) -> None:
+        table = write_csv(tmp_path / "t.csv", path=["0.png"], Label=["a"], label=["b"])
+        with pytest.raises(UsageError, match="columns 'Label' and 'label' would both become field 'label': rename one"):
+            build(table, tmp_path / "no", label_from="Label", **QUIET)
+
+    def test_another_label_takes_the_place_of_the_column_label(self, tmp_path: Path) -> None:
+        write_pictures(tmp_path, 2)
+        table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], Label=["x", "y"], sex=["m", "f"])
+        call = (table, tmp_path / "out", "--label-from", "sex", "--quiet")
+        line = "the column 'Label' is not packed, since --label-from sex takes its place: rename it to keep it"
+        assert line in run_packer("build", *call, "--dry-run").stdout
+        assert line in run_packer("build", *call).stdout
+        schema = Layout(tmp_path / "out").load().schema
+        assert schema["label"].classes == ("f", "m")
+        assert "sex" not in schema
+        assert values_of(tmp_path / "out", "label") == [1, 0]
 
 
 class TestNumberLists:
@@ -388,7 +456,8 @@ def test_ignored_files_are_counted_at_the_end(tmp_path: Path) -> None:
     for name in ("b.heic", "c.avif"):
         (tmp_path / "in" / name).write_bytes(b"x")
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--quiet")
-    assert "0 rejected, 2 files ignored that are no pictures or videos by their suffix" in done.stdout
+    assert "0 rejected, 2 files ignored\n" in done.stdout
+    assert "ignored: 1 .avif (such as 'c.avif'), 1 .heic (such as 'b.heic')" in done.stdout
 
 
 def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ class TestReports:
         assert rejects_of(packed, "frames")["clip.mp4"]["frames"] == [8, 10]
         reject = rejects_of(packed, "item")["coffee.png"]
         assert reject["step"] == "faces"
-        assert reject["reason"] == "no face of 40 px and more with a score of 0.95 and more (1 frame)"
+        assert reject["reason"] == "no face of 40 px and more with a score of 0.95 and more: found none (1 frame)"
         counts = Layout(packed).load().generations[-1].counts
         assert (counts.frames_without_sample, counts.rejected_items) == (2, 1)
 

@@ -295,6 +295,38 @@ class TestAlso:
         (damage,) = lines_of(tmp_path / "out", "damage")
         assert "4 missing frames (the first is frame 12)" in damage["reason"]
 
+    def test_a_row_without_a_mask_may_stand_for_one_of_zeros(self, folder: Path, tmp_path: Path) -> None:
+        """Through the command line, as real videos beside forgeries; frames that a named mask lacks stay invalid."""
+        rows = ["path,mask", "original.mp4,", "original.png,", "forged.mp4,short.mp4"]
+        (folder / "masks.csv").write_text("\n".join(rows) + "\n")
+        how = ("--preset", "faces", "--size", SIZE, "--every", 2, "--min-score", 0.5, "--quiet", "--also", "mask")
+        run_packer("build", folder / "masks.csv", tmp_path / "out", *how, "--also-missing", "zero")
+        samples = read_samples(tmp_path / "out")
+        real = [sample for sample in samples if sample["source"].startswith("original")]
+        assert len(real) == 9
+        for sample in real:
+            assert sample["mask_image_valid"]
+            assert not sample["mask_image"].any()
+        forged = of(samples, "forged.mp4")
+        assert {bool(sample["mask_image_valid"]) for sample in forged} == {False, True}
+        for sample in forged:
+            assert sample["mask_image_valid"] == (int(sample["frame"]) < 7) == sample["mask_image"].any()
+        run_packer("build", folder / "masks.csv", tmp_path / "not", *how)
+        plain = Layout(tmp_path / "not").load()
+        assert "also_missing" not in plain.generations[0].recipe
+        assert not any(sample["mask_image_valid"] for sample in read_samples(tmp_path / "not")[:8])
+
+    def test_zero_is_said_of_cells_alone(self, folder: Path, tmp_path: Path) -> None:
+        rows = [
+            {"path": "original.png", "Forgery Mask": "nowhere.png"},
+            {"path": "forged.png", "Forgery Mask": "mask.png"},
+        ]
+        build(folder, tmp_path / "out", rows, also="Forgery Mask", also_missing="zero", min_score=0.5)
+        (reject,) = lines_of(tmp_path / "out", "item")
+        assert reject["item"].endswith("original.png")
+        with pytest.raises(UsageError, match="also_missing: read only with also, found no also"):
+            build(folder, tmp_path / "other", rows, also_missing="zero")
+
     @pytest.mark.parametrize("frames", [1, 4])
     def test_one_that_ends_before_the_sampled_frames_is_missing(
         self, folder: Path, tmp_path: Path, frames: int

@@ -241,7 +241,7 @@ def test_a_mixture_of_other_classes_is_refused(tmp_path):
         values = values_for(schema, 3) | {"key": keys(3)}
         write_dataset(tmp_path / name, "npy", schema, values)
     one, other = open_dataset(tmp_path / "real"), open_dataset(tmp_path / "fake")
-    message = r"same classes in all.* label 0 as 'real' in the first .*, and as 'fake' in number 1.*packer merge"
+    message = r"same classes in all.* label 0 as 'real' in the first .*, and as 'fake' in number 1.*map_labels"
     with pytest.raises(UsageError, match=message):
         MixedDataset([one, other])
     assert MixedDataset([one, one]).classes == ("real",)

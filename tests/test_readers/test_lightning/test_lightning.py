@@ -216,9 +216,7 @@ def test_labels_of_other_classes_are_refused(tmp_path, role):
     for name, classes in (("one", ("cats", "dogs")), ("other", ("dogs", "wolves"))):
         schema = Schema((text("key"), fixed("label", "<i8", classes=classes)))
         write_dataset(tmp_path / name, "npy", schema, {"key": keys(2), "label": np.arange(2)})
-    message = (
-        r"found label 0 as 'cats' in train \(of 2\), and as 'dogs' in " + role + ".*: join them with 'packer merge'"
-    )
+    message = r"found label 0 as 'cats' in train \(of 2\), and as 'dogs' in " + role + ".*: number both by one list"
     with pytest.raises(UsageError, match=message):
         PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "one"})

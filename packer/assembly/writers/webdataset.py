@@ -1,0 +1,155 @@
+"""webdataset: a shard is a tar file with one member per field and sample, and DALI's index of it."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
+from shardspec.columns import Buffer, Columns, IntArray, fixed_bytes
+from shardspec.errors import BuildError
+from shardspec.formats.npy import npy_header
+from shardspec.formats.webdataset import (
+    BLOCK,
+    END,
+    INDEX_VERSION,
+    MEMBER_BYTES_MAX,
+    NAME_BYTES_MAX,
+    Member,
+    base_name,
+    headers,
+    members,
+    padded,
+)
+from shardspec.schema import Field, Schema
+
+BLOCK_BYTES = 1 << 20
+"""Encoded bytes per block. The index makes any single row cheap to read; a block only makes disk reads sequential."""
+
+
+class WebDatasetShardWriter:
+    """Writes one tar file and its ``.idx`` (`packer.assembly.writers.base`).
+
+    The members of a sample stand together, those whose size never varies first, so that readers find their values by
+    arithmetic. Nothing in a header but name and size differs from member to member.
+    """
+
+    def __init__(self, folder: Path, name: str, schema: Schema, size: ShardSize) -> None:
+        self.block_rows = block_rows_of(size, BLOCK_BYTES)
+        self._name = name
+        self._size = size
+        self._schema = schema
+        self._rows = 0
+        self._end = 0
+        stored = members(schema)
+        self._fixed = [(member, member.size) for member in stored if member.size is not None]
+        self._varying = [member for member in stored if member.size is None]
+        for member, content in self._fixed:
+            self._check_size(member, content)
+        self._extension_bytes = max(len(member.extension) for member in stored)
+        self._keyed = "key" in schema and schema["key"].kind == "text"
+        self._line = " ".join(f"{member.extension} %d %d %s.{member.extension}" for member in stored) + "\n"
+        self._tar = (folder / f"{name}.tar").open("xb")
+        self._index = (folder / f"{name}.idx").open("xb")
+        self._index.write(b"%s %d\n" % (INDEX_VERSION, size.samples))
+
+    def write(self, rows: Columns) -> None:
+        """Append rows."""
+        count = count_rows(self._schema, rows)
+        keys = rows["key"] if self._keyed else [None] * count
+        bases = [base_name(key, self._rows + row, self._extension_bytes) for row, key in enumerate(keys)]
+        fixed = self._fixed_members(rows, bases)
+        varying = [self._varying_members(member, rows[member.field.name], bases) for member in self._varying]
+        columns = [np.full(count, size) for _, size in self._fixed] + [sizes for sizes, _ in varying]
+        sizes = np.stack(columns, axis=1)
+        ends = self._end + np.cumsum(padded(sizes) + BLOCK).reshape(sizes.shape)
+        for row, numbers in enumerate(zip(bases, (ends - padded(sizes)).tolist(), sizes.tolist(), strict=True)):
+            self._tar.write(fixed[row].data)
+            for _, pieces in varying:
+                self._tar.writelines(pieces[row])
+            self._index.write(self._line_of(*numbers))
+        self._end = int(ends[-1, -1]) if count else self._end
+        self._rows += count
+
+    def _fixed_members(self, rows: Columns, bases: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+        """The members of constant size, headers and padding included: (n, bytes), uint8."""
+        out = np.zeros((len(bases), sum(BLOCK + padded(size) for _, size in self._fixed)), np.uint8)
+        start = 0
+        for member, size in self._fixed:
+            value = start + BLOCK + len(member.head)
+            out[:, start : start + BLOCK] = headers(_names(bases, member.extension), np.full(len(bases), size))
+            out[:, start + BLOCK : value] = np.frombuffer(member.head, np.uint8)
+            data = np.frombuffer(fixed_bytes(rows[member.field.name]), np.uint8)
+            out[:, value : value + member.field.row_bytes] = data.reshape(len(bases), member.field.row_bytes)
+            start += BLOCK + padded(size)
+        return out
+
+    def _varying_members(
+        self, member: Member, values: Any, bases: Sequence[bytes]
+    ) -> tuple[IntArray, list[tuple[Buffer, ...]]]:
+        """The sizes of a field's members, (n,), and the bytes of each, header and padding included."""
+        contents = [self._content(member, value) for value in values]
+        sizes = np.array([sum(map(len, parts)) for parts in contents], np.int64)
+        self._check_size(member, int(sizes.max(initial=0)))
+        heads = headers(_names(bases, member.extension), sizes)
+        gaps = (padded(sizes) - sizes).tolist()
+        return sizes, [(head.data, *parts, bytes(gap)) for head, parts, gap in zip(heads, contents, gaps, strict=True)]
+
+    def _content(self, member: Member, value: Any) -> tuple[Buffer, ...]:
+        """The bytes of a member whose size varies."""
+        if member.content == "bytes":
+            return (memoryview(value).cast("B"),)
+        if member.content == "decimal":
+            return (b"%d" % int(value),)
+        try:
+            return _npy(member.field, memoryview(value).cast("B"))
+        except ValueError as error:
+            raise BuildError(
+                f"{self._name}: field {member.field.name!r}: expected the bytes of an array of {member.field.dtype}, "
+                f"{member.field.shape}, found {len(value)} others: use another format"
+            ) from error
+
+    def _line_of(self, base: bytes, offsets: Sequence[int], sizes: Sequence[int]) -> bytes:
+        """A sample's line of the index."""
+        name = base.decode()
+        words = [word for offset, size in zip(offsets, sizes, strict=True) for word in (offset, size, name)]
+        return (self._line % tuple(words)).encode()
+
+    def _check_size(self, member: Member, size: int) -> None:
+        if size > MEMBER_BYTES_MAX:
+            raise BuildError(
+                f"{self._name}: field {member.field.name!r}: expected values of at most {MEMBER_BYTES_MAX} bytes in a "
+                f"tar file, found {size}: use another format"
+            )
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._tar.write(END)
+        self._tar.close()
+        self._index.close()
+        check_rows(self._name, self._size, self._rows)
+
+
+def _names(bases: Sequence[bytes], extension: str) -> npt.NDArray[np.uint8]:
+    """Names of members, padded with zeros: (n, 100), uint8."""
+    joined = b"".join((base + b"." + extension.encode()).ljust(NAME_BYTES_MAX, b"\0") for base in bases)
+    return np.frombuffer(joined, np.uint8).reshape(len(bases), NAME_BYTES_MAX)
+
+
+def _npy(field: Field, value: memoryview) -> tuple[Buffer, ...]:
+    """A ``.npy`` file of a ragged array, or of an array of any shape; a `ValueError` if the bytes are not one."""
+    if field.kind == "ragged":
+        rows = len(value) // field.row_bytes if field.row_bytes else 0
+        shape, body = (rows, *field.fixed_shape), value
+    else:
+        axes = 4 * len(field.shape)
+        shape = tuple(np.frombuffer(value[:axes], "<u4").tolist())
+        body = value[axes:]
+        if len(shape) != len(field.shape):
+            raise ValueError(f"{len(value)} bytes")
+    if math.prod(shape) * field.numpy_dtype.itemsize != len(body):
+        raise ValueError(f"{len(body)} bytes for {shape}")
+    return npy_header(field.dtype, shape), body

@@ -1,0 +1,216 @@
+"""The classes of a build's labels: numbered by a given list, or named by a column."""
+
+import json
+import stat
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packer.recipe import Recipe
+from packer.sources.base import Listing
+from packer.sources.item import Item
+from packer.sources.packed import is_packed
+from shardspec.errors import UsageError
+from shardspec.layout import Layout
+from shardspec.schema import NO_CLASS
+from shardspec.wording import counted, did_you_mean, list_some, shorten
+
+_LIST_BYTES = 64 * 10**6
+"""Most bytes of a file with a list of classes."""
+
+_DIGITS = 10
+"""A text of so many digits is not the number of a class."""
+
+
+def settle_classes(listing: Listing, recipe: Recipe) -> Listing:
+    """The items with labels numbered by the recipe's list of classes, and with the names that a column has for them.
+
+    Raises
+    ------
+    UsageError
+        If there are no labels, if a label is not in the list, or if a column does not name every number once.
+    """
+    classes = list(recipe.classes) or (None if recipe.classes_from is None else read_classes(recipe.classes_from))
+    if classes is None and recipe.label_names is None:
+        return listing
+    items = listing.items[: recipe.limit]
+    if not any("label" in item.columns for item in items):
+        option = "classes" if recipe.classes else "label_names" if classes is None else "classes_from"
+        raise UsageError(
+            f"{option}: expected labels to number, found none: say where they come from with label_from (--label-from)"
+        )
+    names: Mapping[int, str] | None = None
+    if "label" in listing.classes:
+        names = dict(enumerate(listing.classes["label"]))
+    if recipe.label_names is not None:
+        if names is not None:
+            raise UsageError("label_names: expected labels that are numbers, found names: leave the option out")
+        names = _names_of_column(listing, items, recipe.label_names)
+    if classes is None:
+        assert names is not None
+        return replace(listing, classes={**listing.classes, "label": _without_gaps(names)})
+    return replace(listing, items=_renumber(items, names, classes), classes={**listing.classes, "label": classes})
+
+
+def read_classes(path: str) -> list[str]:
+    """The classes of a packed dataset, or those of a list: a text file with a name in each line, or JSON.
+
+    Parameters
+    ----------
+    path : str
+        The folder of a packed dataset, or a file. JSON (``.json``) is a list of names, or an object from name to number
+        or from number to name.
+
+    Raises
+    ------
+    UsageError
+        If there are no classes to be read, or they are invalid.
+    DatasetError
+        If the packed dataset cannot be read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        if not is_packed(place):
+            raise UsageError(f"classes_from: expected a packed dataset or a file, found another folder: {path}")
+        schema = Layout(place).load().schema
+        found = schema["label"].classes if "label" in schema else None
+        if found is None:
+            raise UsageError(
+                f"classes_from: expected a dataset whose labels have names, found {path} without: give a list"
+            )
+        return _checked(list(found), path)
+    try:
+        if not stat.S_ISREG(place.stat().st_mode):  # a pipe or a device may never end
+            raise UsageError(f"classes_from: expected a packed dataset or a file, found something else at {path}")
+        if place.stat().st_size > _LIST_BYTES:
+            raise UsageError(f"classes_from: expected a list of names, found a file of more than {_LIST_BYTES} bytes")
+        text = place.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(
+            f"classes_from: expected a packed dataset or a file, found {path}: {error.strerror}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"classes_from: expected text in UTF-8, found other bytes in {path}") from error
+    if place.suffix.lower() != ".json":
+        return _checked([line.strip() for line in text.rstrip().split("\n")], path)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"classes_from: expected JSON in {path}, {error}") from error
+    return _checked(document if isinstance(document, list) else _in_order(document, path), path)
+
+
+def _in_order(document: Any, path: str) -> list[Any]:
+    """The names of an object from name to number, or from number to name, by number."""
+    if isinstance(document, dict):
+        pairs = list(document.items())
+        if all(type(number) is int for _, number in pairs):
+            pairs = [(number, name) for name, number in pairs]
+        elif all(name.isdecimal() and name.isascii() and len(name) < _DIGITS for name, _ in pairs):
+            pairs = [(int(number), name) for number, name in pairs]
+        else:
+            pairs = [(-1, None)]
+        if sorted(number for number, _ in pairs) == list(range(len(pairs))):
+            return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
+    raise UsageError(
+        f"classes_from: expected a list of names, or an object of names and the numbers from 0, found another in {path}"
+    )
+
+
+def _checked(names: list[Any], path: str) -> list[str]:
+    """Check that names can be classes."""
+    strange = [name for name in names if not isinstance(name, str) or not name or not _is_encodable(name)]
+    if strange or not names:
+        found = shorten(strange[0]) if strange else "none"
+        raise UsageError(f"classes_from: expected names of classes in {path}, found {found}")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UsageError(f"classes_from: expected every class once in {path}, found {shorten(twice[0])} twice")
+    return names
+
+
+def _is_encodable(name: str) -> bool:
+    """Whether a name can be encoded as UTF-8."""
+    return name == name.encode("utf-8", "replace").decode()
+
+
+def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> dict[int, str]:
+    """The name of each label's number, as a column has it."""
+    field = listing.fields.get(column)
+    if field is None or field == "label":
+        known = [name for name in listing.fields if listing.fields[name] != "label"]
+        found = f"one of {list_some(known)}, found {column!r}{did_you_mean(column, known)}" if known else "found none"
+        raise UsageError(f"label_names: expected a column beside the label, {found}")
+    names: dict[int, str] = {}
+    numbers: dict[str, int] = {}
+    for item in items:
+        number, name = item.columns["label"], item.columns[field]
+        if item.reject is not None or number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
+            continue
+        if not isinstance(name, str) or not name.strip():
+            raise UsageError(f"label_names: expected names in column {column!r}, found {shorten(name)}")
+        name = name.strip()
+        if names.setdefault(number, name) != name:
+            raise UsageError(
+                f"label_names: expected one name for each label, found {shorten(names[number])} and {shorten(name)} "
+                f"for {number}"
+            )
+        if numbers.setdefault(name, number) != number:
+            raise UsageError(
+                f"label_names: expected one label for each name, found {numbers[name]} and {number} for {shorten(name)}: "
+                "take a column whose names differ"
+            )
+    unnamed = sorted({item.columns["label"] for item in items if item.reject is None} - {NO_CLASS, *names})
+    if unnamed:
+        raise UsageError(f"label_names: expected a name for every label, found none for {unnamed[0]}")
+    return names
+
+
+def _without_gaps(names: Mapping[int, str]) -> list[str]:
+    """Names by number, which have to begin at 0 and leave none out."""
+    for place, number in enumerate(sorted(names)):
+        if number != place:
+            raise UsageError(
+                f"label_names: expected labels 0, 1, 2 and so on, found {number} after {place - 1}: "
+                "give the names of all numbers with classes_from (--classes-from)"
+                if place
+                else f"label_names: expected labels from 0 on, found {number} as the smallest"
+            )
+    return [names[number] for number in sorted(names)]
+
+
+def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: Sequence[str]) -> list[Item]:
+    """The items with their labels numbered by a list of classes; labels without names are its numbers already.
+
+    The label of no class stays.
+    """
+    numbers = {name: number for number, name in enumerate(classes)}
+    strange: Counter[Any] = Counter()
+    out = []
+    for item in items:
+        old = item.columns.get("label")
+        new: int | None
+        if old == NO_CLASS:
+            name, new = None, NO_CLASS
+        elif names is None:
+            name, new = old, old if type(old) is int and 0 <= old < len(classes) else None
+        else:
+            name = names.get(old) if isinstance(old, int) else None
+            new = None if name is None else numbers.get(name)
+        if new is None and item.reject is None:
+            strange[name] += 1
+        out.append(replace(item, columns={**item.columns, "label": 0 if new is None else new}))
+    if strange:
+        wanted = list_some([repr(name) for name in classes])
+        if names is None:
+            wanted = f"numbers of 0 to {len(classes) - 1}"
+        found = list_some([f"{shorten(name)} ({counted(count, 'item')})" for name, count in sorted(strange.items())])
+        (first, *others) = strange
+        like = did_you_mean(first, classes) if isinstance(first, str) and not others else ""
+        raise UsageError(
+            f"classes: expected labels in {wanted}, found {found}{like}: add them to the list, "
+            "or leave these items out of the source"
+        )
+    return out

@@ -1,0 +1,183 @@
+"""``packer.pack``: a function from an input to samples, called in worker processes."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from packer.builds.build import run_build
+from packer.builds.job import BuildResult
+from packer.jobs.progress import ProgressListener
+from packer.recipe import Recipe, StepSpec
+from packer.recipe.engines import ENGINES
+from packer.recipe.fields import Picture, declare
+from packer.recipe.options import BuildOptions
+from packer.sources.inputs import InputsSource
+from packer.steps.call import Function
+from shardspec.errors import UsageError
+from shardspec.registry import import_target
+from shardspec.wording import shorten
+
+_WORKER = "packer.jobs.worker"
+
+
+def pack(
+    function: Function | str,
+    inputs: Iterable[Any],
+    out: str | os.PathLike[str],
+    *,
+    fields: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+    format: str = Recipe.format,
+    encode: str = Recipe.encode,
+    quality: int = Recipe.quality,
+    subsampling: str = Recipe.subsampling,
+    shard_size: str | int = Recipe.shard_size,
+    shuffle: int | None = None,
+    workers: str | int = BuildOptions.workers,
+    engine: str = BuildOptions.engine,
+    item_timeout: float = BuildOptions.item_timeout,
+    on_error: str = BuildOptions.on_error,
+    max_rejects: float | str = BuildOptions.max_rejects,
+    overwrite: bool = False,
+    progress: bool | ProgressListener = True,
+) -> BuildResult:
+    """Pack the samples that a function makes of each input. The same call again resumes, or finds that it is done.
+
+    The bytes of the dataset are the same at any number of workers. Every input is accounted for: one for which the
+    function raises is a reject with the reason, one for which it gives nothing has no samples.
+
+    Parameters
+    ----------
+    function : callable or str
+        Called with one input, it returns a dict, an iterable of dicts (it may be a generator), or None. Worker
+        processes import it: it must be defined at the top of a module, which may be the script itself if the call
+        stands under ``if __name__ == "__main__":``. ``"module:name"`` names it, too.
+    inputs : iterable
+        Texts, paths, numbers, and lists, tuples and dicts of them.
+    out : path
+        Folder of the dataset: new, empty, or with the build to resume.
+    fields, classes
+        See `Writer`. Without `fields`, each sample shows its own types, and an input whose samples have other fields or
+        types than those of most inputs is a reject.
+    format, encode, quality, subsampling, shard_size, shuffle
+        See `Writer`.
+    workers, engine, item_timeout, on_error, max_rejects, overwrite
+        See `BuildOptions`. With ``engine="inline"`` the function is called in this process, and any callable will do.
+    progress : bool or ProgressListener
+        See `build`.
+
+    Returns
+    -------
+    BuildResult
+
+    Raises
+    ------
+    UsageError
+        If the call is invalid, or worker processes cannot import the function.
+    ResumeMismatchError, BuildLockedError, BuildError, TooManyRejectsError
+        See `build`.
+    """
+    _refuse_worker()
+    options = BuildOptions(
+        workers=workers,
+        engine=engine,
+        item_timeout=item_timeout,
+        on_error=on_error,
+        max_rejects=max_rejects,  # type: ignore[arg-type]  # made a share
+        overwrite=overwrite,
+    )
+    inline = ENGINES[options.engine].takes_functions
+    name = function if isinstance(function, str) else _name_of(function, inline)
+    called = import_target(name, what=f"function {name!r}") if isinstance(function, str) else function
+    if not callable(called):
+        raise UsageError(f"function: expected a function, found {type(called).__name__}")
+    chosen = {"format": format, "encode": encode, "quality": quality, "subsampling": subsampling}
+    recipe = Recipe.from_options({**chosen, "shard_size": shard_size, "shuffle": shuffle, "steps": (StepSpec(name),)})
+    declaration = declare(fields, classes, picture_of(recipe, fields).codec)
+    if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
+        raise UsageError(f"inputs: expected a list or another iterable of inputs, found {shorten(inputs)}")
+    source = InputsSource(list(inputs), classes)
+    functions: dict[str, Any] = {name: called} if inline else {}
+    return run_build(source, Path(out).absolute(), recipe, options, progress, functions, declaration)
+
+
+def picture_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Picture:
+    """How pictures of undeclared fields are stored.
+
+    Raises
+    ------
+    UsageError
+        If fields are declared, and the options say something of pictures beside them.
+    """
+    given = [name for name in ("encode", "quality", "subsampling") if getattr(recipe, name) != getattr(Recipe, name)]
+    if fields is not None and given:
+        raise UsageError(
+            f"{given[0]}: read only where no fields are declared: say it in fields, packer.Picture({recipe.encode!r})"
+        )
+    lossy = recipe.encode in ("jpeg", "webp")
+    return Picture(
+        recipe.encode, recipe.quality if lossy else None, recipe.subsampling if recipe.encode == "jpeg" else None
+    )
+
+
+def _refuse_worker() -> None:
+    """Refuse a call by a worker process that imports the script which makes the call."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == _WORKER:
+        raise UsageError(
+            "packer.pack was called again by a worker process, which imports the function's module: "
+            'put the call under if __name__ == "__main__":'
+        )
+
+
+def _name_of(function: Any, inline: bool) -> str:
+    """The name of a function; any name will do for one that is called in this process alone and cannot be imported."""
+    try:
+        return _import_name(function)
+    except UsageError:
+        if not inline:
+            raise
+    return f"{getattr(function, '__module__', 'function')}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _import_name(function: Any) -> str:
+    """The name ``module:function`` under which worker processes import a function.
+
+    Raises
+    ------
+    UsageError
+        If they cannot: it is a lambda, defined inside a function, or in no file.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not callable(function) or not isinstance(module, str) or not isinstance(name, str):
+        raise _not_importable(f"{type(function).__name__}, which has no name of its own")
+    if not name.isidentifier():
+        raise _not_importable("a lambda" if "<lambda>" in name else f"{name!r}, which is defined inside another one")
+    if getattr(sys.modules.get(module), name, None) is not function:
+        raise _not_importable(f"{name!r}, which is not what the module {module!r} has under that name")
+    return f"{_main_module(name) if module == '__main__' else module}:{name}"
+
+
+def _main_module(function: str) -> str:
+    """The name under which the script that runs can be imported."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    if file is None:
+        raise _not_importable(f"{function!r}, which stands in no file (a notebook, or python -c)")
+    stem = Path(file).stem
+    found = find_spec(stem) if stem.isidentifier() else None
+    if found is None or found.origin is None or not Path(found.origin).samefile(file):
+        raise _not_importable(f"{function!r} in {Path(file).name}, which cannot be imported as {stem!r}")
+    return stem
+
+
+def _not_importable(found: str) -> UsageError:
+    return UsageError(
+        f"function: expected one that worker processes can import, found {found}: "
+        "define it at the top of a module, or give engine='inline' to call it in this process"
+    )

@@ -1,0 +1,438 @@
+"""``packer.Writer``: a dataset from the samples of one's own loop."""
+
+import copy
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from packer.builds.pack import picture_of
+from packer.builds.part import PartWriter
+from packer.builds.written import WrittenJob
+from packer.jobs.job import Job, JobResult
+from packer.jobs.progress import ProgressListener, listener_of
+from packer.recipe import Recipe
+from packer.recipe.fields import LABEL, Declaration, FieldType, check_name, declare, infer, join, settle_empty
+from packer.recipe.options import BuildOptions
+from packer.steps.encode import EncodedValue
+from packer.steps.typed import SampleEncoder, encode_text
+from packer.workspace.durable import writing
+from shardspec.errors import BuildError, SchemaError, UsageError
+from shardspec.wording import shorten
+
+FIRST_SAMPLES = 100
+FIRST_BYTES = 64 * 10**6
+"""Samples whose values show the types of fields that are not declared: so many, or those with so many bytes."""
+
+PART_ROWS = 1 << 15
+PART_BYTES = 64 * 10**6
+"""The most samples in a part, and about the most bytes. Both decide what the parts hold, and not the dataset."""
+
+KEY_BYTES_MAX = 1024
+
+
+class Writer:
+    """Writes the samples of one's own loop into a packed dataset.
+
+    Use it as a context manager: at its end the dataset appears, whole. If the block ends with an exception, or the
+    process is killed, there is no dataset, and one that was to be replaced stays as it was. The same samples give the
+    same bytes. Not safe between threads; `pack` calls a function in worker processes.
+
+    Parameters
+    ----------
+    out : path
+        Folder of the dataset: new or empty, unless `overwrite` is set.
+    format : str
+        A name in `shardspec.formats.FORMATS`.
+    fields : mapping of str to type, optional
+        The fields of every sample: ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict`` or ``list`` (JSON),
+        a numpy scalar type, `Picture`, `Array`; ``int | None`` where a value may be missing. By default the first
+        samples show them.
+    classes : sequence of str, optional
+        Class names of the field ``label``, whose values are then names or their numbers. By default the texts of a
+        field ``label`` are names of classes, numbered in sorted order.
+    encode : {'jpeg', 'png', 'webp', 'raw'}
+        How pictures are stored whose fields are not declared.
+    quality, subsampling
+        As in `Picture`, for fields that are not declared.
+    shard_size : str or int
+        Bytes of encoded samples per shard.
+    shuffle : int, optional
+        Store the samples in a random order drawn from this seed.
+    overwrite : bool
+        Replace the packed dataset or unfinished build in the folder.
+    progress : bool or ProgressListener
+        Whether to show on standard error how the shards are written at the end, or the listener to receive it.
+
+    Attributes
+    ----------
+    result : JobResult or None
+        The dataset, once it is there.
+
+    Raises
+    ------
+    UsageError
+        If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str],
+        *,
+        format: str = Recipe.format,
+        fields: Mapping[str, Any] | None = None,
+        classes: Sequence[str] | None = None,
+        encode: str = Recipe.encode,
+        quality: int = Recipe.quality,
+        subsampling: str = Recipe.subsampling,
+        shard_size: str | int = Recipe.shard_size,
+        shuffle: int | None = None,
+        overwrite: bool = False,
+        progress: bool | ProgressListener = True,
+    ) -> None:
+        chosen = {"format": format, "encode": encode, "quality": quality, "subsampling": subsampling}
+        recipe = Recipe.from_options({**chosen, "shard_size": shard_size, "shuffle": shuffle})
+        self._declaration = declare(fields, classes, picture_of(recipe, fields).codec)
+        self._written = WrittenJob(recipe)
+        options = BuildOptions(engine="inline", overwrite=overwrite)
+        self._job = Job(self._written, Path(out).absolute(), options, listener_of(progress))
+        self._held = ExitStack()
+        self._state = "new"
+        self._process = os.getpid()
+        self._encoder: SampleEncoder | None = None
+        self._first = _FirstSamples(self._declaration)
+        self._part: PartWriter | None = None
+        self._part_rows = self._part_bytes = 0
+        self._keys: _Keys | None = None
+        self.result: JobResult | None = None
+
+    def __enter__(self) -> "Writer":
+        """Take the folder.
+
+        Raises
+        ------
+        UsageError
+            If the folder holds a dataset or other files, or the writer was used before.
+        BuildLockedError
+            If another process is at work in the folder.
+        BuildError
+            If the folder cannot be written.
+        """
+        if self._state != "new":
+            raise UsageError("expected a new writer: each is used once, in one with statement")
+        self._held.enter_context(self._job.begun())
+        self._state = "open"
+        if self._declaration.fields is not None:
+            self._begin(self._declaration)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put the dataset into place; after an exception, remove what was written.
+
+        Raises
+        ------
+        BuildError
+            If no sample was written, an earlier write was cut short, or a file cannot be written.
+        """
+        if os.getpid() != self._process:
+            return
+        if kind is not None:
+            self._close()
+            self._held.__exit__(kind, error, trace)  # clears the folder
+            return
+        with self._held:  # clears it, too, if an exception leaves the block
+            try:
+                self._finish()
+            finally:
+                self._close()
+
+    def write(self, **sample: Any) -> None:
+        """Write one sample.
+
+        Parameters
+        ----------
+        key : str, optional
+            A text that no other sample has, of at most 1024 bytes. Every sample has one, or none: then each gets one
+            made from its number.
+        **sample
+            The values by field.
+
+        Raises
+        ------
+        SchemaError
+            If the sample cannot be stored: a field is missing or unknown, a value does not fit its field, or the key is
+            taken. The sample is then not written; the next one may be.
+        UsageError
+            If the writer is not open.
+        BuildError
+            If a file cannot be written.
+        """
+        if self._state != "open" or os.getpid() != self._process:
+            raise self._unusable()
+        number = self._written.samples + self._first.count
+        key = self._check_key(sample, number)
+        if self._encoder is None:
+            try:
+                types = self._first.join(sample)
+            except SchemaError as error:
+                raise SchemaError(f"sample {_shown(key, number)}: {error}") from error
+            self._take_key(key)
+            self._first.add(key, sample, types)
+            if self._first.full:
+                self._settle_first()
+            return
+        row = self._encode(self._encoder, key, sample, number)
+        self._take_key(key)
+        self._append(row)
+
+    def _check_key(self, sample: dict[str, Any], number: int) -> str:
+        """Take the key out of a sample, or make one."""
+        given = sample.pop("key", None)
+        if number == 0:  # a first sample that was wrong decides nothing
+            if self._keys is not None:
+                self._keys.close()
+            self._keys = None if given is None else _Keys(self._job.workspace.root / "keys.sqlite")
+        if (given is None) == (self._keys is not None):
+            found = "none" if given is None else shorten(given)
+            wanted = "a key, as the samples before have" if given is None else "no key, as the samples before have none"
+            raise SchemaError(f"sample {number} (counted from 0): expected {wanted}, found {found}")
+        if given is None:
+            return f"{number:08d}-000000"
+        if not isinstance(given, str) or not given:
+            raise SchemaError(f"sample {number} (counted from 0): expected a text as the key, found {shorten(given)}")
+        if len(given) > KEY_BYTES_MAX // 4 and len(given.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+            raise SchemaError(
+                f"sample {number}: expected a key of at most {KEY_BYTES_MAX} bytes, found {shorten(given)}"
+            )
+        return given
+
+    def _take_key(self, key: str) -> None:
+        """Note a key that the caller gave."""
+        if self._keys is None:
+            return
+        with writing(self._job.layout.root):
+            if not self._keys.add(key):
+                raise SchemaError(f"sample {shorten(key)}: expected a key that no other sample has, found it before")
+
+    def _encode(
+        self, encoder: SampleEncoder, key: str, sample: Mapping[str, Any], number: int
+    ) -> dict[str, EncodedValue]:
+        try:
+            row = encoder.encode(sample)
+            row["key"] = encode_text(key)
+        except ValueError as error:
+            raise SchemaError(f"sample {_shown(key, number)}: {error}{self._advice}") from error
+        return row
+
+    @property
+    def _advice(self) -> str:
+        """What to do about a value that does not fit."""
+        if self._declaration.fields is not None:
+            return ""
+        return f" (the first {FIRST_SAMPLES} samples show the types; fields= declares others)"
+
+    def _append(self, row: Mapping[str, EncodedValue]) -> None:
+        """Append an encoded sample to the part. If that is interrupted, the writer cannot go on."""
+        self._state = "broken"
+        with writing(self._job.layout.root):
+            if self._part is None:
+                self._part = PartWriter(self._job.workspace.part(self._written.parts))
+                self._part.begin()
+            self._part.append(row)
+            self._part_rows += 1
+            for value in row.values():
+                self._part_bytes += len(value.data)
+                self._written.progressive += value.progressive
+            self._written.samples += 1
+            if self._part_rows >= PART_ROWS or self._part_bytes >= PART_BYTES:
+                self._end_part()
+        self._state = "open"
+
+    def _end_part(self) -> None:
+        if self._part is None:
+            return
+        with self._part as part:
+            part.finish()
+        self._part, self._part_rows, self._part_bytes = None, 0, 0
+        self._written.parts += 1
+
+    def _begin(self, declaration: Declaration) -> None:
+        """Begin to write, since the fields are known."""
+        self._written.declaration = declaration
+        self._encoder = SampleEncoder(declaration)
+
+    def _settle_first(self) -> None:
+        """Write the first samples, whose types are now taken as those of all."""
+        self._begin(self._first.settle())
+        assert self._encoder is not None
+        for number, (key, sample) in enumerate(self._first.take()):
+            self._append(self._encode(self._encoder, key, sample, number))
+
+    def _finish(self) -> None:
+        if self._state != "open":
+            raise self._unusable()
+        if self._encoder is None and self._first.count:
+            self._settle_first()
+        with writing(self._job.layout.root):
+            self._end_part()
+        self._close()
+        if not self._written.samples:
+            raise BuildError(f"{self._job.layout.root}: no sample was written, so there is no dataset")
+        self.result = self._job.finish()
+
+    def _unusable(self) -> Exception:
+        if os.getpid() != self._process:
+            return UsageError(
+                "expected a call by the process that made the writer, found a fork of it: use packer.pack"
+            )
+        if self._state == "broken":
+            return BuildError(
+                f"{self._job.layout.root}: an earlier write was cut short, so the dataset would be damaged"
+            )
+        when = "before" if self._state == "new" else "after"
+        return UsageError(f"expected a call inside the with statement of the writer, found one {when} it")
+
+    def _close(self) -> None:
+        """Close the files. What is not part of a finished dataset stays for the holder of the folder to remove."""
+        if self._state == "open":
+            self._state = "closed"
+        if self._part is not None:
+            self._part.__exit__()
+            self._part = None
+        if self._keys is not None:
+            self._keys.close()
+            self._keys = None
+
+
+def _shown(key: str, number: int) -> str:
+    return f"{shorten(key)} (number {number}, counted from 0)"
+
+
+class _Keys:
+    """The keys so far, on the disk, so that their number is not limited by memory.
+
+    Parameters
+    ----------
+    path : Path
+        A file that need not outlive the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._file = sqlite3.connect(os.fsdecode(path), isolation_level=None, check_same_thread=False)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -32000"):
+            self._file.execute(f"PRAGMA {pragma}")
+        self._file.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._file.execute("BEGIN")
+        self._insert = self._file.cursor().execute
+
+    def add(self, key: str) -> bool:
+        """Note a key, and say whether it is new."""
+        try:
+            added = self._insert("INSERT OR IGNORE INTO keys VALUES (?)", (key.encode("utf-8", "surrogatepass"),))
+            return bool(added.rowcount == 1)
+        except sqlite3.Error as error:
+            raise OSError(f"the list of keys: {error}") from error
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._file.close()
+
+
+class _FirstSamples:
+    """The first samples, kept until their types are taken as those of all.
+
+    Parameters
+    ----------
+    declaration : Declaration
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._samples: list[tuple[str, dict[str, Any]]] = []
+        self._types: dict[str, FieldType] = {}
+        self._bytes = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._samples)
+
+    @property
+    def full(self) -> bool:
+        """Whether they suffice."""
+        return len(self._samples) >= FIRST_SAMPLES or self._bytes >= FIRST_BYTES
+
+    def add(self, key: str, sample: Mapping[str, Any], types: dict[str, FieldType]) -> None:
+        """Add a sample, a copy of it: the caller may use its arrays again. `types` are those that `join` gave."""
+        self._types = types
+        self._samples.append((key, {name: _copy(value) for name, value in sample.items()}))
+        self._bytes += sum(getattr(value, "nbytes", 0) or _length(value) for value in sample.values())
+
+    def join(self, sample: Mapping[str, Any]) -> dict[str, FieldType]:
+        """The types of the samples so far and of one more.
+
+        Raises
+        ------
+        SchemaError
+            If it does not fit those before it.
+        """
+        types: dict[str, FieldType] = {}
+        for name, value in sample.items():
+            try:
+                check_name(name, "sample")
+            except UsageError as error:
+                raise SchemaError(str(error)) from error
+            try:
+                found = infer(name, value, self._declaration.picture)
+                known = self._types.get(name)
+                joined = found if known is None else join(known, found)
+            except SchemaError as error:
+                raise SchemaError(f"field {name!r}: {error}") from error
+            if joined is None:
+                assert known is not None
+                raise SchemaError(
+                    f"field {name!r}: expected {known.describe()}, as in the samples before, found {shorten(value)} "
+                    f"({type(value).__name__})"
+                )
+            types[name] = joined
+        if self._samples and types.keys() != self._types.keys():
+            SampleEncoder(Declaration(self._types)).encode(sample)  # names the fields
+        SampleEncoder(self._declare(types)).encode(sample)
+        return types
+
+    def settle(self) -> Declaration:
+        """The declaration by the types of all."""
+        return self._declare(self._types)
+
+    def take(self) -> list[tuple[str, dict[str, Any]]]:
+        """Keys and samples; they are kept no longer."""
+        samples, self._samples = self._samples, []
+        return samples
+
+    def _declare(self, types: Mapping[str, FieldType]) -> Declaration:
+        fields = {name: settle_empty(kind) for name, kind in types.items()}
+        classes = self._declaration.classes
+        if classes is not None and LABEL not in fields:
+            raise SchemaError(f"expected a field {LABEL!r}, whose classes were given, found none")
+        for name, kind in fields.items():
+            if kind.optional and kind.kind in ("picture", "class"):
+                raise SchemaError(f"field {name!r}: expected a value in every sample, found None")
+            if kind.optional and f"{name}_valid" in fields:
+                raise SchemaError(
+                    f"field {name!r}: expected a value, since there is a field '{name}_valid', found None"
+                )
+        return Declaration(fields, classes, self._declaration.picture)
+
+
+def _copy(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else copy.deepcopy(value)
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes | bytearray) else 0

@@ -1,0 +1,210 @@
+"""DeepfakeBench's JSON files, ``{dataset: {label: {split: {[compression:] {video: {"frames": […]}}}}}}``."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from packer.known.tree import Choice, Found, Tree, join, pick, read_json, relative_path
+from packer.sources.item import is_picture
+from shardspec.errors import UsageError
+from shardspec.wording import LONG, counted, cut, list_some, shorten
+
+_PLACES = ("", "dataset_json", "preprocessing/dataset_json")
+_TRIED = 50
+"""Frames that are looked for to see below which folder the paths of a file begin."""
+
+_SPLITS = ("train", "val", "test")
+
+
+class Video(NamedTuple):
+    """One video of a file."""
+
+    dataset: str
+    label: str
+    split: str
+    compression: str | None
+    name: str
+    frames: list[str]
+    masks: list[str]
+
+
+def find(tree: Tree, choice: Choice) -> Found:
+    """The frames of all videos, one row for each split that has them, as the file says."""
+    if choice.no_lists:
+        raise UsageError("lists: expected a JSON file of DeepfakeBench, found 'none': there is no list without it")
+    path = _file(tree, choice)
+    found = Found()
+    videos = list(_videos(path, found))
+    fakes = sorted({video.label for video in videos if not _is_real(video.label)})
+    labels = pick("methods", choice.methods, fakes)
+    there = sorted({video.compression for video in videos if video.compression is not None})
+    if len(there) > 1 and not choice.compression:
+        raise UsageError(
+            f"compression: expected a choice, since {', '.join(there)} are in {path.name}: --compression {there[0]}, "
+            f"or --compression {','.join(there)} for all"
+        )
+    compressions = pick("compression", choice.compression, there)
+    videos = [
+        video
+        for video in videos
+        if (_is_real(video.label) or video.label in labels)
+        and (video.compression is None or video.compression in compressions)
+    ]
+    _note_overlaps(found, videos)
+    shelf = _Shelf(tree, path, videos)
+    chosen = [video for video in videos if choice.wants(video.split)]
+    for video in tree.each(chosen, "videos"):
+        _add(found, shelf, video)
+    found.missing = list(dict.fromkeys(found.missing))
+    found.unlisted += shelf.unlisted(videos)
+    return found
+
+
+def _file(tree: Tree, choice: Choice) -> Path:
+    """The JSON file that is given, or the only one that lies there."""
+    if choice.lists is not None and not choice.lists.is_dir():
+        return choice.lists
+    folders = [choice.lists] if choice.lists is not None else [tree.root / place for place in _PLACES]
+    files = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    if len(files) != 1:
+        names = list_some([path.name for path in files]) or "none"
+        raise UsageError(
+            f"{folders[0]}: expected one JSON file of DeepfakeBench, found {names}: name it with --lists FILE"
+        )
+    return files[0]
+
+
+def _videos(path: Path, found: Found) -> Iterator[Video]:
+    document = read_json(path, dict)
+
+    def inside(value: object, *where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise UsageError(f"{path}: expected an object at {shorten('/'.join(where))}, found {type(value).__name__}")
+        return value
+
+    for dataset, labels in document.items():
+        for label, splits in inside(labels, dataset).items():
+            for split, members in inside(splits, dataset, label).items():
+                where = (dataset, label, split)
+                if split not in _SPLITS:
+                    raise UsageError(
+                        f"{path}: expected the splits train, val and test, found {shorten('/'.join(where))}"
+                    )
+                if isinstance(inside(members, *where).get("frames"), list):
+                    # One assignment of the script that makes these files puts a single video in the place of all
+                    # videos of DFDC's val; others may have been added to it afterwards.
+                    place = cut("/".join(where), LONG)
+                    found.notes.append(f"{place} holds one video's frames where videos should be: left out")
+                    members = {name: facts for name, facts in members.items() if isinstance(facts, dict)}
+                for name, facts in members.items():
+                    if "frames" in inside(facts, *where, name):
+                        yield _video(path, (*where, name), None, facts)
+                        continue
+                    for video, inner in facts.items():
+                        yield _video(path, (*where, video), name, inside(inner, *where, name, video))
+
+
+def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: dict[str, Any]) -> Video:
+    dataset, label, split, name = where
+
+    def paths(names: object) -> list[str]:
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise UsageError(f"{path}: expected a list of frames at {shorten('/'.join(where))}, found {shorten(names)}")
+        return [_relative(one, path) for one in names]
+
+    frames, masks = paths(facts.get("frames")), paths(facts.get("masks") or [])
+    return Video(dataset, label, split, compression, name, sorted(frames, key=_order), masks)
+
+
+def _relative(name: str, where: object) -> str:
+    r"""A frame's path with ``/`` for ``\``, without the root of an absolute one, which is another machine's."""
+    plain = name.strip().replace("\\", "/")
+    drive, _, rest = plain.partition(":/")
+    return relative_path((rest if rest and len(drive) == 1 else plain).lstrip("/"), where)
+
+
+def _order(path: str) -> tuple[int, str]:
+    """Frames are called by their numbers: 10.png follows 9.png."""
+    stem = PurePosixPath(path).stem
+    return (int(stem) if stem.isdecimal() and len(stem) < 19 else 0, path)
+
+
+def _is_real(label: str) -> bool:
+    """Whether a label of these files is that of real videos: FF-real, CelebDFv2_real, DFDC_Real and others."""
+    return "real" in label.lower()
+
+
+class _Shelf:
+    """The frames that are there, looked up folder by folder."""
+
+    def __init__(self, tree: Tree, path: Path, videos: list[Video]) -> None:
+        self._tree = tree
+        self._names: dict[str, set[str]] = {}
+        frames = [frame for video in videos for frame in video.frames[:1]]
+        for frame in islice(frames, _TRIED):
+            parts = PurePosixPath(frame).parts
+            for skipped in range(len(parts) - 1):
+                if tree.has("/".join(parts[skipped:])):
+                    self._skipped = skipped
+                    return
+        if not frames:
+            raise UsageError(f"{path}: expected videos with frames, found none")
+        tree.locate(lambda _: False, f"the frames that {path.name} names, such as {shorten(frames[0])}")
+
+    def place(self, frame: str) -> str:
+        """Where a frame should lie."""
+        return "/".join(PurePosixPath(frame).parts[self._skipped :])
+
+    def has(self, place: str) -> bool:
+        """Whether a frame is there."""
+        folder, _, name = place.rpartition("/")
+        if folder not in self._names:
+            self._names[folder] = set(self._tree.files(folder, is_picture))
+        return name in self._names[folder]
+
+    def unlisted(self, videos: list[Video]) -> list[str]:
+        """The frames in the folders looked into that no video of the file has."""
+        listed = {self.place(frame) for video in videos for frame in (*video.frames, *video.masks)}
+        return sorted({join(folder, name) for folder, names in self._names.items() for name in names} - listed)
+
+
+def _add(found: Found, shelf: _Shelf, video: Video) -> None:
+    """Add a video's frames, with their masks of the same names."""
+    masks = {PurePosixPath(mask).stem: shelf.place(mask) for mask in video.masks}
+    real = _is_real(video.label)
+    for frame in video.frames:
+        place = shelf.place(frame)
+        if not shelf.has(place):
+            found.missing.append(place)
+            continue
+        mask = masks.get(PurePosixPath(frame).stem)
+        if mask is not None and not shelf.has(mask):
+            found.missing.append(mask)
+            mask = None
+        found.rows.append(
+            {
+                "path": place,
+                "label": "real" if real else "fake",
+                "split": video.split,
+                "mask": mask,
+                "method": "real" if real else video.label,
+                "compression": video.compression,
+                "clip": PurePosixPath(place).parent.as_posix(),
+            }
+        )
+
+
+def _note_overlaps(found: Found, videos: list[Video]) -> None:
+    """Say which videos are in several splits, as they are in several of these files."""
+    splits: dict[tuple[str, str, str | None], set[str]] = {}
+    for video in videos:
+        if video.frames:
+            splits.setdefault((video.dataset, video.frames[0], video.compression), set()).add(video.split)
+    for one, two in (("train", "test"), ("train", "val"), ("val", "test")):
+        both = sum({one, two} <= of for of in splits.values())
+        if both:
+            every = sum(two in of for of in splits.values())
+            found.notes.append(
+                f"LEAK: {counted(both, 'video')} of {one} in {two} as well ({two} has {every}): the file says so"
+            )

@@ -1,0 +1,95 @@
+"""Inputs of a function: values that a plan can hold, so that worker processes read them as they were given."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from packer.sources.base import Listing, refuse_path_column
+from packer.sources.item import Item
+from shardspec.errors import UsageError
+from shardspec.wording import shorten
+
+INPUT = "_input"
+"""Column of an item that is an input of a function; keys with a leading underscore are never stored."""
+
+_TAG = "~"
+_NAME_LENGTH = 300
+
+
+class InputsSource:
+    """The inputs of a function, one item each (`packer.sources.base.Source`).
+
+    A text, a path or a number names its item; any other input is named by its number.
+
+    Parameters
+    ----------
+    inputs : sequence
+        Texts, paths, numbers, truth values, None, and lists, tuples and dicts of them.
+    classes : sequence of str, optional
+        Class names of the field ``label``.
+
+    Raises
+    ------
+    UsageError
+        If an input is something else.
+    """
+
+    def __init__(self, inputs: Sequence[Any], classes: Sequence[str] | None = None) -> None:
+        self._classes = {} if classes is None else {"label": list(classes)}
+        self._items = [
+            Item(number, _name(number, value), None, columns={INPUT: _to_json(value, number)})
+            for number, value in enumerate(inputs)
+        ]
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, in the order of the inputs."""
+        refuse_path_column(path_column, "inputs of a function")
+        return Listing(self._items, classes=self._classes)
+
+
+def read_input(item: Item) -> Any:
+    """The input that an item is."""
+    return _from_json(item.columns[INPUT])
+
+
+def _name(number: int, value: Any) -> str:
+    """An item's name."""
+    if isinstance(value, str | PurePath | int | float) and not isinstance(value, bool):
+        text = str(value)
+        if text and len(text) <= _NAME_LENGTH and text.isprintable():
+            return text
+    return f"input-{number:08d}"
+
+
+def _to_json(value: Any, number: int) -> Any:
+    """A value as JSON that `_from_json` turns back into the same value."""
+    if value is None or isinstance(value, bool) or type(value) in (str, int):
+        return value
+    if type(value) is float:
+        return value if value == value and abs(value) != float("inf") else {_TAG: "float", "of": repr(value)}
+    if isinstance(value, PurePath):
+        return {_TAG: "path", "of": str(value)}
+    if type(value) is list:
+        return [_to_json(entry, number) for entry in value]
+    if type(value) is tuple:
+        return {_TAG: "tuple", "of": [_to_json(entry, number) for entry in value]}
+    if isinstance(value, Mapping) and all(type(key) is str and key != _TAG for key in value):
+        return {key: _to_json(entry, number) for key, entry in value.items()}
+    raise UsageError(
+        f"inputs: expected texts, paths, numbers, and lists, tuples and dicts of them, found {shorten(value)} "
+        f"({type(value).__name__}) in input {number} (counted from 0): give a path or a number, "
+        "and let the function load the rest"
+    )
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    if _TAG not in value:
+        return {key: _from_json(entry) for key, entry in value.items()}
+    of = value["of"]
+    if value[_TAG] == "tuple":
+        return tuple(_from_json(entry) for entry in of)
+    return Path(of) if value[_TAG] == "path" else float(of)

@@ -1,0 +1,152 @@
+"""Sidecars: a ``.txt`` or ``.json`` file beside an item, of the same stem, whose content becomes fields."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from packer.sources.base import describe_path
+from packer.sources.item import ItemFile
+from packer.vision.faults import may_pass
+from shardspec.errors import BuildError
+from shardspec.fields import RESERVED, field_name
+from shardspec.wording import LONG, counted, list_some, shorten
+
+TEXT, OBJECT = ".txt", ".json"
+"""Suffixes of sidecars, in lower or upper case."""
+
+TEXT_COLUMN = "text"
+"""The column for the content of a ``.txt`` file."""
+
+RENAMED = "sidecar_"
+"""What precedes a name in a JSON file if a build writes a field of that name itself."""
+
+SIDECAR_BYTES = 2**20
+"""The largest sidecar that is read: they stay in memory, and become part of the plan."""
+
+_DEPTH = 32
+"""Most levels of lists and objects in a JSON file."""
+
+
+def sidecar_suffix(name: str) -> str | None:
+    """The suffix of a sidecar's name, in lower case; None for any other file."""
+    suffix = PurePath(name).suffix.lower()
+    return suffix if suffix in (TEXT, OBJECT) else None
+
+
+def read_sidecars(
+    paths: Sequence[str], root: Path, roots: Sequence[Path]
+) -> tuple[dict[str, Any], dict[str, ItemFile]]:
+    """The columns in the sidecars of an item, and the files, by ``sidecar`` and their suffix.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Relative to `root`.
+    root : Path
+    roots : sequence of Path
+        Folders that contain no links, and outside which the files must not lie.
+
+    Raises
+    ------
+    ValueError
+        With the reason, if one is too large or not what its suffix says, or if two have the same suffix or column.
+    BuildError
+        If one cannot be read for a reason that may pass.
+    """
+    columns: dict[str, Any] = {}
+    files: dict[str, ItemFile] = {}
+    for path in paths:
+        try:
+            found = describe_path(0, path, root / path, roots, {})
+            if found.reject is not None:
+                raise ValueError(found.reject)
+            part = f"sidecar{sidecar_suffix(path)}"
+            if part in files:
+                raise ValueError(f"expected one such file, found {shorten(files[part].name)} as well")
+            more = _read(root / path)
+            both = sorted(columns.keys() & more.keys())
+            if both:
+                raise ValueError(f"expected other names than in the {OBJECT} file, found {list_some(both)} as well")
+        except ValueError as error:
+            raise ValueError(f"sidecar {shorten(path, LONG)}: {error}") from error
+        columns |= more
+        files[part] = ItemFile(path, str(root / path), found.bytes, found.mtime_ns)
+    return columns, files
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The columns in a sidecar.
+
+    A text loses the spaces and line ends around it; an empty one is missing. Names of an object that a build needs for
+    its own fields are preceded by ``sidecar_``.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(SIDECAR_BYTES + 1)
+    except OSError as error:
+        if may_pass(error):  # the plan depends on what is read
+            raise BuildError(f"{path}: cannot be read: {error}: run the same command again") from error
+        raise ValueError(f"expected a readable file, found: {error.strerror}") from error
+    if len(data) > SIDECAR_BYTES:
+        raise ValueError(f"expected at most {SIDECAR_BYTES:,} bytes, found more")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected UTF-8, found the byte 0x{data[error.start]:02x} at {error.start}") from error
+    if sidecar_suffix(path.name) == TEXT:
+        return {TEXT_COLUMN: text.strip() or None}
+    columns: dict[str, Any] = {}
+    for name, value in _parse_object(text).items():
+        column = f"{RENAMED}{field_name(name)}" if field_name(name) in RESERVED else name
+        if column in columns:
+            raise ValueError(f"expected names of different columns, found two that become {column!r}")
+        columns[column] = value
+    return columns
+
+
+def _parse_object(text: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_without_doubles
+        )
+        if "\\u" in text:  # half of a surrogate pair is no character
+            json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("expected text that can be encoded as UTF-8, found half of a surrogate pair") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected a JSON object, {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"expected a JSON object, found {type(document).__name__}")
+    _check_depth(document)
+    return document
+
+
+def _check_depth(document: Any) -> None:
+    level = [document]
+    for _ in range(_DEPTH):
+        inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
+        level = [value for value in inner if isinstance(value, dict | list)]
+    if level:
+        raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"expected finite numbers, found {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"expected finite numbers, found {shorten(text)}")
+    return value
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} again")
+    return found

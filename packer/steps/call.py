@@ -1,0 +1,79 @@
+"""A function from an input to samples as the one step of a chain."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from packer.recipe.fields import Declaration
+from packer.sources.inputs import read_input
+from packer.steps.chain import ITEM, REPORT, Sample, Step
+from packer.steps.encode import EncodedValue
+from packer.steps.typed import SampleEncoder, encode_text
+from shardspec.errors import ItemError, SchemaError
+
+Function = Callable[[Any], Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]
+"""Makes one sample of an input, several, or none."""
+
+MADE = "_made"
+"""Key of a sample that carries what the function gave."""
+
+
+def step_of(function: Function) -> Step:
+    """The step that calls a function once for each item, with the input that the item is.
+
+    An input for which the function gives no sample is no reject.
+    """
+
+    def step(samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            report, count = sample[REPORT], 0
+            for made in _samples_of(function(read_input(sample[ITEM]))):
+                count += 1
+                yield {"source": sample["source"], MADE: made}
+            report.empty = not count
+
+    return functools.update_wrapper(step, function)
+
+
+class MadeEncoder:
+    """Encodes what a function gave, with the name of the input as ``source`` unless the function gives one.
+
+    Parameters
+    ----------
+    declaration : Declaration
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._encoder = SampleEncoder(declaration)
+
+    def encode(self, sample: Mapping[str, Any]) -> dict[str, EncodedValue]:
+        """Encode all values of a sample.
+
+        Raises
+        ------
+        SchemaError
+            If the function gives a key, or a value that does not fit its field.
+        """
+        made = sample[MADE]
+        if "key" in made:
+            raise SchemaError("field 'key': expected samples without it, since it is made from the input's number")
+        row = self._encoder.encode(made)
+        row["key"] = encode_text(sample["key"])
+        if "source" not in row:
+            row["source"] = encode_text(sample["source"])
+        return row
+
+
+def _samples_of(given: Any) -> Iterator[dict[str, Any]]:
+    """The samples among what a function returned."""
+    if given is None:
+        return
+    if isinstance(given, Mapping):
+        yield dict(given)
+        return
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise ItemError(f"expected a dict, dicts, or None from the function, found {type(given).__name__}")
+    for sample in given:
+        if not isinstance(sample, Mapping):
+            raise ItemError(f"expected samples as dicts from the function, found {type(sample).__name__}")
+        yield dict(sample)

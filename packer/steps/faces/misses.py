@@ -1,0 +1,89 @@
+"""Reasons for frames without a sample that say which faces there were."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from packer.recipe import Recipe
+from packer.sources.item import ItemReport
+from packer.steps.chain import Sample
+from packer.steps.faces.frame import NO_TRACK, FrameFaces, shorter_sides
+
+Seen = tuple[float, float]
+"""A face: the shorter side of its box in pixels, and its score."""
+
+
+class Misses:
+    """Records the frames of one item without a face that counts.
+
+    Frames in which no face was found at all have one reason, and those with faces another, which describes the largest
+    and the most certain of these faces: two reasons an item, however many frames.
+
+    Parameters
+    ----------
+    report : ItemReport
+    recipe : Recipe
+    refills : bool
+        Whether other frames may stand in for these.
+    """
+
+    def __init__(self, report: ItemReport, recipe: Recipe, *, refills: bool = False) -> None:
+        self._report = report
+        self._wanted = (
+            f"no face of {recipe.min_face} px and more with a score of {recipe.min_score:g} and more"
+            f"{' in it or nearby' if refills else ''}"
+        )
+        self._seen: list[Seen] = []
+        self._reason = ""
+
+    def add(self, frame: int, found: Iterable[FrameFaces]) -> None:
+        """Record a frame; `found` are the faces of all frames that could have given a sample in its place."""
+        faces = [face for each in found for face in _finite(each)]
+        if not faces:
+            self._report.skip(frame, f"{self._wanted}: found none")
+            return
+        self._seen = _extremes([*self._seen, *faces])
+        frames = self._report.skipped.pop(self._reason, [])
+        self._reason = f"{self._wanted}: {_describe(self._seen)}"
+        self._report.skipped[self._reason] = frames
+        frames.append(frame)
+
+
+def describe_largest(samples: Sequence[Sample]) -> str:
+    """In words, the largest face of some samples, of which there is at least one."""
+    largest = max(samples, key=_shorter)
+    track = "no track" if largest["track"] == NO_TRACK else f"track {largest['track']}"
+    return f"largest other face {_pixels(_shorter(largest))} px ({track})"
+
+
+def _shorter(sample: Sample) -> float:
+    left, top, right, bottom = sample["box"].tolist()
+    return float(min(right - left, bottom - top))
+
+
+def _finite(found: FrameFaces) -> list[Seen]:
+    """The faces whose box and score are finite."""
+    pairs = zip(shorter_sides(found.boxes).tolist(), found.scores.tolist(), strict=True)
+    return [pair for pair in pairs if all(map(math.isfinite, pair))]
+
+
+def _extremes(faces: list[Seen]) -> list[Seen]:
+    """The largest face and the most certain one; of equals, the one that is ahead in the other as well."""
+    return [max(faces), max(faces, key=lambda face: face[::-1])]
+
+
+def _describe(extremes: list[Seen]) -> str:
+    (side, score), (other_side, best) = extremes
+    largest = f"largest face {_pixels(side)} px (score {_score(score)})"
+    if _score(score) == _score(best):
+        return largest
+    return f"{largest}, highest score {_score(best)} ({_pixels(other_side)} px)"
+
+
+def _pixels(side: float) -> int:
+    """Whole pixels, rounded down: what was too small must not look large enough."""
+    return max(0, math.floor(side))
+
+
+def _score(score: float) -> str:
+    """A score with three digits, rounded down, but for what float32 takes from such a number."""
+    return f"{math.floor(score * 1000 + 1e-4) / 1000:g}"

@@ -1,0 +1,132 @@
+"""``--refill``: a nearby frame takes the place of a sampled frame that has no face that counts."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+
+from packer.recipe import Recipe
+from packer.sources.item import ItemFile
+from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
+from packer.steps.faces.crop import FaceCutter
+from packer.steps.faces.frame import FrameFaces
+from packer.steps.faces.search import FaceSearch, ItemSearch
+from packer.steps.faces.second import SecondCutter, cutting_second
+from packer.steps.second import SecondFile
+
+Found = tuple[Sample, FrameFaces]
+"""A frame with its faces."""
+
+
+class Refill:
+    """The frames near the sampled ones of one video, read in a pass of their own, which begins when one is needed.
+
+    Frames that are damaged in that pass are left out.
+
+    Parameters
+    ----------
+    first : dict
+        A sample of the item.
+    near : mapping of int to tuple of int
+        By sampled frame, rising: the frames that may stand in for it (`packer.vision.decode.sampling.neighbours`).
+    file : SecondFile
+        The item's own file.
+    search : ItemSearch
+        Finds the faces of these frames.
+    second : SecondCutter or None
+        Cuts the second pictures of these frames.
+    """
+
+    def __init__(
+        self,
+        first: Sample,
+        near: Mapping[int, tuple[int, ...]],
+        file: SecondFile,
+        search: ItemSearch,
+        second: SecondCutter | None,
+    ) -> None:
+        self._first = first
+        self._near = near
+        self._file = file
+        self._search = search
+        self._waiting = iter(near)
+        self.second = second
+
+    def missing(self, frame: int | None) -> Iterator[int]:
+        """The sampled frames that the decoder left out before this one; None stands for the end of the video."""
+        for place in self._waiting:
+            if place == frame:
+                return
+            yield place
+
+    def look(self, place: int, counts: Callable[[FrameFaces], bool]) -> tuple[Found | None, list[FrameFaces]]:
+        """Look for faces in the frames near a sampled one. Sampled frames have to come in their order.
+
+        Parameters
+        ----------
+        place : int
+            Index of the sampled frame.
+        counts : callable
+            Whether one of the faces of a frame counts.
+
+        Returns
+        -------
+        found : tuple or None
+            The nearest frame with a face that counts, the earlier one of two; None if there is none.
+        faces : list of FrameFaces
+            The faces of all frames that were searched.
+        """
+        best: Found | None = None
+        seen: list[FrameFaces] = []
+        before = [index for index in self._near[place] if index < place]
+        for sample, faces in self._faces(before):
+            seen.append(faces)
+            if counts(faces):
+                best = sample, faces
+        reach = None if best is None else place - best[0]["frame"]
+        after = [index for index in self._near[place] if index > place and (reach is None or index - place < reach)]
+        for sample, faces in self._faces(after):
+            seen.append(faces)
+            if counts(faces):
+                return (sample, faces), seen
+        return best, seen
+
+    def _faces(self, indices: list[int]) -> list[Found]:
+        """The frames with these indices whose faces are known."""
+        frames = [frame for frame in map(self._file.frame, indices) if frame is not None]
+        samples = [{**self._first, "image": f.image, "frame": f.index, "time": f.time} for f in frames]
+        found = self._search.faces(samples) if samples else []
+        return [(s, faces) for s, faces in zip(samples, found, strict=True) if isinstance(faces, FrameFaces)]
+
+
+@contextmanager
+def refilling(
+    recipe: Recipe, search: FaceSearch, given: ItemSearch, cutter: FaceCutter, first: Sample
+) -> Iterator[Refill | None]:
+    """Open what refills the frames of an item, if the recipe asks for it and the item is a video.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    search : FaceSearch
+    given : ItemSearch
+        The search of the sampled frames; where it looks up given boxes, it serves here as well.
+    cutter : FaceCutter
+    first : dict
+        The item's first sample.
+    """
+    near: Mapping[int, tuple[int, ...]] | None = first.get(NEIGHBOURS)
+    if near is None:
+        yield None
+        return
+    item = first[ITEM]
+    indices = tuple(chain.from_iterable(near.values()))
+    file = SecondFile("refill", ItemFile(item.name, str(item.location()), item.bytes, item.mtime_ns), indices)
+    sample = {**first, SAMPLED: indices}
+    try:
+        with (
+            search.of_item(item, indices) if recipe.boxes is None else nullcontext(given) as faces,
+            cutting_second(recipe, cutter, sample) as second,
+        ):
+            yield Refill(first, near, file, faces, second)
+    finally:
+        file.close()

@@ -1,0 +1,185 @@
+"""A second picture or video of an item: read beside it, the same frames in the same order."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.sources.item import ALSO, ItemFile
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
+from packer.vision.decode.limits import PictureError, VideoError
+from packer.vision.decode.picture import decode_picture, read_picture
+from packer.vision.decode.sampling import Sampling
+from packer.vision.decode.video import VideoFrame, VideoReader
+from packer.vision.faults import may_pass, system_reason
+from shardspec.errors import ItemError
+from shardspec.wording import counted
+
+
+class SecondFile:
+    """The frames of a second file by their indices, which only rise.
+
+    The file is opened when the first frame is asked for, and closed by `close`.
+
+    Parameters
+    ----------
+    option : str
+        The option that names the file, for messages.
+    file : ItemFile
+    sampled : tuple of int or None
+        The indices that may be asked for, rising; None if any may.
+    """
+
+    def __init__(self, option: str, file: ItemFile, sampled: tuple[int, ...] | None) -> None:
+        self.file = file
+        self._what = f"{option} {file.name!r}"
+        self._sampled = sampled
+        self._video: VideoReader | None = None
+        self._frames: Iterator[VideoFrame] = iter(())
+        self._next: VideoFrame | None = None
+        self._ended = False
+        self._picture: npt.NDArray[np.uint8] | None = None
+
+    @property
+    def damage(self) -> str | None:
+        """What could not be read of the file so far; for a video, up to the frame that was asked for last."""
+        found = None if self._video is None else self._video.damage
+        return None if found is None else f"{self._what}: {found}"
+
+    def close(self) -> None:
+        """Free the decoder and the file."""
+        if self._video is not None:
+            self._video.close()
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8] | None:
+        """The frame of an index, (H, W, 3) uint8 RGB; None where the file lacks it or it is damaged.
+
+        Raises
+        ------
+        ItemError
+            If the file cannot be read at all.
+        """
+        if self.file.is_video:
+            frame = self.frame(index)
+            return None if frame is None else frame.image
+        with self._naming_errors():
+            if self._picture is None:
+                self._picture = decode_picture(read_picture(Path(self.file.path))).image
+            return self._picture
+
+    def frame(self, index: int) -> VideoFrame | None:
+        """The frame of an index, of a video; None where the file lacks it or it is damaged.
+
+        Raises
+        ------
+        ItemError
+            If the file cannot be read at all.
+        """
+        with self._naming_errors():
+            if self._video is None:
+                sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
+                self._video = VideoReader(self.file.path, sampling)
+                self._frames = iter(self._video)
+            self._video.skip_to(index)
+            while not self._ended and (self._next is None or self._next.index < index):
+                self._advance()
+            return self._next if self._next is not None and self._next.index == index else None
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        """Name the file in the errors of reading it."""
+        try:
+            yield
+        except (PictureError, VideoError) as error:
+            raise ItemError(f"{self._what}: {error}") from error
+        except OSError as error:
+            raise ItemError(f"{self._what}: expected a readable file, found: {system_reason(error)}") from error
+
+    def _advance(self) -> None:
+        try:
+            self._next = next(self._frames, None)
+        except VideoError as error:
+            if may_pass(error):
+                raise
+            self._next = None  # none of the sampled frames exists undamaged: they are reported missing one by one
+        self._ended = self._next is None
+
+
+class SecondPictures:
+    """The second pictures of an item's frames.
+
+    Parameters
+    ----------
+    file : SecondFile or None
+        None if the item's row names no file.
+    zero : bool
+        Whether that stands for pictures that are zero everywhere.
+    """
+
+    def __init__(self, file: SecondFile | None, *, zero: bool = False) -> None:
+        self._file = file
+        self._zero = zero and file is None
+        self._frame: tuple[int, npt.NDArray[np.uint8] | None] = (-1, None)
+        self._missing: list[int] = []
+
+    def is_valid(self, picture: npt.NDArray[np.uint8] | None) -> bool:
+        """Whether a frame's second picture is known, even if there is none."""
+        return self._zero or picture is not None
+
+    def problems(self) -> Iterator[str]:
+        """Describe what could not be read."""
+        if self._file is not None and self._file.damage is not None:
+            yield self._file.damage
+        if self._file is not None and self._missing:
+            name = self._file.file.name
+            missing = counted(len(self._missing), "missing frame")
+            yield f"also {name!r}: {missing} (the first is frame {self._missing[0]})"
+
+    def picture(self, sample: Sample) -> npt.NDArray[np.uint8] | None:
+        """The second picture of a frame, (H, W, 3) uint8; None where there is none.
+
+        Raises
+        ------
+        ItemError
+            If its size is not the frame's.
+        """
+        if self._file is None:
+            return None
+        index = sample["frame"]
+        if self._frame[0] != index:
+            self._frame = (index, self._file.picture(index))
+            if self._frame[1] is None:
+                self._missing.append(index)
+        picture = self._frame[1]
+        if picture is not None and picture.shape != sample["image"].shape:
+            sizes = " and ".join(f"{p.shape[1]} x {p.shape[0]}" for p in (sample["image"], picture))
+            raise ItemError(f"also: expected pictures of the same size, found {sizes} at frame {index}")
+        return picture
+
+
+@contextmanager
+def second_pictures(first: Sample, *, zero: bool) -> Iterator[SecondPictures]:
+    """Open the second picture or video of an item.
+
+    At the end, the report says what could not be read.
+
+    Parameters
+    ----------
+    first : dict
+        The item's first sample.
+    zero : bool
+        See `SecondPictures`.
+    """
+    named = first[ITEM].files.get(ALSO)
+    file = None if named is None else SecondFile(ALSO, named, first.get(SAMPLED))
+    pictures = SecondPictures(file, zero=zero)
+    try:
+        yield pictures
+        for problem in pictures.problems():
+            if problem not in (first[REPORT].damage or ""):  # of two passes over the file
+                first[REPORT].add_damage(problem)
+    finally:
+        if file is not None:
+            file.close()

@@ -1,0 +1,167 @@
+"""Labels that become other numbers at reading, so that they mean the classes that a user wants."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.dataset.base import SampleDataset
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.schema import NO_CLASS
+from shardspec.wording import counted, did_you_mean, list_some, shorten
+
+Classes = tuple[str, ...] | None
+
+
+class Relabelling:
+    """Which label becomes which.
+
+    Parameters
+    ----------
+    numbers : dict of int to int
+        The new label of each that samples have, `NO_CLASS` aside.
+    """
+
+    def __init__(self, numbers: Mapping[int, int]) -> None:
+        known = sorted({NO_CLASS: NO_CLASS} | dict(numbers))
+        self._old: IntArray = np.array(known, np.int64)
+        self._new: IntArray = np.array([numbers.get(old, old) for old in known], np.int64)
+
+    def fits(self, dtype: np.dtype[Any]) -> bool:
+        """Whether a dtype can hold the new labels."""
+        return dtype.kind in "iu" and int(self._new.max()) <= np.iinfo(dtype).max
+
+    def __call__(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The new labels of some old ones, of the same dtype and shape.
+
+        Raises
+        ------
+        UsageError
+            If a label is none of those that the dataset had when it was relabelled.
+        """
+        places = np.minimum(np.searchsorted(self._old, labels), len(self._old) - 1)
+        strange = self._old[places] != labels
+        if strange.any():
+            raise UsageError(
+                f"label: expected one of the labels that are stored, found {labels[strange].flat[0]}: "
+                "relabel a dataset before a transform that changes labels"
+            )
+        return self._new[places].astype(labels.dtype)
+
+
+def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabelling, Classes]:
+    """How labels are numbered by a given list of classes.
+
+    Raises
+    ------
+    UsageError
+        If samples have a class that is not in the list.
+    """
+    listed = not isinstance(classes, str) and isinstance(classes, Sequence)
+    if not listed or not classes or not all(isinstance(name, str) for name in classes):
+        raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
+    if len(set(classes)) < len(classes):
+        twice = next(name for name, count in Counter(classes).items() if count > 1)
+        raise UsageError(f"classes: expected every name once, found {shorten(twice)} twice")
+    found, counts = _labels_of(dataset)
+    if dataset.classes is None:
+        strange = [label for label in found if label >= len(classes)]
+        if strange or min(found, default=0) < 0:
+            raise UsageError(
+                f"classes: expected a name for every label, since these are numbers without names, "
+                f"found {len(classes)} names and label {(strange or found)[0]}: list all names in the order of the numbers"
+            )
+        return Relabelling({label: label for label in found}), tuple(classes)
+    numbers = {name: number for number, name in enumerate(classes)}
+    others = [(dataset.classes[label], counts[label]) for label in found if dataset.classes[label] not in numbers]
+    if others:
+        name, count = others[0]
+        more = f" (and of {len(others) - 1} more)" if len(others) > 1 else ""
+        raise UsageError(
+            f"classes: expected every class that samples have, found {counted(count, 'sample')} of {shorten(name)}{more}, "
+            f"which is not in {list_some(list(map(repr, classes)))}{did_you_mean(name, classes)}: add it, rename it with "
+            "map_labels, or leave its samples out with where"
+        )
+    return Relabelling({label: numbers[dataset.classes[label]] for label in found}), tuple(classes)
+
+
+def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Relabelling, Classes]:
+    """How a mapping from class to class, or from number to number or class, changes labels.
+
+    Raises
+    ------
+    UsageError
+        If the mapping names a class that there is none of, or leaves out one that samples have.
+    """
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise UsageError(f"mapping: expected a dict such as {{'deepfakes': 'fake'}}, found {shorten(mapping)}")
+    found, counts = _labels_of(dataset)
+    old = _numbers_of(dataset, mapping)
+    classes: Classes = None
+    if all(isinstance(new, str) for new in mapping.values()):
+        classes = tuple(dict.fromkeys(mapping.values()))
+        places = {name: number for number, name in enumerate(classes)}
+        new = {label: places[value] for label, value in old.items()}
+    elif dataset.classes is None and all(_is_number(value) for value in mapping.values()):
+        new = {label: int(value) for label, value in old.items()}
+        if min(new.values()) < NO_CLASS:
+            raise UsageError(f"mapping: expected labels of {NO_CLASS} or more, found {min(new.values())}")
+    else:
+        wanted = "numbers or names" if dataset.classes is None else "names of classes"
+        strange = next(value for value in mapping.values() if not isinstance(value, str))
+        raise UsageError(
+            f"mapping: expected {wanted} as values, found {shorten(strange)}: "
+            "names are numbered in the order in which they first appear"
+        )
+    missing = [label for label in found if label not in new]
+    if missing:
+        name = missing[0] if dataset.classes is None else dataset.classes[missing[0]]
+        more = f" (and of {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise UsageError(
+            f"mapping: expected every class that samples have, found none for {counted(counts[missing[0]], 'sample')} "
+            f"of {shorten(name)}{more}: map it too, to itself if it is to stay, or leave its samples out with where"
+        )
+    return Relabelling(new), classes
+
+
+def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int, Any]:
+    """The values of a mapping by the numbers of its keys."""
+    if dataset.classes is None:
+        strange = [key for key in mapping if not _is_number(key)]
+        if strange:
+            raise UsageError(
+                f"mapping: expected numbers as keys, since the labels have no names, found {shorten(strange[0])}: "
+                "name them first with with_classes"
+            )
+        return {int(key): value for key, value in mapping.items()}
+    numbers = {name: number for number, name in enumerate(dataset.classes)}
+    for key in mapping:
+        if key not in numbers:
+            raise UsageError(
+                f"mapping: expected classes as keys, of {list_some(list(map(repr, dataset.classes)))}, "
+                f"found {shorten(key)}{did_you_mean(key, numbers) if isinstance(key, str) else ''}"
+            )
+    return {numbers[key]: value for key, value in mapping.items()}
+
+
+def _labels_of(dataset: SampleDataset) -> tuple[list[int], dict[int, int]]:
+    """The labels that samples have, ascending and without `NO_CLASS`, and how many have each."""
+    labels = np.asarray(dataset.column("label"))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise UsageError(f"label: expected an integer for each sample, found {labels.dtype} {labels.shape[1:]}")
+    found, counts = np.unique(labels.astype(np.int64), return_counts=True)
+    many = {label: count for label, count in zip(found.tolist(), counts.tolist(), strict=True) if label != NO_CLASS}
+    if dataset.classes is not None and many and not 0 <= min(many) <= max(many) < len(dataset.classes):
+        raise UsageError(
+            f"label: expected 0 to {len(dataset.classes) - 1}, the numbers of the classes, "
+            f"found {min(many)} to {max(many)}"
+        )
+    return list(many), many
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

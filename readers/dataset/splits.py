@@ -1,0 +1,168 @@
+"""Which rows of a dataset belong to which part: at random, by groups, evenly over classes, in folds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_number
+from readers.dataset.base import SampleDataset
+from readers.order.permutation import Permutation
+from shardspec.columns import IntArray
+from shardspec.errors import SchemaError, UsageError
+from shardspec.splits import NO_GROUP, Groups, assign_rows, fold_ratios, join_groups, names_of
+
+_SPLIT_TAG = 0x73706C6974
+
+
+def split_rows(
+    dataset: SampleDataset,
+    fractions: Sequence[float],
+    seed: int = 0,
+    by: str | Sequence[str] | None = None,
+    stratify: str | None = None,
+) -> list[IntArray]:
+    """Split a dataset at random into disjoint parts; a function of the seed.
+
+    With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
+    ``label`` if there are enough; the same seed gives the same parts as ``packer split``
+    (`shardspec.splits.assign_rows`).
+
+    Parameters
+    ----------
+    fractions : sequence of float
+        Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+    by : str or sequence of str, optional
+        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together. Of several
+        fields, samples that share a value in any stay together, directly or through others.
+    stratify : str, optional
+        A field, such as ``"label"``, of whose values each part gets its share, as closely as whole groups allow.
+
+    Returns
+    -------
+    list of int64 array
+        The rows of each part, ascending.
+
+    Raises
+    ------
+    UsageError
+        If the fractions are invalid, or leave a part without a sample; if samples have no value of `by`; or if a value
+        of `stratify` is in fewer groups than there are parts.
+    """
+    if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
+        raise UsageError(f"fractions: expected a list of numbers such as [0.9, 0.1], found {fractions!r}")
+    shares = [as_number("fractions", share) for share in fractions]
+    if not shares or not min(shares) > 0 or sum(shares) > 1 + 1e-9:
+        raise UsageError(f"fractions: expected numbers above 0 with a sum of at most 1, found {shares}")
+    count = len(dataset)
+    if by is None and stratify is None:
+        ranks = Permutation(count, seed, _SPLIT_TAG)(np.arange(count))
+        bounds = np.round(np.cumsum([0.0, *shares]) * count).astype(np.int64)
+        if count and not np.diff(bounds).all():
+            raise _empty_part(shares, count, "samples")
+        return [np.flatnonzero((ranks >= low) & (ranks < high)) for low, high in pairwise(bounds.tolist())]
+    groups, fields = _joined_groups(dataset, by)
+    if not count:
+        return [np.empty(0, np.int64) for _ in shares]
+    if groups is not None:
+        sizes = groups.sizes()
+        if len(sizes) < len(shares) or min(shares) * count < sizes.min() / 2:
+            raise _empty_part(shares, len(sizes), f"values of {', '.join(map(repr, fields))}")
+    ratios = {str(number): share for number, share in enumerate(shares)}
+    rest = str(len(shares))
+    ratios |= {rest: 1 - sum(shares)} if sum(shares) < 1 - 1e-9 else {}
+    places = _assign(dataset, ratios, seed, groups, stratify, rest)
+    parts = [np.flatnonzero(places == place) for place in range(len(shares))]
+    if not all(map(len, parts)):
+        raise _empty_part(shares, count, "samples")
+    return parts
+
+
+def fold_rows(
+    dataset: SampleDataset,
+    k: int,
+    by: str | Sequence[str] | None = None,
+    stratify: str | None = None,
+    seed: int = 0,
+) -> IntArray:
+    """The fold of each row, 0 to k - 1; a function of the seed.
+
+    Parameters
+    ----------
+    k : int
+        Number of folds, 2 to 100.
+    by, stratify
+        See `split_rows`.
+
+    Raises
+    ------
+    UsageError
+        If `k` is invalid; if there are fewer groups, or fewer groups with a value of `stratify`, than folds; or if
+        samples have no value of `by`.
+    """
+    return _assign(dataset, fold_ratios(k), seed, _joined_groups(dataset, by)[0], stratify)
+
+
+def _assign(
+    dataset: SampleDataset,
+    ratios: Mapping[str, float],
+    seed: int,
+    groups: Groups | None,
+    stratify: str | None,
+    rest: str | None = None,
+) -> IntArray:
+    strata = None if stratify is None else _groups(dataset, stratify)
+    labels = None
+    if groups is not None and strata is None:
+        with suppress(SchemaError):
+            labels = np.asarray(dataset.column("label"))
+            labels = labels if labels.dtype.kind in "iu" and labels.ndim == 1 else None
+    return assign_rows(len(dataset), ratios, seed, groups=groups, strata=strata, labels=labels, rest=rest)
+
+
+def _joined_groups(dataset: SampleDataset, by: str | Sequence[str] | None) -> tuple[Groups | None, tuple[str, ...]]:
+    """The groups by one field or several, and these fields."""
+    if by is None:
+        return None, ()
+    fields = names_of(by)
+    several = [_groups(dataset, field) for field in fields]
+    for field, groups in zip(fields, several, strict=True):
+        if groups.without:
+            raise UsageError(
+                f"by: expected a value of {field!r} in every sample, found none in {groups.without} of "
+                f"{len(dataset)}, which therefore belong to no part: "
+                "take another field, or first select the samples that have one with `where`"
+            )
+    return join_groups(several), fields
+
+
+def _groups(dataset: SampleDataset, field: str) -> Groups:
+    """The groups of samples by a field, named as ``packer split`` names them."""
+    column = dataset.column(field)
+    values = np.asarray(column) if not isinstance(column, list) or all(isinstance(v, str) for v in column) else None
+    if values is None or values.ndim != 1:
+        found_shape = "one of varying shape" if values is None else f"one of shape {values.shape[1:]}"
+        raise UsageError(f"{field}: expected a field of text or of single values, found {found_shape}")
+    found, of_row = np.unique(values, return_inverse=True)
+    known = dict(enumerate(dataset.classes or ())) if field == "label" else {}
+    names = [known.get(value, str(value)) for value in found.tolist()]
+    return Groups(names, np.where(_lacks_value(dataset, field, values), NO_GROUP, of_row))
+
+
+def _lacks_value(dataset: SampleDataset, field: str, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which samples have no value: they do not form a group, since each may belong to any."""
+    without = values == "" if values.dtype.kind in "UT" else np.zeros(len(values), np.bool_)
+    with suppress(SchemaError):
+        valid = np.asarray(dataset.column(f"{field}_valid"))
+        if valid.dtype == np.bool_ and valid.ndim == 1:  # a column of the user's own may be called so
+            without = without | ~valid
+    return without
+
+
+def _empty_part(shares: list[float], count: int, what: str) -> UsageError:
+    return UsageError(
+        f"fractions: expected some of the {count} {what} for each part, found {shares}, which leave a part empty"
+    )

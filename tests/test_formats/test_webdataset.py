@@ -1,0 +1,359 @@
+"""What only WebDataset shards have: headers and names of tar files, numbers in decimal digits, an index for DALI."""
+
+import io
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.datasets import (
+    assert_same,
+    encode,
+    every_kind_schema,
+    fixed,
+    open_shard,
+    picture,
+    ragged,
+    read_rows,
+    text,
+    values_for,
+    write_encoded,
+)
+from support.strategies import schemas
+
+from packer.assembly.writers import webdataset as writer
+from shardspec.columns import Columns
+from shardspec.errors import BuildError, ShardCorruptError
+from shardspec.schema import Field, Schema
+
+TAR, INDEX = "shard-00000.tar", "shard-00000.idx"
+SCHEMA = Schema(
+    (text("key"), picture("image"), fixed("label", "<i8"), fixed("box", "<f4", 4), ragged("points", "<f4", 2))
+)
+ROWS: Columns = {
+    "key": [b"00000000-000000", b"00000001-000000"],
+    "image": [b"\xff\xd8 no picture, but bytes", b"\xff\xd8"],
+    "label": np.array([-5, 300]),
+    "box": np.arange(8, dtype=np.float32).reshape(2, 4),
+    "points": [np.arange(6, dtype=np.float32).tobytes(), b""],
+}
+Files = list[tuple[str, bytes]]
+
+
+def files_of(path: Path) -> Files:
+    with tarfile.open(path, "r:") as tar:
+        return [(member.name, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
+
+
+def index_of(path: Path) -> bytes:
+    """The index of a tar file, as DALI's ``wds2idx`` makes it."""
+    samples: dict[str, list[str]] = {}
+    with tarfile.open(path, "r:") as tar:
+        for member in tar:
+            base, _, extension = member.name.partition(".")
+            samples.setdefault(base, []).append(f"{extension} {member.offset_data} {member.size} {member.name}")
+    return "\n".join([f"v1.2 {len(samples)}", *map(" ".join, samples.values()), ""]).encode()
+
+
+def tar_of(files: Files) -> bytes:
+    """A tar file that Python writes, as far as the two blocks of zeros at its end."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(data), 0o444
+            tar.addfile(info, io.BytesIO(data))
+        end = tar.offset
+    return out.getvalue()[: end + 1024]
+
+
+def put_files(root: Path, files: Files) -> None:
+    """Replace the shard, index and all, by one of these files."""
+    (root / TAR).write_bytes(tar_of(files))
+    (root / INDEX).write_bytes(index_of(root / TAR))
+
+
+def test_the_bytes_are_those_of_pythons_tarfile_and_the_index_is_dalis(tmp_path: Path) -> None:
+    for number, schema in enumerate((SCHEMA, every_kind_schema())):
+        root = tmp_path / str(number)
+        write_encoded(root, "webdataset", schema, ROWS if schema is SCHEMA else encode(schema, values_for(schema, 9)))
+        data = (root / TAR).read_bytes()
+        assert data == tar_of(files_of(root / TAR))
+        assert (root / INDEX).read_bytes() == index_of(root / TAR)
+
+
+def test_members_are_named_by_key_and_field(tmp_path: Path) -> None:
+    write_encoded(tmp_path, "webdataset", SCHEMA, ROWS)
+    found = dict(files_of(tmp_path / TAR)[:5])
+    assert list(found) == [f"00000000-000000.{e}" for e in ("box.npy", "key.txt", "jpg", "cls", "points.npy")]
+    contents = list(found.values())
+    assert np.array_equal(np.load(io.BytesIO(contents[0]), allow_pickle=False), ROWS["box"][0])
+    assert contents[1:4] == [ROWS["key"][0], ROWS["image"][0], b"-5"]
+    assert np.array_equal(np.load(io.BytesIO(contents[4])), np.arange(6, dtype=np.float32).reshape(3, 2))
+
+
+def test_names_of_every_kind(tmp_path: Path) -> None:
+    schema = every_kind_schema()
+    write_encoded(tmp_path, "webdataset", schema, encode(schema, values_for(schema, 1)))
+    found = {name.partition(".")[2] for name, _ in files_of(tmp_path / TAR)}
+    others = {"key.txt", "note.txt", "document.json", "cls", "blob.bin", "photo.png"}
+    arrays = set(schema.names) - {name.partition(".")[0] for name in others} - {"label"}
+    assert found == others | {f"{name}.npy" for name in arrays}
+
+
+KEYS = [
+    b"a.b.c",
+    b"n01440764/n01440764_10026.JPEG",
+    b"../../etc/passwd",
+    b"/absolute",
+    b"two words\nand a line",
+    "ünï/人".encode(),
+    b"100%25",
+    b"\xff\xfe no utf-8",
+    b"-rf",
+    b"@00000009",
+]
+LONG = [b"", b"x" * 92, b"x" * 93, b"." * 40, b"y" * 5000]
+
+
+def test_keys_of_any_kind_come_back_and_stand_in_the_names(tmp_path: Path) -> None:
+    schema = Schema((text("key"), fixed("label", "|u1")))
+    keys = KEYS + LONG
+    columns = {"key": keys, "label": np.arange(len(keys), dtype=np.uint8)}
+    manifest = write_encoded(tmp_path, "webdataset", schema, columns)
+    assert_same(schema, read_rows(open_shard(tmp_path, manifest), schema, range(len(keys))), columns)
+    with tarfile.open(tmp_path / TAR) as tar:
+        names = [name for name in tar.getnames() if name.endswith(".cls")]
+        tar.extractall(tmp_path / "extracted", filter="data")
+    bases = [name.removesuffix(".cls") for name in names]
+    assert [unquote_to_bytes(base) for base in bases[: len(KEYS)]] == KEYS
+    # A name has 100 bytes, and the longest extension here is `key.txt`.
+    assert bases[len(KEYS) :] == ["@00000010", "x" * 92, "@00000012", "@00000013", "@00000014"]
+    assert len(set(bases)) == len(bases)
+    assert sorted(path.name for path in (tmp_path / "extracted").iterdir() if path.suffix == ".cls") == sorted(names)
+    assert (tmp_path / INDEX).read_bytes() == index_of(tmp_path / TAR)
+
+
+def test_samples_without_a_key_are_named_by_their_row(tmp_path: Path) -> None:
+    schema = Schema((fixed("label", "|u1"),))
+    write_encoded(tmp_path, "webdataset", schema, {"label": np.array([7, 8], np.uint8)}, shard_rows=1)
+    assert files_of(tmp_path / "shard-00001.tar") == [("@00000000.cls", b"8")]
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> tuple[Schema, Columns]:
+    """A schema and encoded values, of any bytes that a field may have."""
+    schema, rows = draw(schemas()), draw(st.integers(0, 3))
+    columns: Columns = {}
+    for field in schema:
+        sizes = st.just(field.row_bytes) if field.is_fixed else st.integers(0, 600)
+        values = [_encoded(draw, field, draw(sizes)) for _ in range(rows)]
+        if field.is_fixed:
+            whole = np.frombuffer(b"".join(values), np.uint8)
+            columns[field.name] = whole.view(field.numpy_dtype).reshape(rows, *field.fixed_shape)
+        else:
+            columns[field.name] = values
+    return schema, columns
+
+
+def _encoded(draw: st.DrawFn, field: Field, size: int) -> bytes:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    if field.kind == "ragged":
+        return rng.bytes(int(rng.integers(0, 4)) * field.row_bytes)
+    if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
+        shape = [int(rng.integers(0, 5)) if axis is None else axis for axis in field.shape]
+        body = int(np.prod(shape, dtype=int)) * field.numpy_dtype.itemsize
+        return np.array(shape, "<u4").tobytes() + rng.bytes(body)
+    return rng.bytes(size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shards(), st.booleans())
+def test_values_of_any_schema_come_back_and_tarfile_reads_them(shard: tuple[Schema, Columns], checksums: bool) -> None:
+    schema, columns = shard
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        manifest = write_encoded(root, "webdataset", schema, columns)
+        rows = len(columns[schema.names[0]])
+        reader = open_shard(root, manifest, checksums=checksums)
+        assert_same(schema, read_rows(reader, schema, range(rows)), columns)
+        assert len(files_of(root / TAR)) == rows * len(schema)
+        for name, data in files_of(root / TAR):
+            if name.endswith(".npy"):
+                np.load(io.BytesIO(data), allow_pickle=False)
+
+
+@pytest.mark.parametrize("dtype", ["|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8"])
+def test_labels_of_every_dtype(tmp_path: Path, dtype: str) -> None:
+    schema = Schema((fixed("label", dtype),))
+    limits = np.iinfo(dtype)
+    columns = {"label": np.array([limits.min, limits.max, 0, 1, 10, 99], dtype)}
+    manifest = write_encoded(tmp_path, "webdataset", schema, columns)
+    assert_same(schema, read_rows(open_shard(tmp_path, manifest), schema, range(6)), columns)
+    assert [data for _, data in files_of(tmp_path / TAR)] == [str(int(value)).encode() for value in columns["label"]]
+
+
+WRONG = [
+    b"",
+    b"+5",
+    b"05",
+    b" 5",
+    b"5 ",
+    b"5\n",
+    b"5\0",
+    b"1_0",
+    b"-0",
+    b"0x5",
+    b"5.0",
+    b"128",
+    b"-129",
+    b"9" * 30,
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("digits", WRONG)
+def test_labels_that_are_no_canonical_number_of_the_dtype_are_an_error(tmp_path: Path, digits: bytes) -> None:
+    schema = Schema((fixed("label", "|i1"),))
+    manifest = write_encoded(tmp_path, "webdataset", schema, {"label": np.array([1, 2], np.int8)})
+    put_files(tmp_path, [("a.cls", b"1"), ("b.cls", digits)])
+    reader = open_shard(tmp_path, manifest)
+    assert read_rows(reader, schema, [0])["label"].tolist() == [1]
+    with pytest.raises(ShardCorruptError, match=r"an integer of .i1 in decimal digits in 'cls'"):
+        read_rows(reader, schema, [0, 1])
+
+
+def npy(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, allow_pickle=False)
+    return out.getvalue()
+
+
+def changed(files: Files, extension: str, data: bytes) -> Files:
+    """The first file with that extension exchanged."""
+    place = next(number for number, (name, _) in enumerate(files) if name.partition(".")[2] == extension)
+    return [*files[:place], (files[place][0], data), *files[place + 1 :]]
+
+
+def is_refused(act: Callable[[], Any]) -> bool:
+    try:
+        act()
+    except ShardCorruptError as error:
+        return "expected" in str(error)
+    return False
+
+
+def altered(files: Files) -> Iterator[tuple[str, Files]]:
+    points = np.arange(6, dtype=np.float32).reshape(3, 2)
+    yield "another order", [files[1], files[0], *files[2:]]
+    yield "one missing", files[1:]
+    yield "one more", [*files, ("00000001-000000.more.bin", b"")]
+    yield "one twice", [files[0], *files]
+    yield "fixed of another dtype", changed(files, "box.npy", npy(np.arange(4, dtype=">f4")))
+    yield "fixed of another shape", changed(files, "box.npy", npy(np.arange(4, dtype=np.float32).reshape(2, 2)))
+    yield "ragged of another dtype", changed(files, "points.npy", npy(points.astype(np.int32)))
+    yield "ragged of another width", changed(files, "points.npy", npy(points.reshape(2, 3)))
+    yield "ragged of another rank", changed(files, "points.npy", npy(points.reshape(6)))
+    yield "Fortran order", changed(files, "points.npy", npy(np.asfortranarray(points)))
+    yield "no array", changed(files, "points.npy", b"\x80\x04\x95 a pickle")
+    yield "a header alone", changed(files, "points.npy", npy(points)[:128])
+    yield "an empty file", changed(files, "points.npy", b"")
+    yield "numbers cut off", changed(files, "points.npy", npy(points)[:-1])
+    lying = npy(points).replace(b"(3, 2)", b"(%d, 2)" % 10**20)
+    yield "a shape that lies", changed(files, "points.npy", lying)
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_files_other_than_the_fields_are_an_error(tmp_path: Path, checksums: bool) -> None:
+    manifest = write_encoded(tmp_path, "webdataset", SCHEMA, ROWS)
+    files = files_of(tmp_path / TAR)
+    put_files(tmp_path, files)
+    assert_same(SCHEMA, read_rows(open_shard(tmp_path, manifest, checksums=checksums), SCHEMA, range(2)), ROWS)
+    accepted = []
+    for what, others in altered(files):
+        put_files(tmp_path, others)
+        if not is_refused(lambda: read_rows(open_shard(tmp_path, manifest, checksums=checksums), SCHEMA, range(2))):
+            accepted.append(what)
+    assert not accepted
+
+
+def index_changes(text: bytes) -> dict[str, bytes]:
+    """What may be wrong in the index of `SCHEMA`'s shard."""
+    size = len(ROWS["image"][0])
+    image, label = b"jpg 2560 %d " % size, b"cls 3584 2 "
+    assert image in text
+    assert label in text
+    return {
+        "a size that fills another file": text.replace(image, image.replace(b"%d " % size, b"600 ")),
+        "a size beyond any file": text.replace(image, b"jpg 2560 %d " % 10**17),
+        "a size of more digits than a number may have": text.replace(image, b"jpg 2560 %d " % 2**63),
+        "sizes whose sum overflows": text.replace(image, b"jpg 2560 %d " % (2**63 // 10)).replace(
+            b" 2 ", b" %d " % (2**63 // 10)
+        ),
+        "a negative size": text.replace(image, b"jpg 2560 -1 "),
+        "an empty word": text.replace(image, b"jpg 2560  "),
+        "tabs": text.replace(b" ", b"\t"),
+        "Windows' line ends": text.replace(b"\n", b"\r\n"),
+        "another version": text.replace(b"v1.2", b"v1.1"),
+        "another count": text.replace(b"v1.2 2", b"v1.2 3"),
+        "a line less": text[: text[:-1].rindex(b"\n") + 1],
+        "a line twice": text + text[text[:-1].rindex(b"\n") + 1 :],
+        "a line without an end": text[:-1],
+        "a word more": text[:-1] + b" more\n",
+        "another extension": text.replace(b"jpg", b"png"),
+    }
+
+
+def test_an_index_that_lies_is_an_error(tmp_path: Path) -> None:
+    manifest = write_encoded(tmp_path, "webdataset", SCHEMA, ROWS)
+    text = (tmp_path / INDEX).read_bytes()
+    accepted = []
+    for what, lying in index_changes(text).items():
+        assert lying != text, what
+        (tmp_path / INDEX).write_bytes(lying)
+        if not is_refused(lambda: open_shard(tmp_path, manifest, checksums=False)):
+            accepted.append(what)
+    assert not accepted
+
+
+def test_sizes_that_are_wrong_together_do_not_fit_the_headers(tmp_path: Path) -> None:
+    """Every sum is right, so the index alone shows nothing; the header of the member does."""
+    manifest = write_encoded(tmp_path, "webdataset", SCHEMA, ROWS)
+    text = (tmp_path / INDEX).read_bytes()
+    size = len(ROWS["image"][0])
+    (tmp_path / INDEX).write_bytes(text.replace(b"jpg 2560 %d " % size, b"jpg 2560 %d " % (size - 1)))
+    reader = open_shard(tmp_path, manifest)
+    assert read_rows(reader, SCHEMA, [0], ["label"])["label"].tolist() == [-5]
+    with pytest.raises(ShardCorruptError, match="the header of a file 'jpg' at 2048"):
+        read_rows(reader, SCHEMA, [0], ["image"])
+
+
+def test_what_follows_the_members_must_be_two_blocks_of_zeros(tmp_path: Path) -> None:
+    manifest = write_encoded(tmp_path, "webdataset", SCHEMA, ROWS)
+    data = (tmp_path / TAR).read_bytes()
+    for other in (data[:-512], data + bytes(512), data[:-1] + b"x", data + tar_of([("more.txt", b"")])):
+        (tmp_path / TAR).write_bytes(other)
+        with pytest.raises(ShardCorruptError):
+            open_shard(tmp_path, manifest, checksums=False)
+
+
+def test_a_writer_refuses_arrays_that_are_none_and_values_that_no_tar_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = Schema((Field("array", "bytes", "<f4", (None, None)),))
+    for number, value in enumerate([b"", b"123", bytes(9), np.array([2, 3], "<u4").tobytes() + bytes(23)]):
+        with pytest.raises(BuildError, match="field 'array': expected the bytes of an array of <f4"):
+            write_encoded(tmp_path / str(number), "webdataset", array, {"array": [value]})
+    with pytest.raises(BuildError, match="field 'points'"):
+        write_encoded(tmp_path / "ragged", "webdataset", Schema((ragged("points", "<f4", 2),)), {"points": [bytes(7)]})
+    monkeypatch.setattr(writer, "MEMBER_BYTES_MAX", 20)
+    with pytest.raises(
+        BuildError, match=r"field 'key': expected values of at most 20 bytes.*found 21: use another format"
+    ):
+        write_encoded(tmp_path / "large", "webdataset", Schema((text("key"),)), {"key": [b"short", b"k" * 21]})
