@@ -220,6 +220,7 @@ def _changing(path: Path) -> "Iterator[tuple[Workspace, Manifest]]":
                 f"{path}: expected a dataset at rest, found an unfinished build that is to replace it: "
                 f"run its command again, or delete {BUILD_FOLDER}"
             )
+        workspace.sweep()
         yield workspace, layout.load()
         workspace.remove()
 

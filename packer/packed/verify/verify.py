@@ -46,6 +46,8 @@ class VerifyReport(Result):
         Names in the folder that the manifest does not mention. They are not part of the dataset, and not a problem.
     problems : tuple of str
         Empty if the dataset matches its manifest.
+    columns : int
+        Number of added fields.
     build : str or None
         What the working folder of a build holds, if one is left; otherwise None.
     """
@@ -60,6 +62,7 @@ class VerifyReport(Result):
     unlisted: tuple[str, ...]
     problems: tuple[str, ...]
     build: str | None = None
+    columns: int = 0
 
     @property
     def ok(self) -> bool:
@@ -72,8 +75,9 @@ class VerifyReport(Result):
             listed = "".join(f"\n  {problem}" for problem in self.problems)
             return f"{self.path}: {counted(len(self.problems), 'problem')}:{listed}"
         how = "every value decoded" if self.deep else "--deep decodes every value as well"
+        columns = f" and {counted(self.columns, 'column')}" if self.columns else ""
         text = (
-            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, "
+            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}{columns}, "
             f"{counted(self.files, 'file')}, {self.bytes / 1e6:.1f} MB as the manifest says ({how})"
         )
         if self.unlisted:
@@ -155,6 +159,7 @@ def verify(
         unlisted,
         tuple(listed),
         layout.describe_build() if BUILD_FOLDER in unlisted else None,
+        len(manifest.columns),
     )
 
 
