@@ -46,8 +46,9 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), rows as Python dicts (paths relative to the
-        current folder), or an object with ``list_items``.
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
+        LMDB, RecordIO, Parquet with pictures inside), rows as Python dicts (paths relative to the current folder), or an
+        object with ``list_items``.
     out : path
         Folder of the dataset: new, empty, or with the build to resume.
     recipe : Recipe, optional

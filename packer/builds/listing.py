@@ -8,10 +8,10 @@ from pathlib import PurePath
 from typing import Any
 
 from packer.builds.classes import settle_classes
-from packer.recipe import Recipe
+from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, Member
 from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
@@ -43,7 +43,8 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
         known = ": pictures and videos are known by their suffix" if listing.ignored else ""
         raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
-    listing = replace(listing, notes=(*listing.notes, *_describe_contradictions(listing, recipe)))
+    notes = (*_describe_contradictions(listing, recipe), *_describe_unread(listing, recipe))
+    listing = replace(listing, notes=(*listing.notes, *notes))
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
@@ -65,12 +66,14 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
 def describe_repeats(items: Sequence[Item]) -> str | None:
     """In words, the files that several rows name; None if there are none. This may be intended: every row is packed."""
     named = Counter(
-        item.path for item in items if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
+        (item.path, item.member)
+        for item in items
+        if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
     )
-    path, rows = max(named.items(), key=lambda entry: entry[1], default=("", 1))
+    place, rows = max(named.items(), key=lambda entry: entry[1], default=(None, 1))
     if rows == 1:
         return None
-    name = next(item.name for item in items if item.path == path)
+    name = next(item.name for item in items if (item.path, item.member) == place)
     files = sum(count > 1 for count in named.values())
     return (
         f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {rows}: each row is packed"
@@ -79,16 +82,17 @@ def describe_repeats(items: Sequence[Item]) -> str | None:
 
 def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
     """In words, the files to which rows give different labels."""
-    first: dict[str, int] = {}
-    several: dict[str, set[int]] = {}
+    first: dict[tuple[str, Member | None], int] = {}
+    several: dict[tuple[str, Member | None], set[int]] = {}
     example = ""
     for item in listing.items[: recipe.limit]:
         label = item.columns.get("label")
         if item.path is None or item.reject is not None or not isinstance(label, int) or PACKED_ROW in item.columns:
             continue
-        if first.setdefault(item.path, label) != label:
+        place = (item.path, item.member)
+        if first.setdefault(place, label) != label:
             example = example or item.name
-            several.setdefault(item.path, {first[item.path]}).add(label)
+            several.setdefault(place, {first[place]}).add(label)
     if not several:
         return []
     classes = listing.classes.get("label")
@@ -99,17 +103,33 @@ def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
     ]
 
 
+def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
+    """In words, the further pictures in archives that the recipe leaves out."""
+    read = {field_name(column) for column in (recipe.also, recipe.boxes_from) if column is not None}
+    left = {field: len(files) for field, files in listing.members.items() if field not in read}
+    if not left:
+        return []
+    fields = list_some([f"{field} ({count})" for field, count in left.items()])
+    return [f"further pictures in the archives are left out: {fields}; --also FIELD packs one of them"]
+
+
 def boxes_name(item: Item) -> str:
     """The name under which an item's boxes are looked up: its own, or that of the item whose boxes it uses."""
     return item.files[BOXES_FROM].name if BOXES_FROM in item.files else item.name
 
 
 def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
-    """The items with the files that a column names."""
+    """The items with the files that a column names, or with the further pictures of an archive."""
+    members = listing.members.get(field_name(column))
+    if members is not None:
+        return [
+            _with_member(item, option, members[item.index]) if item.index in members else item for item in listing.items
+        ]
     field = listing.fields.get(column)
     accepted = [item for item in listing.items if item.reject is None]
     if listing.roots is None or field is None or any(field not in item.columns for item in accepted):
-        known = f"found {list_some(list(listing.fields))}" if listing.fields else "found a source without columns"
+        names = [*listing.members] or [*listing.fields]
+        known = f"found {list_some(names)}" if names else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
     found = []
     for item in listing.items:
@@ -118,6 +138,15 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
             raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
         found.append(_with_file(item, option, column, path, listing.roots) if path else item)
     return found
+
+
+def _with_member(item: Item, option: str, file: ItemFile) -> Item:
+    """An item with a further member of its archive."""
+    if file.is_video != item.is_video:
+        wanted, found = ("a video", "a picture") if item.is_video else ("a picture", "a video")
+        reason = f"{option}: expected {wanted} like {item.name!r}, found {found}, {shorten(file.name, LONG)}"
+        return replace(item, reject=item.reject or reason)
+    return replace(item, files={**item.files, option: file})
 
 
 def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) -> Item:

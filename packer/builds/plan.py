@@ -17,7 +17,8 @@ from shardspec.wording import shorten
 
 TASK_ITEMS = 32
 TASK_BYTES = 16 * 10**6
-"""The most bytes in a task, unless it is one item; so the cut into tasks depends on the source alone."""
+"""The most bytes in a task, unless it is one item, or items that are read in one pass over an archive; so the cut into
+tasks depends on the source alone."""
 
 VIDEO_WEIGHT = 8
 """Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
@@ -108,6 +109,7 @@ def make_plan(
     lines, digest = [], hashlib.sha256()
     for item in items:
         facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
+        facts += _facts_of_member(item)
         # In ASCII: a name may be invalid UTF-8.
         digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
         lines.append(_storable(item).to_line())
@@ -131,7 +133,8 @@ def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     for position, (item, line) in enumerate(zip(items, lines, strict=True)):
         read = item.bytes + sum(file.bytes for file in item.files.values())
         weight = read * (VIDEO_WEIGHT if item.is_video else 1)
-        if position > start and (position - start == TASK_ITEMS or size + weight > TASK_BYTES):
+        full = position - start >= TASK_ITEMS or size + weight > TASK_BYTES
+        if position > start and full and not _in_one_pass(items[position - 1], item):
             tasks.append(Task(start, position, start_offset))
             start, start_offset, size = position, offset, 0
         size += weight
@@ -141,12 +144,26 @@ def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
+def _in_one_pass(one: Item, other: Item) -> bool:
+    """Whether two items are read in the same pass over an archive: in two tasks, they would be read in two passes."""
+    if one.member is None or other.member is None or other.member.run is None:
+        return False
+    return (one.path, one.member.run) == (other.path, other.member.run)
+
+
 def _digest_columns(item: Item) -> dict[str, Any]:
     return {name: digest_value(value) for name, value in item.columns.items()}
 
 
 def _facts_of_files(item: Item) -> list[Any]:
-    return sorted([option, file.name, file.bytes, file.mtime_ns] for option, file in item.files.items())
+    return sorted(
+        [option, file.name, file.bytes, file.mtime_ns, *([] if file.member is None else [file.member])]
+        for option, file in item.files.items()
+    )
+
+
+def _facts_of_member(item: Item) -> list[Any]:
+    return [] if item.member is None else [item.member, dict(item.arrays)]
 
 
 def is_storable(item: Item) -> bool:
@@ -223,5 +240,5 @@ def _describe_items(names: Sequence[str], verb: str) -> list[str]:
 
 
 def _differs(a: Item, b: Item) -> bool:
-    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i)) for i in (a, b)]
+    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i), _facts_of_member(i)) for i in (a, b)]
     return facts[0] != facts[1]

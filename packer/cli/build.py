@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder, a packed dataset, or a table (.csv, .tsv, .jsonl, .parquet) with a path column",
+        help="a folder, a packed dataset, a table (.csv, .tsv, .jsonl, .parquet) with a path column, or archives (.tar, "
+        ".tar.gz, .rec, LMDB, Parquet with pictures inside) as a file, a folder or a pattern in quotes",
     )
     parser.add_argument("out", metavar="OUT", help="folder of the dataset: new, empty, or with the build to resume")
     parser.add_argument(

@@ -9,6 +9,7 @@ from packer.recipe.recipe import (
     StepSpec,
     refuse_unknown,
 )
+from shardspec.fields import field_name
 
 __all__ = [
     "DEFAULT_FACE_SIZE",
@@ -17,5 +18,6 @@ __all__ = [
     "TRACK_RULES",
     "Recipe",
     "StepSpec",
+    "field_name",
     "refuse_unknown",
 ]

@@ -124,7 +124,9 @@ class Recipe:
     label_names: str | None = option(
         None, "tables: column that names the classes whose numbers are the labels", metavar="COLUMN", late=True
     )
-    path_column: str = option("path", "tables: column that holds the path")
+    path_column: str = option(
+        "path", "tables: column that holds the path; of Parquet files with pictures inside, the column of the pictures"
+    )
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
     every: int | None = option(None, "videos: every N-th frame (default 1)", metavar="N", minimum=1)
@@ -276,6 +278,14 @@ class Recipe:
         "folders: folder outside SOURCE into which links may lead (repeatable)",
         metavar="DIR",
         path=True,
+    )
+    keys: str | None = option(
+        None,
+        "archives: list of the keys to take, with labels or further columns (.json, .txt, or a table with a column "
+        "'key')",
+        metavar="FILE",
+        path=True,
+        late=True,
     )
     text: tuple[str, ...] = option(
         (),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from packer.recipe import Recipe
-from packer.sources.item import Item
+from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError, UsageError
 
@@ -34,6 +34,8 @@ class Listing:
         Fields with pictures, other than ``image``, that the items have.
     arrays : dict of str to tuple
         For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
+    members : dict of str to dict
+        Further pictures that lie in archives beside the items: by field, the file of each item that has one, by index.
     outside : dict of int to str
         The items whose paths lie outside `roots`, by index, and the row of each, in words.
     notes : sequence of str
@@ -47,6 +49,7 @@ class Listing:
     fields: dict[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    members: Mapping[str, Mapping[int, ItemFile]] = field(default_factory=dict)
     outside: Mapping[int, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 

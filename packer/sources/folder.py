@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.recipe import Recipe
+from packer.recipe import Recipe, field_name
 from packer.sources.base import Listing, Roots, describe_path, refuse_path_column
 from packer.sources.finding import FoundFiles
 from packer.sources.item import Item
@@ -15,7 +15,7 @@ from packer.sources.rows import describe_replaced, read_columns
 from packer.sources.sidecars import RENAMED, read_sidecars
 from packer.sources.values import column_types, parse_cells
 from shardspec.errors import UsageError
-from shardspec.fields import RESERVED, field_name
+from shardspec.fields import RESERVED
 from shardspec.splits import SPLIT_NAMES
 from shardspec.wording import LONG, counted, list_some, shorten
 

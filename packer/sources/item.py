@@ -1,10 +1,10 @@
 """One raw input, and the report of what was found in it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shardspec.wording import cut
 
@@ -41,8 +41,43 @@ REASON_LENGTH = 1000
 """Maximum number of characters of a reason in a report, whatever a library or a step says."""
 
 
+MEMBER_MARK = "!"
+"""Stands between the name of an archive and that of a member in the name of an item: ``train-000.tar!0001``."""
+
+MemberKind = Literal["stored", "gzip", "parquet"]
+
+
+class Member(NamedTuple):
+    """Where the bytes of an item lie within an archive, the file at the item's path.
+
+    Attributes
+    ----------
+    kind : {"stored", "gzip", "parquet"}
+        How they are read: at their offset; at their offset in the decompressed file; as a value of a Parquet file.
+    place : tuple of int
+        Offset and size in bytes; for ``"stored"``, further pairs of them if the bytes lie in pieces. For ``"parquet"``:
+        the row group, the row in it, the column, and the field of the column's struct, or -1.
+    archive_bytes : int
+        Size of the archive when it was listed.
+    """
+
+    kind: MemberKind
+    place: tuple[int, ...]
+    archive_bytes: int
+
+    @property
+    def run(self) -> tuple[int, ...] | None:
+        """What members that are read in one pass over a part of the archive have in common; None for one read alone."""
+        return {"stored": None, "gzip": (), "parquet": self.place[:1]}[self.kind]
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "Member":
+        """A member from its JSON."""
+        return cls(values[0], tuple(values[1]), values[2])
+
+
 class ItemFile(NamedTuple):
-    """A further file of an item, named by a column of a table.
+    """A further file of an item, named by a column of a table, or a further member of its archive.
 
     Attributes
     ----------
@@ -51,12 +86,25 @@ class ItemFile(NamedTuple):
     path : str
     bytes : int
     mtime_ns : int
+    member : Member or None
+        Where its bytes lie in the file at `path`; None if they are the whole file.
     """
 
     name: str
     path: str
     bytes: int
     mtime_ns: int
+    member: Member | None = None
+
+    @property
+    def container(self) -> str:
+        """The name of the file at `path`: its own, or that of its archive."""
+        return self.name if self.member is None else self.name.partition(MEMBER_MARK)[0]
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file at `path`."""
+        return self.bytes if self.member is None else self.member.archive_bytes
 
     @property
     def is_video(self) -> bool:
@@ -76,9 +124,9 @@ class Item:
         The item's name in messages and in the ``source`` field: its path relative to the source, or the name of its
         row.
     path : str or None
-        Location of the picture or video; None where the row holds the data itself.
+        Location of the picture or video, or of the archive that it lies in; None where the row holds the data itself.
     bytes : int
-        Size of the file, 0 without one.
+        Size of the picture or video, 0 without one. Of a value in a Parquet file, it is the average.
     mtime_ns : int
         Modification time of the file in nanoseconds, 0 without one.
     columns : dict
@@ -87,6 +135,10 @@ class Item:
         Why the source itself rejected the item.
     files : dict of str to ItemFile
         Further files, by the option that uses them.
+    member : Member or None
+        Where its bytes lie in the file at `path`; None if they are the whole file.
+    arrays : dict of str to Member
+        Fields whose values are read from the archive together with the item, because they are large.
     """
 
     index: int
@@ -97,6 +149,8 @@ class Item:
     columns: Mapping[str, Any] = field(default_factory=dict)
     reject: str | None = None
     files: Mapping[str, ItemFile] = field(default_factory=dict)
+    member: Member | None = None
+    arrays: Mapping[str, Member] = field(default_factory=dict)
 
     @property
     def is_picture(self) -> bool:
@@ -112,13 +166,28 @@ class Item:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
         document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
         document.append(dict(self.files))
+        if self.member is not None:
+            document += [self.member, dict(self.arrays)]
         return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
         """Read a line that `to_line` wrote."""
-        *values, files = json.loads(line)
-        return replace(cls(*values), files={option: ItemFile(*file) for option, file in files.items()})
+        values = json.loads(line)
+        files = {
+            option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in values[7].items()
+        }
+        item = replace(cls(*values[:7]), files=files)
+        if len(values) == 8:
+            return item
+        return replace(
+            item, member=Member.of(values[8]), arrays={name: Member.of(place) for name, place in values[9].items()}
+        )
+
+    @property
+    def file(self) -> ItemFile:
+        """The picture or video, of an item that has one."""
+        return ItemFile(self.name, str(self.location()), self.bytes, self.mtime_ns, self.member)
 
     def location(self) -> Path:
         """The path of an item that has one."""
@@ -134,17 +203,16 @@ class Item:
         OSError
             If a file cannot be examined.
         """
-        own = [] if self.path is None else [ItemFile(self.name, self.path, self.bytes, self.mtime_ns)]
-        for file in [*own, *self.files.values()]:
+        for file in [*([] if self.path is None else [self.file]), *self.files.values()]:
             if not file.mtime_ns:  # not a file that was examined
                 continue
             try:
                 found = Path(file.path).stat()
             except (FileNotFoundError, NotADirectoryError):
-                yield f"{file.name!r} was there when the build was planned"
+                yield f"{file.container!r} was there when the build was planned"
             else:
-                if (found.st_size, found.st_mtime_ns) != (file.bytes, file.mtime_ns):
-                    yield f"{file.name!r} has changed since the build was planned"
+                if (found.st_size, found.st_mtime_ns) != (file.file_bytes, file.mtime_ns):
+                    yield f"{file.container!r} has changed since the build was planned"
 
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe
+from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
+from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
 from packer.sources.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
@@ -15,6 +17,7 @@ from packer.sources.values import column_types
 from shardspec.errors import UsageError
 
 _TABLE_OPTIONS = ("root", "text", "int", "float")
+_ARCHIVE_OPTIONS = ("keys",)
 _FOLDER_OPTIONS = ("include", "exclude", "fields_from_path", "sidecars")
 
 
@@ -32,11 +35,13 @@ def open_source(
     types = column_types(recipe)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _refuse(recipe, _FOLDER_OPTIONS, "folders", "rows")
+        _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "rows")
         return RowsSource(source, _roots(recipe) or Path.cwd(), types=types)
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
             _refuse(recipe, _FOLDER_OPTIONS, "folders", "an object")
             _refuse(recipe, _TABLE_OPTIONS, "tables", "an object")
+            _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "an object")
             return source
         raise UsageError(
             f"source: expected a folder, a table, rows, or an object with list_items, found {type(source).__name__}"
@@ -48,15 +53,30 @@ def open_source(
                 f"{out}: expected a folder outside the source, found one inside {path}: its files would become items"
             )
         if not is_packed(path):
+            archives = open_folder(path, recipe)
+            if archives is not None:
+                _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
+                return archives
+            _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a folder")
             return FolderSource(path, recipe)
+        _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a packed dataset")
         _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "a packed dataset")
         _refuse(recipe, _TABLE_OPTIONS, "tables", "a packed dataset")
         return PackedSource(path)
+    if not os.path.lexists(path) and is_pattern(str(path)):
+        _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
+        return open_pattern(str(path), recipe)
     if not path.exists():
-        raise UsageError(f"{path}: expected a folder or a table, found nothing of that name")
+        raise UsageError(f"{path}: expected a folder, a table or an archive, found nothing of that name")
+    opened = open_file(path, recipe)
+    if opened is not None:
+        _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "an archive")
+        return opened
+    _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a table")
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise UsageError(
-            f"{path}: expected a folder or a table ({', '.join(sorted(TABLE_SUFFIXES))}), "
+            f"{path}: expected a folder, a table ({', '.join(sorted(TABLE_SUFFIXES))}) or an archive "
+            f"({', '.join(ARCHIVE_SUFFIXES)}), "
             f"found a file {path.suffix or 'without suffix'}"
         )
     _refuse(recipe, _FOLDER_OPTIONS, "folders", "a table")

@@ -4,8 +4,9 @@ import fnmatch
 import re
 from collections.abc import Collection, Sequence
 
+from packer.recipe import field_name
 from shardspec.errors import UsageError
-from shardspec.fields import RESERVED, field_name
+from shardspec.fields import RESERVED
 from shardspec.wording import list_some, shorten
 
 _ANY_FOLDERS = "**"

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packer.recipe import field_name
 from packer.sources.base import Listing, Roots
 from packer.sources.item import Item
 from packer.sources.values import ArrayType, array_type, convert, missing_list
 from shardspec.errors import UsageError
-from shardspec.fields import RESERVED, field_name, is_further_picture
+from shardspec.fields import RESERVED, is_further_picture
 from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)

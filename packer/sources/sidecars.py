@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from packer.recipe import field_name
 from packer.sources.base import describe_path
 from packer.sources.item import ItemFile
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError
-from shardspec.fields import RESERVED, field_name
+from shardspec.fields import RESERVED
 from shardspec.wording import LONG, counted, list_some, shorten
 
 TEXT, OBJECT = ".txt", ".json"

@@ -36,7 +36,7 @@ class TableSource:
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the rows."""
-        table = _READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
+        table = READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
         if not table.rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
         if all(path_column not in row for row in table.rows):
@@ -181,14 +181,15 @@ def _with_class_labels(listing: Listing, path: Path, label_from: str) -> Listing
     return replace(listing, classes={**listing.classes, "label": names})
 
 
-_READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
+READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,
     ".tsv": read_csv,
 }
-TABLE_SUFFIXES = frozenset(_READERS)
+"""Readers of tables by suffix. The second argument names columns that stay text."""
+TABLE_SUFFIXES = frozenset(READERS)
 
 
 def read_table(path: Path, texts: Collection[str] = ()) -> Any:
@@ -205,11 +206,11 @@ def read_table(path: Path, texts: Collection[str] = ()) -> Any:
         If there is no such file, or it is none of these.
     """
     suffix = path.suffix.lower()
-    if suffix not in _READERS:
-        raise UsageError(f"{path}: expected a table ({', '.join(sorted(_READERS))}), found {suffix or 'no suffix'}")
+    if suffix not in READERS:
+        raise UsageError(f"{path}: expected a table ({', '.join(sorted(READERS))}), found {suffix or 'no suffix'}")
     try:
         if suffix == ".parquet":
             return open_parquet(path)
-        return _READERS[suffix](path, texts).rows
+        return READERS[suffix](path, texts).rows
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error

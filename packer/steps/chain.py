@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import Recipe, StepSpec
+from packer.sources.archives.arrays import read_arrays
+from packer.sources.contents import close_contents
 from packer.sources.item import REASON_LENGTH, Item, ItemReport
 from packer.steps.packed import PackedItems
 from packer.vision.detect.detections import FaceDetector
@@ -117,14 +119,15 @@ class Pipeline:
             raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
 
     def close(self) -> None:
-        """Close the packed dataset that items were read from."""
+        """Close the packed dataset or the archive that items were read from."""
         self._packed.close()
+        close_contents()
 
     def _load(self, samples: Iterator[Sample]) -> Iterator[Sample]:
-        """Add the item's columns, and its fields if it is a row of a packed dataset."""
+        """Add the item's columns, its arrays in an archive, and its fields if it is a row of a packed dataset."""
         for sample in samples:
             item = sample[ITEM]
-            yield {**sample, **self._packed.load(item), **item.columns}
+            yield {**sample, **self._packed.load(item), **item.columns, **read_arrays(item)}
 
 
 def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]:

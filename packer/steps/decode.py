@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packer.recipe import Recipe
+from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
@@ -81,7 +82,7 @@ def _sampling(recipe: Recipe) -> Sampling:
 
 def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     try:
-        data = read_picture(item.location())
+        data = read_picture(opener(item.file))
     except OSError as error:
         raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     except MemoryError as error:
@@ -111,7 +112,7 @@ def _frames(
     If `refills` is a number, that of the sampled frames, they carry their `neighbours`.
     """
     try:
-        with VideoReader(item.location(), sampling) as video, take(video) as frames:
+        with VideoReader(opener(item.file), sampling) as video, take(video) as frames:
             known: Sample = {SAMPLED: video.sampled}
             if refills is not None:
                 known[NEIGHBOURS] = neighbours(video.frames_seen, refills)

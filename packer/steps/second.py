@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from packer.sources.contents import opener
 from packer.sources.item import ALSO, ItemFile
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.vision.decode.limits import PictureError, VideoError
@@ -66,7 +66,7 @@ class SecondFile:
             return None if frame is None else frame.image
         with self._naming_errors():
             if self._picture is None:
-                self._picture = decode_picture(read_picture(Path(self.file.path))).image
+                self._picture = decode_picture(read_picture(opener(self.file))).image
             return self._picture
 
     def frame(self, index: int) -> VideoFrame | None:
@@ -80,7 +80,7 @@ class SecondFile:
         with self._naming_errors():
             if self._video is None:
                 sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
-                self._video = VideoReader(self.file.path, sampling)
+                self._video = VideoReader(opener(self.file), sampling)
                 self._frames = iter(self._video)
             self._video.skip_to(index)
             while not self._ended and (self._next is None or self._next.index < index):

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -193,11 +193,11 @@ class FaceMemory:
     """
 
     def __init__(self) -> None:
-        self._files: OrderedDict[tuple[str | None, int, int], dict[Sampled, dict[int, FrameFaces]]] = OrderedDict()
+        self._files: OrderedDict[tuple[Any, ...], dict[Sampled, dict[int, FrameFaces]]] = OrderedDict()
 
     def of_file(self, file: Item | ItemFile) -> dict[Sampled, dict[int, FrameFaces]]:
         """The faces of a file that are known, by pass; the caller adds to them."""
-        key = (file.path, file.bytes, file.mtime_ns)
+        key = (file.path, file.bytes, file.mtime_ns, file.member)
         passes = self._files.setdefault(key, {})
         self._files.move_to_end(key)
         total = sum(map(_frames_in, self._files.values()))

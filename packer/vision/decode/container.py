@@ -1,12 +1,12 @@
 """Opening a video file and finding its video stream."""
 
-from os import PathLike, fsdecode
+from os import fsdecode
 
 import av
 import av.container
 import av.video.stream
 
-from packer.vision.decode.limits import PictureError, VideoError, check_size
+from packer.vision.decode.limits import Input, PictureError, VideoError, check_size, open_input
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
@@ -23,7 +23,7 @@ _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
 
 
 def open_video(
-    path: str | PathLike[str], *, max_pixels: int, threads: int = 1
+    source: Input, *, max_pixels: int, threads: int = 1
 ) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
     """Open a file and choose its video stream: the default one, else the first; never an attached cover picture.
 
@@ -36,12 +36,12 @@ def open_video(
     OSError
         If the file cannot be read at all (missing, not permitted).
     """
-    name = fsdecode(path)
-    with open(name, "rb") as file:  # noqa: PTH123 -- fails with Python's own error, and a path may be str or bytes-like
+    with open_input(source) as file:  # fails with Python's own error
         if not file.read(1):
             raise VideoError("expected a video, found an empty file")
+    opened = source() if callable(source) else f"file:{fsdecode(source)}"
     try:
-        container = av.open(f"file:{name}", options=_OPTIONS, metadata_errors="replace")
+        container = av.open(opened, options=_OPTIONS, metadata_errors="replace")
     except MemoryError:  # also one of libav's own errors
         raise
     except (av.error.FFmpegError, ValueError) as error:

@@ -1,7 +1,9 @@
-"""Limits of decoding: how large a picture or a video frame may be, and the errors about what does not decode."""
+"""What is decoded: inputs, how large a picture or a video frame may be, and the errors about what does not decode."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike, fsdecode
+from typing import BinaryIO
 
 from shardspec.errors import ItemError
 from shardspec.schema import PICTURE_PIXELS_MAX
@@ -12,12 +14,21 @@ MAX_PIXELS = PICTURE_PIXELS_MAX
 _BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
 
 
+Input = str | PathLike[str] | Callable[[], BinaryIO]
+"""A path, or a function that opens a new binary file each time, such as a part of another file."""
+
+
 class PictureError(ItemError, ValueError):
     """Bytes that do not decode to a picture. The message says what was expected and what was found."""
 
 
 class VideoError(ItemError, ValueError):
     """A file from which no video frame can be read. The message says what was expected and what was found."""
+
+
+def open_input(source: Input) -> BinaryIO:
+    """Open an input for reading; the caller closes it."""
+    return source() if callable(source) else open(fsdecode(source), "rb")  # noqa: PTH123 -- a path may be a str
 
 
 def check_file_size(size: int, max_pixels: int) -> None:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,15 @@ from PIL import (
 
 from packer.vision.decode.jpeg import check_cmyk, coded_as, decode_strict
 from packer.vision.decode.jpeg_header import JpegHeader, read_header
-from packer.vision.decode.limits import MAX_PIXELS, PictureError, check_file_size, check_size, needing_memory
+from packer.vision.decode.limits import (
+    MAX_PIXELS,
+    Input,
+    PictureError,
+    check_file_size,
+    check_size,
+    needing_memory,
+    open_input,
+)
 from packer.vision.decode.netpbm import decode_netpbm
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.decode.rgb import to_rgb
@@ -82,8 +89,13 @@ class Picture:
     warning: str | None = None
 
 
-def read_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> bytes:
+def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     """Read the file of a picture, after checking its size and its first bytes.
+
+    Parameters
+    ----------
+    source : path, or callable that opens a binary file
+    max_pixels : int
 
     Raises
     ------
@@ -93,13 +105,13 @@ def read_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> bytes:
     OSError
         If the file cannot be read.
     """
-    with path.open("rb") as file:
+    with open_input(source) as file:
         head = file.read(_HEAD_BYTES)
         kind = _sniff(head)
         header = read_header(head) if kind == "JPEG" else None
         if header is not None:
             check_size(header.width, header.height, max_pixels)
-        check_file_size(os.fstat(file.fileno()).st_size, max_pixels)
+        check_file_size(file.seek(0, os.SEEK_END), max_pixels)
         file.seek(0)
         return file.read()
 

@@ -7,7 +7,6 @@ import errno
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from os import PathLike
 
 import av
 import numpy as np
@@ -16,7 +15,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from packer.vision.decode.container import open_video, reason
-from packer.vision.decode.limits import VideoError
+from packer.vision.decode.limits import Input, VideoError
 from packer.vision.faults import may_pass
 
 # Codecs in which a packet is exactly one shown frame. (A bit marks the hidden frames of VP8: RFC 6386, 9.1.)
@@ -93,7 +92,7 @@ class Timeline:
         return None if pts is None else float(pts * self.unit - self.start)
 
 
-def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
+def scan(source: Input, *, max_pixels: int) -> Timeline:
     """Read a file's packets into a timeline.
 
     Raises
@@ -101,19 +100,19 @@ def scan(path: str | PathLike[str], *, max_pixels: int) -> Timeline:
     VideoError, OSError
         As for `open_video`; or if the file cannot be read to its end, for a reason that may pass.
     """
-    timeline, stopped = _scan(path, max_pixels)
+    timeline, stopped = _scan(source, max_pixels)
     if stopped is None or not may_pass(stopped):
         return timeline
     if stopped.errno == errno.EIO:  # demuxers also report damage so, which recurs at the same place
-        again, stopped = _scan(path, max_pixels)
+        again, stopped = _scan(source, max_pixels)
         if again.damage == timeline.damage or stopped is None:
             return again
     raise VideoError(f"expected a video that can be read to its end, found: {reason(stopped)}") from stopped
 
 
-def _scan(path: str | PathLike[str], max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
+def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
     """The timeline as far as the packets can be read, and the error that stopped the reading, if any."""
-    container, stream = open_video(path, max_pixels=max_pixels)
+    container, stream = open_video(source, max_pixels=max_pixels)
     with container:
         rows: list[_Row] = []
         read, end, due, damage = 0, Fraction(0), None, None

@@ -7,7 +7,6 @@ last frame's, is timed by the average rate.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from os import PathLike
 from types import TracebackType
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from packer.vision.decode.container import open_video
 from packer.vision.decode.frame import RgbConverter
-from packer.vision.decode.limits import MAX_PIXELS, VideoError
+from packer.vision.decode.limits import MAX_PIXELS, Input, VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.stream import Decoding
 from packer.vision.decode.timeline import scan
@@ -47,7 +46,7 @@ class VideoReader:
 
     Parameters
     ----------
-    path : str or path-like
+    source : path, or callable that opens a binary file
     sampling : Sampling
     max_pixels : int
         Largest width times height of a frame.
@@ -75,17 +74,15 @@ class VideoReader:
         If the file cannot be read at all (on construction).
     """
 
-    def __init__(
-        self, path: str | PathLike[str], sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
-    ) -> None:
+    def __init__(self, source: Input, sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1) -> None:
         if threads < 1:
             raise ValueError(f"expected at least one thread, found {threads}")
-        self._timeline = scan(path, max_pixels=max_pixels)
+        self._timeline = scan(source, max_pixels=max_pixels)
         if not self._timeline.count:
             raise VideoError(
                 f"expected at least one frame, found none: {self._timeline.damage or 'the stream is empty'}"
             )
-        self._container, stream = open_video(path, max_pixels=max_pixels, threads=threads)
+        self._container, stream = open_video(source, max_pixels=max_pixels, threads=threads)
         self._decoding = Decoding(self._container, stream, self._timeline, sampling)
         self._to_rgb = RgbConverter(max_pixels)
         self._first = 0
@@ -133,8 +130,8 @@ class VideoReader:
 
 
 def read_frames(
-    path: str | PathLike[str], sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
+    source: Input, sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
 ) -> Iterator[VideoFrame]:
     """Yield the frames of a `VideoReader`, which is closed at the end. Damage is not reported."""
-    with VideoReader(path, sampling, max_pixels=max_pixels, threads=threads) as reader:
+    with VideoReader(source, sampling, max_pixels=max_pixels, threads=threads) as reader:
         yield from reader

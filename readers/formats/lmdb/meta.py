@@ -49,14 +49,8 @@ def read_meta(data: ByteArray, entries: int, corrupt: Corrupt) -> Any:
     corrupt : callable
         Makes the error to raise, given what was expected and what was found.
     """
-    first = _meta_at(data, 0, corrupt)
-    page_bytes = int(first["free"]["pad"])
-    if page_bytes not in _PAGE_BYTES:
-        raise corrupt("a page size of 512 to 65536 bytes", f"{page_bytes}")
-    second = _meta_at(data, page_bytes, corrupt)
-    if second["free"]["pad"] != page_bytes:
-        raise corrupt(f"pages of {page_bytes} bytes in both meta pages", f"{int(second['free']['pad'])}")
-    meta = second if second["transaction"] > first["transaction"] else first
+    meta = newest_meta(data, corrupt)
+    page_bytes = int(meta["free"]["pad"])
     expected, found = (int(meta["last_page"]) + 1) * page_bytes, len(data)
     if found != expected:
         raise corrupt(f"{expected} bytes", f"{found}")
@@ -64,6 +58,26 @@ def read_meta(data: ByteArray, entries: int, corrupt: Corrupt) -> Any:
     if main["entries"] != entries or main["flags"] != 0:
         raise corrupt(f"{entries} plain entries", f"{int(main['entries'])} with flags {int(main['flags'])}")
     return meta
+
+
+def newest_meta(data: ByteArray, corrupt: Corrupt) -> Any:
+    """The meta page of the last transaction of any LMDB file; its ``free`` tree's ``pad`` is the page size.
+
+    Parameters
+    ----------
+    data : ndarray, (n,), uint8
+        The file, or enough of its beginning to hold both meta pages.
+    corrupt : callable
+        Makes the error to raise, given what was expected and what was found.
+    """
+    first = _meta_at(data, 0, corrupt)
+    page_bytes = int(first["free"]["pad"])
+    if page_bytes not in _PAGE_BYTES:
+        raise corrupt("a page size of 512 to 65536 bytes", f"{page_bytes}")
+    second = _meta_at(data, page_bytes, corrupt)
+    if second["free"]["pad"] != page_bytes:
+        raise corrupt(f"pages of {page_bytes} bytes in both meta pages", f"{int(second['free']['pad'])}")
+    return second if second["transaction"] > first["transaction"] else first
 
 
 def _meta_at(data: ByteArray, start: int, corrupt: Corrupt) -> Any:

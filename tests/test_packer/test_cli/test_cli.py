@@ -239,7 +239,7 @@ def test_a_misspelt_word_is_reported_in_one_line(words: list[str], reported: str
 
 def test_a_source_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
     done = run_packer("build", tmp_path / "nowhere", tmp_path / "out", expect=2)
-    assert f"{tmp_path}/nowhere: expected a folder or a table, found nothing of that name" in done.stderr
+    assert f"{tmp_path}/nowhere: expected a folder, a table or an archive, found nothing of that name" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -463,10 +463,11 @@ class TestOpening:
         out = tmp_path.parent / "out"
         with pytest.raises(UsageError, match="found nothing of that name"):
             open_source(pictures / "missing", out)
-        with pytest.raises(
-            UsageError,
-            match=r"expected a folder or a table \(.csv, .jsonl, .ndjson, .parquet, .tsv\), found a file .png",
-        ):
+        tables, archives = (
+            r"\(.csv, .jsonl, .ndjson, .parquet, .tsv\)",
+            r"\(.tar, .tar.gz, .tgz, .rec, .mdb, .lmdb, .parquet\)",
+        )
+        with pytest.raises(UsageError, match=f"a folder, a table {tables} or an archive {archives}, found a file .png"):
             open_source(pictures / "0.png", out)
         with pytest.raises(
             UsageError, match="expected a folder, a table, rows, or an object with list_items, found int"

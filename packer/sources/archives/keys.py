@@ -1,0 +1,149 @@
+"""A list of the keys of an archive's items, with labels or further columns: JSON, lines of text, or a table."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packer.sources.item import MEMBER_MARK, Item
+from packer.sources.table import READERS
+from shardspec.errors import UsageError
+from shardspec.wording import list_some, shorten
+
+_KEY_COLUMNS = ("key", "path")
+_TEXT_SUFFIXES = (".txt", ".lst", ".list")
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})\Z")
+
+
+@dataclass(frozen=True)
+class KeyTable:
+    """Keys, each with the columns that its item gets.
+
+    Attributes
+    ----------
+    path : Path
+        For messages.
+    rows : dict of str to dict
+        The columns by key.
+    """
+
+    path: Path
+    rows: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> "KeyTable":
+        """Read a file by its suffix: ``.json``, ``.txt``, or a table.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be read, or names a key twice.
+        """
+        suffix = path.suffix.lower()
+        try:
+            if suffix == ".json":
+                pairs = _read_json(path)
+            elif suffix in _TEXT_SUFFIXES:
+                pairs = _read_lines(path)
+            elif suffix in READERS:
+                pairs = _read_table(path)
+            else:
+                known = ", ".join(sorted([".json", *_TEXT_SUFFIXES, *READERS]))
+                raise UsageError(f"keys: expected a file {known}, found {path}")
+        except OSError as error:
+            raise UsageError(f"keys: {path} cannot be read: {error.strerror or error}") from error
+        rows: dict[str, Mapping[str, Any]] = {}
+        for given, columns in pairs:
+            key = given.replace("\\", "/")
+            if key in rows:
+                raise UsageError(f"{path}: expected every key once, found {shorten(key)} twice")
+            rows[key] = columns
+        if not rows:
+            raise UsageError(f"{path}: expected keys, found none")
+        return cls(path, rows)
+
+    def join(self, items: Sequence[Item]) -> tuple[list[Item], int]:
+        """The items that the keys name, with their columns, and the number of the others.
+
+        An item is named by its name in the archive, with or without its suffix. What the source rejected stays. A key
+        without an item becomes a reject.
+        """
+        found: list[Item] = []
+        used: set[str] = set()
+        left = 0
+        for item in items:
+            name = item.name.partition(MEMBER_MARK)[2]
+            key = next((key for key in (name, _stem(name)) if key in self.rows), None)
+            if key is not None and item.reject is None:
+                found.append(replace(item, columns={**item.columns, **self.rows[key]}))
+            elif item.reject is not None:
+                found.append(item)
+            else:
+                left += 1
+            used.update([] if key is None else [key])
+        for key in self.rows:
+            if key not in used:
+                reason = f"expected this key of {self.path.name} in the source, found none"
+                found.append(Item(-1, key, None, reject=reason))
+        return found, left
+
+
+def _stem(name: str) -> str:
+    """A name without what follows the first dot of its last part."""
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
+
+
+def _read_json(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: expected JSON, {str(error) or 'found it too deep'}") from error
+    if isinstance(document, dict):
+        return [(key, value if isinstance(value, dict) else {"label": value}) for key, value in document.items()]
+    if not isinstance(document, list):
+        raise UsageError(f"{path}: expected an object or a list of keys, found {type(document).__name__}")
+    pairs: list[tuple[str, Mapping[str, Any]]] = []
+    for entry in document:
+        if isinstance(entry, str):
+            pairs.append((entry, {}))
+        elif isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str):
+            pairs.append((entry[0], {"label": entry[1]}))
+        elif isinstance(entry, dict):
+            pairs.append(_split_row(path, entry))
+        else:
+            raise UsageError(f"{path}: expected keys, or pairs of key and label, found {shorten(entry)}")
+    return pairs
+
+
+def _read_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: expected text in UTF-8, found other bytes: save it as UTF-8") from error
+    mark = "\t" if any("\t" in line for line in lines) else None
+    cells = [line.rsplit(mark, 1) for line in lines if line]
+    widths = {len(row) for row in cells}
+    if widths <= {1}:
+        return [(key, {}) for (key,) in cells]
+    if widths != {2}:
+        raise UsageError(f"{path}: expected a key in every line, or a key and a label in every line, found both")
+    numbers = all(_INTEGER.match(label) for _, label in cells)
+    return [(key.strip(), {"label": int(label) if numbers else label}) for key, label in cells]
+
+
+def _read_table(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    return [_split_row(path, row) for row in READERS[path.suffix.lower()](path, set(_KEY_COLUMNS)).rows]
+
+
+def _split_row(path: Path, row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The key of a row, and its other columns."""
+    column = next((name for name in _KEY_COLUMNS if name in row), None)
+    if column is None:
+        raise UsageError(f"{path}: expected a column 'key', found {list_some(list(map(str, row)))}")
+    key = row[column]
+    if not isinstance(key, str | int) or isinstance(key, bool):
+        raise UsageError(f"{path}: expected keys as text in column {column!r}, found {shorten(key)}")
+    return str(key), {name: value for name, value in row.items() if name != column}

@@ -1,0 +1,223 @@
+"""What the sources of archives have in common: the archives of a set, and the items of all of them as one listing."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packer.sources.archives.keys import KeyTable
+from packer.sources.base import Listing
+from packer.sources.item import MEMBER_MARK, Item, ItemFile
+from packer.sources.rows import read_columns
+from packer.vision.faults import may_pass, system_reason
+from readers.formats.machine import available_processors
+from shardspec.errors import BuildError, UsageError
+from shardspec.fields import RESERVED
+from shardspec.wording import shorten
+
+FIELDS_MAX = 1000
+"""Fields of all items of an archive: with names that are data, a column for each would fill the memory."""
+
+PICKLES = (".pickle", ".pkl", ".pth", ".pt", ".pyd", ".p")
+"""Suffixes of what may be, or contains, a pickle."""
+
+PICKLED = "expected no pickle, which can run any code when it is read, found one"
+
+
+class Archive(NamedTuple):
+    """One file of a set of archives.
+
+    Attributes
+    ----------
+    name : str
+        Its path relative to the source, in the names of its items.
+    path : Path
+    """
+
+    name: str
+    path: Path
+
+
+@dataclass
+class Found:
+    """What lies in one archive.
+
+    Attributes
+    ----------
+    items : list of Item
+        In order. Their columns are as they were found, their indices are not set, and `Item.files` has every further
+        picture, by field.
+    ignored : int
+        Members that are no items, nor fields of items.
+    classes : dict of str to list of str
+        Names of the classes of integer columns, if the archive gives them.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    ignored: int = 0
+    classes: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Place(NamedTuple):
+    """Where an archive lies, and what its items need to know of it."""
+
+    archive: Archive
+    bytes: int
+    mtime_ns: int
+
+    def item(self, name: str, size: int = 0, *, reject: str | None = None, **more: Any) -> Item:
+        """An item for a member."""
+        return Item(-1, self.name_of(name), str(self.archive.path), size, self.mtime_ns, reject=reject, **more)
+
+    def name_of(self, name: str) -> str:
+        """The name of a member with that of its archive."""
+        return f"{self.archive.name}{MEMBER_MARK}{name}"
+
+    def rest(self, reason: str) -> Item:
+        """The reject that stands for the part of an archive that cannot be read."""
+        return Item(-1, self.name_of("(rest)"), None, reject=reason)
+
+
+ListOne = Callable[[Place], Found]
+
+
+def list_archives(
+    archives: Sequence[Archive],
+    list_one: ListOne,
+    *,
+    label_from: str,
+    types: Mapping[str, str],
+    keys: KeyTable | None,
+    prefix: str,
+    ignored: int = 0,
+) -> Listing:
+    """List the items of a set of archives, several at a time.
+
+    Parameters
+    ----------
+    archives : sequence of Archive
+    list_one : callable
+        Lists one of them; an `OSError` makes it a reject.
+    label_from : str
+        See `packer.recipe.Recipe`.
+    types : dict of str to str
+        Columns that become text, int or float.
+    keys : KeyTable or None
+        Names the items to take, with further columns.
+    prefix : str
+        Stands before the name of a column whose field has a meaning of its own, such as ``key``.
+    ignored : int
+        Files beside the archives that are none.
+
+    Raises
+    ------
+    UsageError
+        If the columns cannot become fields.
+    BuildError
+        If an archive cannot be examined, for a reason that may pass.
+    """
+    found: list[Item] = []
+    classes: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(available_processors()) as threads:
+        for archive, one in zip(archives, threads.map(lambda a: _list_one(a, list_one), archives), strict=True):
+            for column, names in one.classes.items():
+                if classes.setdefault(column, names) != names:
+                    raise UsageError(
+                        f"{archive.path}: expected the class names of the archives before it in column {column!r}, "
+                        "found others: pack them apart"
+                    )
+            found += one.items
+            ignored += one.ignored
+    if keys is not None:
+        found, left = keys.join(found)
+        ignored += left
+    good = [item for item in found if item.reject is None]
+    rows = _rename([dict(item.columns) for item in good], prefix, label_from)
+    if label_from == "folder":
+        for row, item in zip(rows, good, strict=True):
+            row["label"] = _folder_of(item.name)
+    columns_of = list(dict.fromkeys(name for row in rows for name in row))
+    chosen = "auto" if label_from == "folder" else label_from
+    typed = read_columns(rows, columns_of, chosen, types, lambda row: shorten(good[row].name))
+    named = {"label" if name == label_from else typed.fields.get(name, name): names for name, names in classes.items()}
+    named = {field: names for field, names in named.items() if field in typed.values}
+    members = {name: dict[int, ItemFile]() for item in good for name in item.files}
+    items: list[Item] = []
+    place = 0
+    for index, item in enumerate(found):
+        if item.reject is not None:
+            items.append(Item(index, item.name, None, reject=item.reject))
+            continue
+        columns = {name: values[place] for name, values in typed.values.items()}
+        arrays = {
+            f"npy_{name}" if name in typed.values or name in RESERVED else name: member
+            for name, member in item.arrays.items()
+        }
+        items.append(replace(item, index=index, columns=columns, files={}, arrays=arrays, reject=typed.rejects[place]))
+        for name, file in item.files.items():
+            members[name][index] = file
+        place += 1
+    return Listing(
+        items,
+        ignored,
+        {**named, **typed.classes},
+        fields=typed.fields,
+        arrays=typed.arrays,
+        members=members,
+        notes=typed.notes,
+    )
+
+
+def _list_one(archive: Archive, list_one: ListOne) -> Found:
+    try:
+        stat = archive.path.stat()
+        return list_one(Place(archive, stat.st_size, stat.st_mtime_ns))
+    except OSError as error:
+        if may_pass(error):
+            raise BuildError(f"{archive.path}: cannot be examined: {error}: run the same command again") from error
+        reason = f"expected a readable archive, found: {system_reason(error)}"
+        return Found([Item(-1, archive.name, None, reject=reason)])
+
+
+def _folder_of(name: str) -> str | None:
+    """The first folder in the name of a member, None without one."""
+    first, slash, _ = name.partition(MEMBER_MARK)[2].replace("\\", "/").partition("/")
+    return first if slash else None
+
+
+LABEL = "cls"
+"""Column that is the label by the archive's own convention."""
+
+_LABEL_VALUE = "value"
+"""What that column becomes if it holds measurements and not classes."""
+
+
+def _rename(rows: list[dict[str, Any]], prefix: str, label_from: str) -> list[dict[str, Any]]:
+    """Rows whose columns can become fields: `LABEL` becomes ``label``, and reserved names get a prefix."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if len(names) > FIELDS_MAX:
+        raise UsageError(
+            f"expected at most {FIELDS_MAX} fields in the archives, found {len(names)}: names that differ from item "
+            "to item are data, not fields"
+        )
+    kinds = {type(row[LABEL]) for row in rows if LABEL in row}
+    if {int, str} <= kinds:  # 1 is a class beside cat
+        rows = [{**row, LABEL: str(row[LABEL])} if type(row.get(LABEL)) is int else row for row in rows]
+    label = "label" if label_from == "auto" and "label" not in names else LABEL
+    changed = {LABEL: _LABEL_VALUE if float in kinds else label} if LABEL in names else {}
+    taken = {LABEL, *changed.values()}
+    for name in names:
+        if name in (LABEL, label_from):
+            continue
+        lower = str(name).lower()
+        if lower in RESERVED or lower in taken or (label_from == "folder" and lower == "label"):
+            changed[name] = f"{prefix}_{lower}"
+    return [{changed.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def relative_archives(root: Path, paths: Iterable[Path]) -> list[Archive]:
+    """Archives named by their paths below a folder, in the order of the paths' bytes."""
+    named = [Archive(path.relative_to(root).as_posix(), path) for path in paths]
+    return sorted(named, key=lambda archive: os.fsencode(archive.name))

@@ -1,0 +1,108 @@
+"""Somebody's LMDB: keys whose values are the bytes of pictures or videos.
+
+A key with a suffix says what its value is; of a key without one, the first bytes do. Keys ``image-X`` with texts under
+``label-X``, as sets of text recognition have them, are pairs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from packer.sources.archives.keys import KeyTable
+from packer.sources.archives.listing import PICKLED, PICKLES, Archive, Found, Place, list_archives
+from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
+from packer.sources.archives.sniffing import SNIFFED_BYTES, is_pickle, seems_picture
+from packer.sources.base import Listing, refuse_path_column
+from packer.sources.item import Item, Member, is_picture, is_video
+from shardspec.wording import shorten
+
+DATA_NAME = "data.mdb"
+SUFFIXES = (".mdb", ".lmdb")
+
+_IMAGE, _LABEL = "image-", "label-"
+_TEXT_BYTES_MAX = 1 << 16
+
+
+class LMDBSource:
+    """The pictures and videos of LMDB files, in the order of their keys.
+
+    Parameters
+    ----------
+    archives : sequence of Archive
+    types : dict of str to str
+        Fields that become text, int or float.
+    keys : KeyTable, optional
+        Names the keys to take, with labels or further columns.
+    ignored : int
+        Files beside the archives.
+    """
+
+    def __init__(
+        self,
+        archives: Sequence[Archive],
+        types: Mapping[str, str] | None = None,
+        keys: KeyTable | None = None,
+        ignored: int = 0,
+    ) -> None:
+        self.archives = archives
+        self._types = types or {}
+        self._keys = keys
+        self._ignored = ignored
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, labelled by the keys' file, or by a folder or field that `label_from` names."""
+        refuse_path_column(path_column, "an LMDB")
+        return list_archives(
+            self.archives,
+            list_keys,
+            label_from=label_from,
+            types=self._types,
+            keys=self._keys,
+            prefix="key",
+            ignored=self._ignored,
+        )
+
+
+def list_keys(place: Place) -> Found:
+    """The pictures and videos of one file. After damage, they end, and a reject stands for the rest."""
+    found = Found()
+    waiting: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    with place.archive.path.open("rb") as file:
+        try:
+            for entry in walk_lmdb(place.archive.path):
+                name = entry.key.decode("utf-8", "surrogateescape").replace("\\", "/")
+                if name.startswith(_LABEL) and not PurePosixPath(name).suffix and entry.size <= _TEXT_BYTES_MAX:
+                    file.seek(entry.offset)
+                    texts[name.removeprefix(_LABEL)] = file.read(entry.size).decode("utf-8", "replace")
+                    continue
+                file.seek(entry.offset)
+                item = _item(place, name, entry, file.read(min(entry.size, SNIFFED_BYTES)))
+                if item is None:
+                    found.ignored += 1
+                    continue
+                if name.startswith(_IMAGE):
+                    waiting[name.removeprefix(_IMAGE)] = len(found.items)
+                found.items.append(item)
+        except TreeDamage as damage:
+            found.items.append(place.rest(str(damage)))
+    for number, text in texts.items():
+        at = waiting.get(number)
+        if at is None:
+            found.ignored += 1
+        elif found.items[at].reject is None:
+            found.items[at] = replace(found.items[at], columns={"text": text})
+    return found
+
+
+def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:
+    """The item of an entry; None if it is no picture, no video and no pickle."""
+    suffix = PurePosixPath(name).suffix.lower()
+    shown = is_picture(name) or is_video(name)
+    if entry.problem is not None:
+        return place.item(name, reject=entry.problem)
+    if suffix in PICKLES or (not shown and is_pickle(head)):
+        return place.item(name, reject=f"{shorten(name)}: {PICKLED}")
+    if not shown and not seems_picture(head):
+        return None
+    return place.item(name, entry.size, member=Member("stored", (entry.offset, entry.size), place.bytes))

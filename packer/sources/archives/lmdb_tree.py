@@ -1,0 +1,152 @@
+"""The keys of any LMDB file, in their order, and where their values lie (``mdb.c``: ``MDB_page``, ``MDB_node``).
+
+LMDB's library trusts every page of a file, so that a crafted one may crash the process, and writes a lock file beside
+it. Here pages are read one by one and checked.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from readers.formats.lmdb.meta import HEADER_BYTES, newest_meta
+from shardspec.errors import ShardCorruptError
+
+_BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
+_DIRTY_FLAGS = 0x10 | 0x4000 | 0x8000
+_BIG, _SUB, _DUPLICATES = 1, 2, 4
+_NODE = struct.Struct("<4H")
+_PAGE = struct.Struct("<QHHHH")
+_OVERFLOW_PAGE = struct.Struct("<QHHI")
+_DEPTH_MAX = 32
+_NO_PAGE = 2**64 - 1
+_META_BYTES = 2 * 65536 + 4096
+
+
+class Entry(NamedTuple):
+    """A key and its value.
+
+    Attributes
+    ----------
+    key : bytes
+    offset, size : int
+        Where the value lies in the file.
+    problem : str or None
+        Why the value cannot be read as it is.
+    """
+
+    key: bytes
+    offset: int
+    size: int
+    problem: str | None = None
+
+
+class TreeDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an error of a call
+    """Why the rest of a file cannot be read."""
+
+
+def walk_lmdb(path: Path) -> Iterator[Entry]:
+    """Yield the entries of an LMDB file's main tree.
+
+    Raises
+    ------
+    TreeDamage
+        If the file is none, or damaged, after its last whole page.
+    OSError
+        If it cannot be read.
+    """
+    with path.open("rb") as file:
+        yield from _Tree(file).entries()
+
+
+class _Tree:
+    """One open file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        head = np.frombuffer(file.read(_META_BYTES), np.uint8)
+        try:
+            self._meta = newest_meta(
+                head, lambda expected, found: ShardCorruptError(f"expected {expected}, found {found}")
+            )
+        except ShardCorruptError as error:
+            raise TreeDamage(str(error)) from error
+        self._page_bytes = int(self._meta["free"]["pad"])
+        self._bytes = file.seek(0, 2)
+        self._pages = self._bytes // self._page_bytes
+        self._visited = 0
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, from left to right; the way down to the present page is all that is held."""
+        main = self._meta["main"]
+        root, depth = int(main["root"]), int(main["depth"])
+        if root == _NO_PAGE:
+            return
+        if int(main["flags"]) & _DUPLICATES or not 1 <= depth <= _DEPTH_MAX:
+            raise TreeDamage(f"expected a plain LMDB tree, found flags {int(main['flags'])} and depth {depth}")
+        waiting: list[Iterator[int]] = [iter((root,))]
+        while waiting:
+            number = next(waiting[-1], None)
+            if number is None:
+                waiting.pop()
+                continue
+            level = len(waiting)
+            page = self._page(number, _LEAF if level == depth else _BRANCH)
+            if level == depth:
+                yield from self._leaf(number, page)
+            else:
+                waiting.append(iter(self._children(page)))
+
+    def _page(self, number: int, kind: int) -> bytes:
+        self._visited += 1
+        if not 2 <= number < self._pages or self._visited > self._pages:
+            raise TreeDamage(f"expected pages 2 to {self._pages - 1}, each once, found page {number}")
+        self._file.seek(number * self._page_bytes)
+        page = self._file.read(self._page_bytes)
+        if len(page) < self._page_bytes:
+            raise TreeDamage(f"expected page {number}, found the end of the file")
+        found, _, flags, lower, _ = _PAGE.unpack_from(page)
+        if found != number or flags & ~_DIRTY_FLAGS != kind or not HEADER_BYTES <= lower <= self._page_bytes:
+            raise TreeDamage(f"expected a sound page {number}, found a damaged one")
+        return page
+
+    def _nodes(self, page: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+        """Place and the four numbers of each node."""
+        count = (_PAGE.unpack_from(page)[3] - HEADER_BYTES) // 2
+        for (place,) in struct.iter_unpack("<H", page[HEADER_BYTES : HEADER_BYTES + 2 * count]):
+            if place < HEADER_BYTES + 2 * count or place + _NODE.size > len(page):
+                raise TreeDamage("expected nodes within their page, found others")
+            yield place, *_NODE.unpack_from(page, place)
+
+    def _children(self, page: bytes) -> list[int]:
+        return [low | high << 16 | top << 32 for _, low, high, top, _ in self._nodes(page)]
+
+    def _leaf(self, number: int, page: bytes) -> Iterator[Entry]:
+        for place, low, high, flags, key_bytes in self._nodes(page):
+            start = place + _NODE.size + key_bytes
+            key, size = page[place + _NODE.size : start], low | high << 16
+            inside = 8 if flags & _BIG else size
+            if start + inside > len(page):
+                raise TreeDamage("expected values within their page, found others")
+            if flags & (_SUB | _DUPLICATES):
+                yield Entry(key, 0, 0, "expected a value, found a database of its own or several values")
+            elif flags & _BIG:
+                yield self._big(key, int.from_bytes(page[start : start + 8], "little"), size)
+            else:
+                yield Entry(key, number * self._page_bytes + start, size)
+
+    def _big(self, key: bytes, number: int, size: int) -> Entry:
+        """The entry of a value on pages of its own."""
+        problem = "expected its value on pages of its own, found others: the file is cut off or damaged"
+        if not 2 <= number < self._pages:
+            return Entry(key, 0, 0, problem)
+        start = number * self._page_bytes
+        self._file.seek(start)
+        head = self._file.read(HEADER_BYTES)
+        found, _, flags, span = _OVERFLOW_PAGE.unpack(head) if len(head) == HEADER_BYTES else (0, 0, 0, 0)
+        span *= self._page_bytes
+        if found != number or flags & ~_DIRTY_FLAGS != _OVERFLOW or HEADER_BYTES + size > span:
+            return Entry(key, 0, 0, problem)
+        return Entry(key, start + HEADER_BYTES, size, None if start + span <= self._bytes else problem)

@@ -1,0 +1,208 @@
+"""Parquet files with pictures inside, as Hugging Face stores them: a column of bytes, or of ``{bytes, path}``.
+
+The other columns become fields. Class names come from the ``huggingface`` metadata of the schema, if there are any.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from packer.recipe import Recipe, field_name
+from packer.sources.archives.keys import KeyTable
+from packer.sources.archives.listing import Archive, Found, Place, list_archives
+from packer.sources.base import Listing
+from packer.sources.item import Item, ItemFile, Member
+from shardspec.errors import UsageError
+from shardspec.registry import import_target
+from shardspec.wording import list_some, shorten
+
+SUFFIX = ".parquet"
+
+_BATCH_ROWS = 1024
+_USUAL = ("image", "img", "picture", "photo", "jpg", "png")
+_SPLIT = re.compile(r"([A-Za-z0-9_.]+?)-[0-9]{5}-of-[0-9]{5}(-[0-9a-f]+)?\.parquet\Z")
+"""Names of the files of Hugging Face's splits."""
+
+
+class ParquetSource:
+    """The rows of Parquet files, in the order of the files.
+
+    Parameters
+    ----------
+    archives : sequence of Archive
+    types : dict of str to str
+        Columns that become text, int or float.
+    keys : KeyTable, optional
+        Names the rows to take, with further columns.
+    ignored : int
+        Files beside the archives.
+    """
+
+    def __init__(
+        self,
+        archives: Sequence[Archive],
+        types: Mapping[str, str] | None = None,
+        keys: KeyTable | None = None,
+        ignored: int = 0,
+    ) -> None:
+        self.archives = archives
+        self._types = types or {}
+        self._keys = keys
+        self._ignored = ignored
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items; `path_column` names the column of the pictures, if there are several."""
+        return list_archives(
+            self.archives,
+            partial(_list_rows, path_column=path_column),
+            label_from=label_from,
+            types=self._types,
+            keys=self._keys,
+            prefix="column",
+            ignored=self._ignored,
+        )
+
+
+def holds_pictures(path: Path, path_column: str) -> bool:
+    """Whether a Parquet file has pictures inside, and is not a table of paths."""
+    schema = _open(path).schema_arrow
+    found = _picture_columns(schema)
+    return path_column in found or (path_column not in schema.names and bool(found))
+
+
+def _open(path: Path) -> Any:
+    opened = import_target("pyarrow.parquet:ParquetFile", what=f"{path.name}", extra="parquet")
+    try:
+        return opened(path, pre_buffer=False)
+    except ValueError as error:  # pyarrow's errors
+        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+
+
+def _picture_columns(schema: Any) -> dict[str, bool]:
+    """The columns that may hold pictures, and whether each is a struct with the bytes in a field."""
+    found: dict[str, bool] = {}
+    for field in schema:
+        kind = str(field.type)
+        if kind in ("binary", "large_binary"):
+            found[field.name] = False
+        elif kind.startswith("struct<") and any(
+            child.name == "bytes" and str(child.type) in ("binary", "large_binary") for child in field.type
+        ):
+            found[field.name] = True
+    return found
+
+
+def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, bool]]:
+    """The column of the pictures, and all columns that may hold some."""
+    found = _picture_columns(schema)
+    if path_column in found:
+        return path_column, found
+    if path_column != Recipe.path_column or not found:
+        raise UsageError(
+            f"{path}: expected a column of pictures (bytes, or a struct with bytes), found {list_some(schema.names)}"
+            + (": name it with --path-column" if found else "")
+        )
+    structs = [name for name, is_struct in found.items() if is_struct]
+    for names in (structs, list(found)):
+        usual = [name for name in _USUAL if name in names]
+        if len(names) == 1 or usual:
+            return (usual or names)[0], found
+    raise UsageError(
+        f"{path}: expected one column of pictures, found {list_some(list(found))}: choose it with --path-column"
+    )
+
+
+def _list_rows(place: Place, path_column: str) -> Found:
+    """The rows of one file."""
+    path = place.archive.path
+    with _open(path) as file:
+        schema, meta = file.schema_arrow, file.metadata
+        chosen, candidates = _choose(path, schema, path_column)
+        columns = [name for name in schema.names if name not in candidates]
+        if len(set(schema.names)) != len(schema.names):
+            raise UsageError(f"{path}: expected every column once, found one more than once: rename it")
+        classes = _class_names(schema)
+        split = _SPLIT.match(path.name)
+        found = Found()
+        for group in range(meta.num_row_groups):
+            rows = meta.row_group(group).num_rows
+            size = meta.row_group(group).total_byte_size // max(1, rows)
+            member = partial(_member, place, schema.names, candidates, group)
+            others = {field_name(name): name for name in candidates if name != chosen}
+            for row, values in enumerate(_rows(path, file, group, columns, rows)):
+                number = len(found.items)
+                for name, names in classes.items():
+                    known = isinstance(values[name], int) and 0 <= values[name] < len(names)
+                    values[name] = values[name] if known else None
+                if split is not None and "split" not in schema.names:
+                    values["split"] = split[1]
+                item = place.item(str(number), size, columns=values, member=member(row, chosen))
+                found.items.append(_with_files(item, others, member, row))
+        found.classes = classes
+    return found
+
+
+def _with_files(item: Item, others: Mapping[str, str], member: Any, row: int) -> Item:
+    """An item with the other columns of pictures as further files."""
+    files = {
+        field: ItemFile(f"{item.name}.{field}", str(item.path), item.bytes, item.mtime_ns, member(row, name))
+        for field, name in others.items()
+    }
+    return replace(item, files=files)
+
+
+def _member(place: Place, names: list[str], candidates: Mapping[str, bool], group: int, row: int, name: str) -> Member:
+    return Member("parquet", (group, row, names.index(name), 0 if candidates[name] else -1), place.bytes)
+
+
+def _rows(path: Path, file: Any, group: int, columns: list[str], rows: int) -> Iterator[dict[str, Any]]:
+    """The values of some columns of a row group, row by row."""
+    if not columns:
+        yield from ({} for _ in range(rows))
+        return
+    try:
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            for row in batch.to_pylist():
+                yield {name: _plain(value) for name, value in row.items()}
+    except (ValueError, NotImplementedError) as error:
+        raise UsageError(f"{path}: expected a Parquet file, {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return shorten(value)
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """The class names of integer columns, from the metadata of `datasets`."""
+    try:
+        document = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = document["info"]["features"]
+        return {
+            name: [str(entry) for entry in feature["names"]]
+            for name, feature in features.items()
+            if isinstance(feature, dict)
+            and feature.get("_type") == "ClassLabel"
+            and name in schema.names
+            and name not in _picture_columns(schema)
+        }
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return {}

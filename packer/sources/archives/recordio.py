@@ -1,0 +1,230 @@
+"""MXNet's RecordIO: ``train.rec``, with ``train.idx`` beside it or not; also InsightFace's sets of faces.
+
+A record is a magic number, a word of flag (3 bits) and length (29 bits), and the bytes, filled up to four (dmlc-core,
+``recordio.h``). Bytes in which the magic number occurs are cut there into several records: the flag says which part
+this is. The bytes begin with ``flag, label, id, id2`` (``<IfQQ``); if the flag is not 0, as many float32 follow, which
+are the label instead (MXNet, ``recordio.py``). InsightFace's record 0 has no picture, but two such numbers: the first
+number that is not a picture's, and the last of an identity (``arcface_torch/dataset.py``).
+"""
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from packer.sources.archives.keys import KeyTable
+from packer.sources.archives.listing import LABEL, PICKLED, Archive, Found, Place, list_archives
+from packer.sources.archives.sniffing import is_pickle
+from packer.sources.base import Listing, refuse_path_column
+from packer.sources.item import Item, Member
+from shardspec.errors import ItemError
+from shardspec.wording import shorten
+
+SUFFIX = ".rec"
+
+_MAGIC = 0xCED7230A
+_RECORD = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_HEAD_BYTES = 4096
+"""Read of every record: its header, and the label of most."""
+_LABELS_MAX = 1 << 16
+_INDEX_LINE_BYTES_MAX = 1 << 10
+_FLOAT_INTEGERS_MAX = 2**24
+
+
+class RecordIOSource:
+    """The records of MXNet's files, in their order.
+
+    The label becomes ``label``, if it is a whole number; a label of several numbers becomes ``labels``.
+
+    Parameters
+    ----------
+    archives : sequence of Archive
+    types : dict of str to str
+        Fields that become text, int or float.
+    keys : KeyTable, optional
+        Names the records to take, with further columns.
+    ignored : int
+        Files beside the archives.
+    """
+
+    def __init__(
+        self,
+        archives: Sequence[Archive],
+        types: Mapping[str, str] | None = None,
+        keys: KeyTable | None = None,
+        ignored: int = 0,
+    ) -> None:
+        self.archives = archives
+        self._types = types or {}
+        self._keys = keys
+        self._ignored = ignored
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, labelled by their records unless `label_from` names a field of the keys."""
+        refuse_path_column(path_column, "RecordIO files")
+        return list_archives(
+            self.archives,
+            list_records,
+            label_from=label_from,
+            types=self._types,
+            keys=self._keys,
+            prefix="record",
+            ignored=self._ignored,
+        )
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A whole record: where it begins, where its pieces lie, and its first bytes."""
+
+    start: int
+    pieces: tuple[int, ...]
+    head: bytes
+
+    @property
+    def size(self) -> int:
+        return sum(self.pieces[1::2])
+
+
+class _Damage(Exception):  # noqa: N818 -- it is the end of a listing, not an error of a call
+    """Why the records from a place on cannot be read."""
+
+
+def list_records(place: Place) -> Found:
+    """The pictures of one file. After damage, those that the index names, and a reject for each that it lacks."""
+    path = place.archive.path
+    found = Found()
+    names = _read_index(path.with_suffix(".idx"))
+    faces = False
+    seen: set[int] = set()
+    with path.open("rb") as file:
+        end = place.bytes
+        at, number = 0, 0
+        while at < end:
+            try:
+                record = _read_record(file, at, end)
+            except _Damage as damage:
+                found.items.append(place.rest(str(damage)))
+                at = min((start for start in names if start > at), default=end)
+                continue
+            name = names.get(at, str(number))
+            number += 1
+            seen.add(at)
+            at = record.pieces[-2] + record.pieces[-1]
+            at += -(at - record.start) % 4
+            try:
+                label, start = _read_header(file, record)
+            except ItemError as error:
+                found.items.append(place.item(name, reject=str(error)))
+                continue
+            if start == record.size and len(label) == 2:  # no picture: InsightFace's ranges
+                faces |= record.start == 0
+                continue
+            found.items.append(_item(place, name, record, label[:1] if faces else label, start))
+    lost = [start for start in names if start not in seen]
+    reason = "expected a record where the index says it begins, found none: index and records do not belong together"
+    found.items += [place.item(names[start], reject=reason) for start in lost]
+    return found
+
+
+def _item(place: Place, name: str, record: _Record, label: tuple[float, ...], start: int) -> Item:
+    if is_pickle(record.head[start : start + 2]):
+        return place.item(name, reject=PICKLED)
+    columns: dict[str, Any] = {}
+    if len(label) > 1:
+        columns["labels"] = [value if math.isfinite(value) else None for value in label]
+    elif label and math.isfinite(label[0]):
+        whole = label[0].is_integer() and abs(label[0]) < _FLOAT_INTEGERS_MAX
+        columns[LABEL] = int(label[0]) if whole else label[0]
+    pieces = _behind(record.pieces, start)
+    return place.item(name, sum(pieces[1::2]), columns=columns, member=Member("stored", pieces, place.bytes))
+
+
+def _read_record(file: BinaryIO, start: int, end: int) -> _Record:
+    """The record that begins at a place, with all of its parts."""
+    at, parts = start, 0
+    pieces: list[int] = []
+    head = b""
+    while True:
+        file.seek(at)
+        data = file.read(_RECORD.size + _HEAD_BYTES - len(head))
+        if len(data) < _RECORD.size:
+            raise _Damage(f"expected a record at byte {at}, found the end of the file: cut off")
+        magic, word = _RECORD.unpack_from(data)
+        flag, size = word >> 29, word & ((1 << 29) - 1)
+        if magic != _MAGIC:
+            raise _Damage(f"expected a record at byte {at}, found other bytes: damaged, or no RecordIO file")
+        if flag not in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST)):
+            raise _Damage(f"expected the {'next' if parts else 'first'} part of a record at byte {at}, found another")
+        offset = at + _RECORD.size
+        if offset + size > end:
+            raise _Damage(f"expected {size} bytes in the record at byte {at}, found {end - offset}: cut off")
+        if parts:  # the magic number belongs to the bytes: they were cut at it
+            pieces += [at, 4]
+            head += data[:4]
+        pieces += [offset, size]
+        head = (head + data[_RECORD.size : _RECORD.size + size])[:_HEAD_BYTES]
+        parts += 1
+        if flag in (_WHOLE, _LAST):
+            return _Record(start, tuple(pieces), head)
+        if parts > _LABELS_MAX:
+            raise _Damage(f"expected a record at byte {start}, found one of more than {_LABELS_MAX} parts")
+        at = offset + size + -size % 4
+
+
+def _read_header(file: BinaryIO, record: _Record) -> tuple[tuple[float, ...], int]:
+    """The label of a record, and where its picture begins in its bytes."""
+    if record.size < _HEADER.size or len(record.head) < _HEADER.size:
+        raise ItemError(f"expected a header of {_HEADER.size} bytes in the record, found {record.size} bytes")
+    flag, label, _, _ = _HEADER.unpack_from(record.head)
+    if flag == 0:
+        return (label,), _HEADER.size
+    start = _HEADER.size + 4 * flag
+    if flag > _LABELS_MAX or start > record.size:
+        raise ItemError(f"expected the {flag} numbers of its label in the record, found {record.size} bytes")
+    data = b"".join(_pieces(file, _before(record.pieces, start))) if start > len(record.head) else record.head
+    return struct.unpack_from(f"<{flag}f", data, _HEADER.size), start
+
+
+def _pieces(file: BinaryIO, pieces: Sequence[int]) -> Iterator[bytes]:
+    for offset, size in zip(pieces[::2], pieces[1::2], strict=True):
+        file.seek(offset)
+        yield file.read(size)
+
+
+def _behind(pieces: Sequence[int], start: int) -> tuple[int, ...]:
+    """Where the bytes of a record from a place on lie."""
+    left: list[int] = []
+    for offset, size in zip(pieces[::2], pieces[1::2], strict=True):
+        skipped = min(start, size)
+        start -= skipped
+        if size > skipped:
+            left += [offset + skipped, size - skipped]
+    return tuple(left) or (pieces[-2] + pieces[-1], 0)
+
+
+def _before(pieces: Sequence[int], stop: int) -> tuple[int, ...]:
+    """Where the bytes of a record up to a place lie."""
+    found: list[int] = []
+    for offset, size in zip(pieces[::2], pieces[1::2], strict=True):
+        found += [offset, min(size, stop)]
+        stop -= min(size, stop)
+    return tuple(found)
+
+
+def _read_index(path: Path) -> dict[int, str]:
+    """The keys of records by where they begin; empty without an index."""
+    names: dict[int, str] = {}
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(_INDEX_LINE_BYTES_MAX):
+                cells = line.split()
+                if len(cells) == 2 and cells[1].isdigit() and len(cells[1]) < 20:
+                    names.setdefault(int(cells[1]), shorten(cells[0].decode("utf-8", "replace")).strip("'\""))
+    except FileNotFoundError:
+        return {}
+    return names

@@ -1,0 +1,292 @@
+"""WebDataset: tar files whose members with the same key, side by side, are a sample.
+
+The key is the path up to the first dot of the base name, and what follows is the name of the member's field. Pictures
+and videos are read in place; texts, numbers and JSON are read when the items are listed, and arrays with their item.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from packer.recipe import field_name
+from packer.sources.archives.keys import KeyTable
+from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, Archive, Found, Place, list_archives
+from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
+from packer.sources.base import Listing, refuse_path_column
+from packer.sources.contents import MAX_UNPACKED_BYTES
+from packer.sources.item import ItemFile, Member, is_picture, is_video
+from shardspec.errors import ItemError
+from shardspec.wording import list_some, shorten
+
+VALUE_BYTES_MAX = 1 << 20
+"""Most bytes of a text or a JSON document, which is read when the items are listed."""
+
+_MEMBERS_MAX = 1000
+_HELD_BYTES_MAX = 16 * VALUE_BYTES_MAX
+"""Of a sample, so that a crafted one does not fill the memory."""
+
+_TEXTS = ("txt", "text", "transcript")
+_NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
+_DOCUMENTS = ("json", "jsn")
+_READ = dict.fromkeys((*_TEXTS, *_NUMBERS, *_DOCUMENTS), VALUE_BYTES_MAX)
+_INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
+_JPEG = ("jpg", "jpeg", "jpe", "jfif")
+
+
+class WebDatasetSource:
+    """The samples of tar files, in the order of the archives and their members.
+
+    Parameters
+    ----------
+    archives : sequence of Archive
+    types : dict of str to str
+        Fields that become text, int or float.
+    keys : KeyTable, optional
+        Names the samples to take, with further columns.
+    ignored : int
+        Files beside the archives.
+    """
+
+    def __init__(
+        self,
+        archives: Sequence[Archive],
+        types: Mapping[str, str] | None = None,
+        keys: KeyTable | None = None,
+        ignored: int = 0,
+    ) -> None:
+        self.archives = archives
+        self._types = types or {}
+        self._keys = keys
+        self._ignored = ignored
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, labelled by their ``cls`` unless `label_from` names another field."""
+        refuse_path_column(path_column, "tar files")
+        return list_archives(
+            self.archives,
+            list_tar,
+            label_from=label_from,
+            types=self._types,
+            keys=self._keys,
+            prefix="json",
+            ignored=self._ignored,
+        )
+
+
+def list_tar(place: Place) -> Found:
+    """The samples of one tar file. After damage, they end, and a reject stands for the rest."""
+    samples = _Samples(place)
+    try:
+        for member in walk_tar(place.archive.path, _READ):
+            samples.add(member)
+    except TarDamage as damage:
+        samples.end(str(damage))
+    else:
+        samples.end()
+    return samples.found
+
+
+class _Samples:
+    """Collects the members of one tar file into samples."""
+
+    def __init__(self, place: Place) -> None:
+        self.found = Found()
+        self._place = place
+        self._compressed = is_compressed(place.archive.path)
+        self._key: str | None = None
+        self._members: list[tuple[str, TarMember]] = []
+        self._items: dict[str, int] = {}
+        self._fields: frozenset[str] = frozenset()
+        self._held = 0
+        self._crowded = False
+
+    def add(self, member: TarMember) -> None:
+        """Take the next member."""
+        if member.kind == "folder":
+            return
+        name = member.name.removeprefix("./")
+        folder, slash, base = name.rpartition("/")
+        stem, dot, suffix = base.partition(".")
+        if not stem or not dot or base.startswith("__"):  # hidden, without a suffix, or about the archive
+            self.found.ignored += 1
+            return
+        key = folder + slash + stem
+        if key != self._key:
+            self._close()
+            self._key = key
+        self._held += len(member.data or b"")
+        if len(self._members) < _MEMBERS_MAX and self._held <= _HELD_BYTES_MAX:
+            self._members.append((suffix.lower(), member))
+        else:
+            self._crowded = True
+
+    def end(self, damage: str | None = None) -> None:
+        """Take note that there are no more members, because of damage or not."""
+        fields = frozenset(suffix for suffix, _ in self._members)
+        if damage is not None and self._key is not None and not fields >= self._fields:
+            lacks = list_some(sorted(self._fields - fields))
+            self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}, which others have")
+        self._close()
+        if damage is not None:
+            self.found.items.append(self._place.rest(damage))
+
+    def _close(self) -> None:
+        """Make the collected members a sample."""
+        if self._key is None or not self._members:
+            self._key = None
+            return
+        key, members = self._key, self._members
+        before = self._items.get(key)
+        try:
+            if self._crowded:
+                raise ItemError(
+                    f"expected at most {_MEMBERS_MAX} members in a sample, with {_HELD_BYTES_MAX} bytes of text, "
+                    "found more"
+                )
+            if before is not None:
+                scattered = (
+                    "expected the members of a sample side by side, found some elsewhere in the archive: "
+                    "write it in the order of their names (tar --sort=name)"
+                )
+                first = self.found.items[before]
+                if first.reject is None:
+                    self.found.items[before] = self._place.item(key, reject=scattered)
+                raise ItemError(scattered)
+            self._make(key, members)
+            self._fields = frozenset(suffix for suffix, _ in members)
+            self._items[key] = len(self.found.items) - 1
+        except ItemError as error:
+            self._items.setdefault(key, len(self.found.items))
+            self._reject(str(error))
+        self._forget()
+
+    def _reject(self, reason: str) -> None:
+        assert self._key is not None
+        self.found.items.append(self._place.item(self._key, reject=reason))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without a sample."""
+        self._key, self._members, self._held, self._crowded = None, [], 0, False
+
+    def _make(self, key: str, members: list[tuple[str, TarMember]]) -> None:
+        _check_name(key)
+        by_suffix: dict[str, TarMember] = {}
+        for suffix, member in members:
+            if member.kind != "file":
+                raise ItemError(f"{shorten(member.name)}: expected a plain file in the archive, found {member.kind}")
+            if by_suffix.setdefault(suffix, member) is not member:
+                raise ItemError(f"expected every field once, found {shorten(suffix)} twice")
+        shown = [suffix for suffix in by_suffix if _kind(suffix)]
+        if not shown:
+            raise ItemError(f"expected a picture or a video, found {list_some(list(by_suffix))} alone")
+        main = min(shown, key=_rank)
+        columns: dict[str, Any] = {}
+        arrays: dict[str, Member] = {}
+        files: dict[str, ItemFile] = {}
+        documents: dict[str, Any] = {}
+        for suffix, member in by_suffix.items():
+            last = suffix.rpartition(".")[2]
+            if f".{last}" in PICKLES:
+                raise ItemError(f"{shorten(member.name)}: {PICKLED}")
+            if suffix == main:
+                continue
+            if suffix in shown:
+                files[field_name(suffix)] = self._file(member)
+            elif last == "npy":
+                arrays[field_name(suffix.removesuffix(".npy"))] = self._member(member)
+            elif last in _DOCUMENTS:
+                documents |= _values(suffix, last, member)
+            elif last in _READ:
+                columns |= _values(suffix, last, member)
+            else:
+                self.found.ignored += 1
+        taken = {*columns, *(["label"] if LABEL in columns else [])}
+        columns |= {f"json_{name}" if name in taken else name: value for name, value in documents.items()}
+        whole = by_suffix[main]
+        item = self._place.item(
+            whole.name.removeprefix("./"),
+            whole.size,
+            columns=columns,
+            files=files,
+            member=self._member(whole),
+            arrays=arrays,
+        )
+        self.found.items.append(item)
+
+    def _file(self, member: TarMember) -> ItemFile:
+        place = self._place
+        name = place.name_of(member.name.removeprefix("./"))
+        return ItemFile(name, str(place.archive.path), member.size, place.mtime_ns, self._member(member))
+
+    def _member(self, member: TarMember) -> Member:
+        if self._compressed and member.size > MAX_UNPACKED_BYTES:
+            raise ItemError(
+                f"{shorten(member.name)}: expected at most {MAX_UNPACKED_BYTES} bytes in a compressed archive, "
+                f"found {member.size}: unpack it, and give the .tar"
+            )
+        return Member("gzip" if self._compressed else "stored", (member.offset, member.size), self._place.bytes)
+
+
+def _check_name(key: str) -> None:
+    """Refuse the name of a sample that leads out of the archive, though nothing is written by it."""
+    if key.startswith("/") or ".." in key.split("/"):
+        raise ItemError("expected a name inside the archive, found one that leads out of it")
+
+
+def _rank(suffix: str) -> tuple[Any, ...]:
+    """The order in which a sample's members are taken for its picture or video: the first one is."""
+    return "." in suffix, _kind(suffix) != "video", suffix not in _JPEG, suffix
+
+
+@lru_cache(maxsize=1024)
+def _kind(suffix: str) -> str:
+    """``"picture"``, ``"video"`` or nothing, by the suffix of a member."""
+    name = f"_.{suffix}"
+    return "picture" if is_picture(name) else "video" if is_video(name) else ""
+
+
+def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:
+    """The columns that a member of text holds, by name."""
+    if member.data is None:
+        raise ItemError(
+            f"{shorten(member.name)}: expected at most {VALUE_BYTES_MAX} bytes in a .{last}, found {member.size}"
+        )
+    try:
+        text = member.data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ItemError(f"{shorten(member.name)}: expected text in UTF-8, found other bytes") from error
+    if last in _TEXTS:
+        return {suffix: text}
+    if last in _NUMBERS:
+        text = text.strip()
+        return {suffix: int(text) if _INTEGER.match(text) else text or None}
+    document = parse_json(text, member.name)
+    if not isinstance(document, dict):
+        return {suffix: document}
+    stem = suffix.rpartition(".")[0]
+    return {f"{stem}_{name}" if stem else name: value for name, value in document.items()}
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Parse JSON in which NaN means that a value is missing.
+
+    Raises
+    ------
+    ItemError
+        If it is no JSON, too deep, or has numbers that are not finite.
+    """
+    try:
+        return json.loads(text, parse_constant=_parse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ItemError(f"{shorten(name)}: expected JSON, {str(error) or 'found it too deep'}") from error
+
+
+def _parse_constant(word: str) -> Any:
+    return None if word == "NaN" else _refuse(word)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"expected finite numbers, found {word}")

@@ -1,0 +1,227 @@
+"""The bytes of items: of whole files, and of members of archives, which are read in place."""
+
+import gzip
+import io
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, BinaryIO, Protocol
+
+from packer.sources.item import ItemFile, Member
+from shardspec.errors import ItemError
+from shardspec.registry import import_target
+from shardspec.wording import shorten
+
+MAX_UNPACKED_BYTES = 512 * 10**6
+"""Largest member of a compressed archive: it is held in memory."""
+
+_STEP_BYTES = 1 << 20
+_WINDOW_BUFFER_BYTES = 1 << 16
+_BATCH_BYTES = 16 * 10**6
+"""About how many bytes of a Parquet file's column are decoded at a time."""
+
+
+def opener(file: ItemFile) -> str | Callable[[], BinaryIO]:
+    """What the decoders read a file from: its path, or a function that opens the member of an archive."""
+    return file.path if file.member is None else partial(_open_member, file.path, file.member)
+
+
+def read_member(path: str, member: Member) -> bytes:
+    """All bytes of a member.
+
+    Raises
+    ------
+    ItemError
+        If the archive does not hold them.
+    OSError
+        If it cannot be read.
+    """
+    if member.kind != "stored":
+        return _streams.read(path, member)
+    pieces = []
+    with open(path, "rb") as file:  # noqa: PTH123 -- often
+        for offset, size in zip(member.place[::2], member.place[1::2], strict=True):
+            file.seek(offset)
+            pieces.append(file.read(size))
+    data = b"".join(pieces)
+    if len(data) != sum(member.place[1::2]):
+        raise ItemError(f"expected {sum(member.place[1::2])} bytes in the archive, found its end after {len(data)}")
+    return data
+
+
+def close_contents() -> None:
+    """Close the archives that this process keeps open."""
+    _streams.close()
+
+
+def _open_member(path: str, member: Member) -> BinaryIO:
+    if member.kind == "stored" and len(member.place) == 2:
+        return io.BufferedReader(_Window(path, *member.place), _WINDOW_BUFFER_BYTES)
+    return io.BytesIO(read_member(path, member))
+
+
+class _Window(io.RawIOBase):
+    """A part of a file as a file of its own, read only."""
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        self._offset, self._size, self._at = offset, size, 0
+        self._file = io.FileIO(path)
+
+    def readable(self) -> bool:
+        """Whether it can be read, which it can."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it can be sought in, which it can."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to another place, as in any file."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(f"expected a place in the file, found {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes, as in any file."""
+        wanted = max(0, min(len(buffer), self._size - self._at))
+        self._file.seek(self._offset + self._at)
+        found = self._file.readinto(memoryview(buffer)[:wanted]) or 0
+        self._at += found
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+class _Stream(Protocol):
+    """An archive whose members are read one after another."""
+
+    def read(self, place: tuple[int, ...]) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class _Streams:
+    """Keeps the archive open from which members were last read in one pass. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._key: tuple[Any, ...] | None = None
+        self._stream: _Stream | None = None
+
+    def read(self, path: str, member: Member) -> bytes:
+        """The bytes of a member; fast if it is behind the last one."""
+        key = (path, member.kind, member.run, member.place[2:], os.stat(path).st_mtime_ns)
+        with self._lock:
+            if self._key != key or self._stream is None:
+                self._close()
+                self._stream = _GzipStream(path) if member.kind == "gzip" else _ParquetStream(path, member.place)
+                self._key = key
+            try:
+                return self._stream.read(member.place)
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        """Close the archive."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        self._key = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class _GzipStream:
+    """A file that gzip has compressed, read forwards; backwards, it begins anew."""
+
+    def __init__(self, path: str) -> None:
+        self._file = gzip.open(path)  # noqa: SIM115 -- closed by `close`
+        self._at = 0
+
+    def read(self, place: tuple[int, ...]) -> bytes:
+        """The bytes at an offset of the decompressed file."""
+        offset, size = place
+        try:
+            if offset < self._at:
+                self._file.seek(0)
+                self._at = 0
+            while self._at < offset:
+                self._at += self._some(min(_STEP_BYTES, offset - self._at))
+            data = self._file.read(size)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ItemError(f"expected a whole gzip file, found: {error}") from error
+        self._at += len(data)
+        if len(data) != size:
+            raise ItemError(f"expected {size} bytes in the archive, found its end after {len(data)}")
+        return data
+
+    def _some(self, size: int) -> int:
+        found = len(self._file.read(size))
+        if not found:
+            raise EOFError("its end")
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _ParquetStream:
+    """A column in a row group of a Parquet file, decoded batch by batch, forwards; backwards, it begins anew."""
+
+    def __init__(self, path: str, place: tuple[int, ...]) -> None:
+        self._group, _, self._column, self._field = place
+        opened = import_target("pyarrow.parquet:ParquetFile", what=f"pictures in {shorten(path)}", extra="parquet")
+        try:
+            self._file = opened(path, buffer_size=_STEP_BYTES, pre_buffer=False)
+        except ValueError as error:  # pyarrow's errors
+            raise ItemError(f"expected a Parquet file, {error}") from error
+        self._values: Iterator[Any] = iter(())
+        self._next = -1
+
+    def read(self, place: tuple[int, ...]) -> bytes:
+        """The value of a row."""
+        row = place[1]
+        try:
+            if self._next < 0 or row < self._next:
+                self._values, self._next = self._all(), 0
+            value = None
+            while self._next <= row:
+                value = next(self._values)
+                self._next += 1
+        except (ValueError, NotImplementedError, StopIteration) as error:
+            raise ItemError(f"expected row {row} of row group {self._group}, {error or 'found none'}") from error
+        if value is not None and self._field >= 0:
+            value = value["bytes"]
+        if not isinstance(value, bytes):
+            raise ItemError("expected the bytes of a picture, found none (a path alone, or an empty row)")
+        return value
+
+    def _all(self) -> Iterator[Any]:
+        """All values of the column, of which a batch is in memory at a time."""
+        meta = self._file.metadata.row_group(self._group)
+        name = self._file.schema_arrow.names[self._column]
+        rows = max(1, min(64, _BATCH_BYTES * max(1, meta.num_rows) // max(1, meta.total_byte_size)))
+        leaf = name if self._field < 0 else f"{name}.bytes"
+        for batch in self._file.iter_batches(rows, row_groups=[self._group], columns=[leaf], use_threads=False):
+            yield from (value.as_py() for value in batch.column(0))
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(ValueError):
+            self._file.close()
+
+
+_streams = _Streams()
+"""Of this process, and at most one archive; `close_contents` closes it."""
