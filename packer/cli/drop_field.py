@@ -2,7 +2,7 @@
 
 import argparse
 
-from packer.cli.arguments import print_result
+from packer.cli.arguments import add_output_arguments, print_result
 from packer.packed.columns import drop_field
 
 
@@ -10,10 +10,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the dataset and the fields."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
     parser.add_argument("fields", metavar="NAME", nargs="+", help="field that 'packer add' has added")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Drop the fields, and print which."""
-    print_result(options, drop_field(options.dataset, options.fields))
+    print_result(options, drop_field(options.dataset, options.fields, progress=not options.quiet))
     return 0

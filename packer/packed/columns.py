@@ -1,7 +1,7 @@
 """``packer add`` and ``packer drop-field``: fields beside the shards of a packed dataset."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +170,9 @@ def add(
     )
 
 
-def drop_field(dataset: str | os.PathLike[str], fields: str | Sequence[str]) -> ColumnsResult:
+def drop_field(
+    dataset: str | os.PathLike[str], fields: str | Sequence[str], *, progress: bool | ProgressListener = True
+) -> ColumnsResult:
     """Remove fields that were added to a packed dataset, with their ``<field>_valid``. No shard is touched.
 
     Parameters
@@ -179,6 +181,8 @@ def drop_field(dataset: str | os.PathLike[str], fields: str | Sequence[str]) -> 
         A packed dataset.
     fields : str or sequence of str
         Names of added fields.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
 
     Returns
     -------
@@ -192,7 +196,8 @@ def drop_field(dataset: str | os.PathLike[str], fields: str | Sequence[str]) -> 
         See `add`.
     """
     path, names = Path(dataset).absolute(), [fields] if isinstance(fields, str) else list(fields)
-    with _changing(path) as (workspace, manifest):
+    listener = listener_of(progress)
+    with _changing(path) as (workspace, manifest), Stage(listener, "dropping", len(names), "fields") as stage:
         columns = [column.field for column in manifest.columns]
         for name in names:
             if name not in columns:
@@ -203,11 +208,12 @@ def drop_field(dataset: str | os.PathLike[str], fields: str | Sequence[str]) -> 
                 )
         gone = _with_validity(manifest, names)
         changed = change_columns(workspace, manifest, gone, (), {})
+        stage.advance(len(names))
     return ColumnsResult(path, changed, dropped=tuple(sorted(gone)))
 
 
 @contextmanager
-def _changing(path: Path) -> "Iterator[tuple[Workspace, Manifest]]":
+def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
     """A packed dataset, locked, and its manifest."""
     layout, workspace = Layout(path), Workspace(path / BUILD_FOLDER)
     layout.load()
@@ -227,14 +233,13 @@ def _changing(path: Path) -> "Iterator[tuple[Workspace, Manifest]]":
 
 def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
     """The values by which rows are found, and which of them are known."""
-    read: Callable[[str], Any] = lambda name: read_column(path, manifest, name)  # noqa: E731
-    values = read(field.name)
+    values = read_column(path, manifest, field.name)
     valid = np.ones(manifest.samples, np.bool_)
     if not field.is_fixed:
         values = [value.decode("utf-8", "surrogateescape") for value in values]
         valid = np.array([value != "" for value in values], np.bool_)
     if (validity := _validity(manifest.schema, field.name)) is not None:
-        valid &= read(validity)
+        valid &= read_column(path, manifest, validity)
     return DatasetKeys(field, values, valid)
 
 

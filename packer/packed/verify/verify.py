@@ -46,10 +46,10 @@ class VerifyReport(Result):
         Names in the folder that the manifest does not mention. They are not part of the dataset, and not a problem.
     problems : tuple of str
         Empty if the dataset matches its manifest.
-    columns : int
-        Number of added fields.
     build : str or None
         What the working folder of a build holds, if one is left; otherwise None.
+    columns : int
+        Number of added fields.
     """
 
     path: Path
