@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
-from shardspec.wording import shorten
+from shardspec.wording import LONG, cut, shorten
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -64,7 +64,7 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
         table = import_target("pyarrow:table", what=what, extra="parquet")(frame)
         if len(set(table.column_names)) != len(table.column_names):
             raise UsageError(f"{what}: expected every column once, found one more than once: rename it")
-        return [(name, _from_arrow(f"{what}: column {name!r}", table[name])) for name in table.column_names]
+        return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in table.column_names]
     if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
         wrong = next((row for row in frame if not isinstance(row, Mapping)), None)
         if wrong is None:
@@ -125,24 +125,31 @@ def _is_missing(value: Any) -> bool:
 def _from_pandas(place: str, series: Any) -> Cells:
     if getattr(series, "ndim", 1) != 1:
         raise UsageError(f"{place}: expected one column, found {series.ndim} axes")
-    missing, values = np.asarray(series.isna(), np.bool_), series.to_numpy()
-    if values.dtype.kind == "O" and str(series.dtype) not in ("object", "str", "string", "category"):
-        # An extension type, such as nullable integers: numpy's dtype of the same name, once nothing is missing.
-        found = series[~missing].to_numpy()
-        kind = getattr(series.dtype, "numpy_dtype", None)
-        if kind is not None and kind.kind in "biuf":
-            filled = np.zeros(len(values), kind)
-            filled[~missing] = found.astype(kind)
-            return Cells(filled, ~missing)
-    cells = _from_array(place, values)
+    missing = np.asarray(series.isna(), np.bool_)
+    kind = getattr(series.dtype, "numpy_dtype", None)
+    if kind is not None and np.dtype(kind).kind in "biuf" and missing.any():  # a nullable type
+        values = np.zeros(len(missing), kind)
+        values[~missing] = series[~missing].to_numpy(dtype=kind)
+        return Cells(values, ~missing)
+    cells = _from_array(place, series.to_numpy())
     return cells._replace(valid=cells.valid & ~missing)
+
+
+def _read_arrow(place: str, column: Any) -> Cells:
+    """A column of Arrow; what its library cannot do is the column's fault."""
+    try:
+        return _from_arrow(place, column)
+    except UsageError:
+        raise
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise UsageError(f"{place}: cannot be read: {cut(str(error), LONG)}: convert it") from error
 
 
 def _from_arrow(place: str, column: Any) -> Cells:
     types = import_target("pyarrow:types", what=place, extra="parquet")
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     kind = column.type
+    if types.is_dictionary(kind):
+        return _from_list(column.to_pylist())
     valid = np.asarray(column.is_valid().to_numpy(), np.bool_)
     if types.is_null(kind):
         return Cells([None] * len(valid), valid)

@@ -151,3 +151,13 @@ def test_tables_of_arrow_and_of_rows(root: Path) -> None:
     assert np.flatnonzero(~marked.column("x_valid")).tolist() == [ROWS - 1]
     with pytest.raises(UsageError, match="found timestamp"):
         ds.join(pa.table({"key": frame["key"], "x": pa.array([0] * ROWS, pa.timestamp("s"))}))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_tables_of_pandas_and_polars(library: str, root: Path) -> None:
+    frames = pytest.importorskip(library)
+    ds, frame = open_dataset(root), frame_of(root)
+    table = frames.DataFrame({**frame, "vector": frame["vector"].tolist()})
+    joined = ds.join(table)
+    check(joined.read_batch(np.array([1, 8])), [1, 8])
+    assert joined.column("score").dtype == np.float32
