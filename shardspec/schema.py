@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -12,7 +12,7 @@ import numpy as np
 
 from shardspec.errors import SchemaError
 from shardspec.problems import Problems
-from shardspec.wording import did_you_mean
+from shardspec.wording import did_you_mean, is_utf8, shorten
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 
@@ -38,6 +38,15 @@ VALUE_BYTES_MAX = 2**63 - 1
 """Most bytes of a value, so that sizes fit into the int64 of every offset."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
+
+
+def describe_wrong_classes(names: Sequence[object]) -> str | None:
+    """What is wrong with a list of classes that a user gives, in words; None if nothing is."""
+    strange = [name for name in names if not isinstance(name, str) or not name or not is_utf8(name)]
+    if strange or not names:
+        return f"expected names of classes, found {shorten(strange[0]) if strange else 'none'}"
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    return f"expected every class once, found {shorten(twice[0])} twice" if twice else None
 
 
 @dataclass(frozen=True)
@@ -132,8 +141,9 @@ class Field:
             problems.add("shape", f"expected a picture of at most {PICTURE_PIXELS_MAX} pixels, found {self.shape}")
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1] not in "iu"):
             problems.add("classes", "expected class names only for a 0-d integer field")
-        if any(name != name.encode("utf-8", "replace").decode() for name in self.classes or ()):
-            problems.add("classes", f"expected names that can be encoded as UTF-8, found {list(self.classes or ())!r}")
+        strange = [name for name in self.classes or () if not is_utf8(name)]
+        if strange:
+            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(strange[0])}")
 
     @property
     def is_fixed(self) -> bool:

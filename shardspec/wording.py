@@ -40,6 +40,11 @@ def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded as UTF-8: not where it has half of a surrogate pair, as some names of files do."""
+    return text == text.encode("utf-8", "replace").decode()
+
+
 def counted(count: int, noun: str) -> str:
     """``"1 item"``, ``"2 items"``: a number and what it counts, in the plural unless the number is 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -14,7 +14,7 @@ from packer.sources.item import Item
 from packer.sources.packed import is_packed
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
-from shardspec.schema import NO_CLASS
+from shardspec.schema import NO_CLASS, describe_wrong_classes
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 _LIST_BYTES = 64 * 10**6
@@ -121,19 +121,10 @@ def _in_order(document: Any, path: str) -> list[Any]:
 
 def _checked(names: list[Any], path: str) -> list[str]:
     """Check that names can be classes."""
-    strange = [name for name in names if not isinstance(name, str) or not name or not _is_encodable(name)]
-    if strange or not names:
-        found = shorten(strange[0]) if strange else "none"
-        raise UsageError(f"classes_from: expected names of classes in {path}, found {found}")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise UsageError(f"classes_from: expected every class once in {path}, found {shorten(twice[0])} twice")
+    wrong = describe_wrong_classes(names)
+    if wrong is not None:
+        raise UsageError(f"classes_from: {wrong} in {path}")
     return names
-
-
-def _is_encodable(name: str) -> bool:
-    """Whether a name can be encoded as UTF-8."""
-    return name == name.encode("utf-8", "replace").decode()
 
 
 def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> dict[int, str]:
@@ -146,8 +137,10 @@ def _names_of_column(listing: Listing, items: Sequence[Item], column: str) -> di
     names: dict[int, str] = {}
     numbers: dict[str, int] = {}
     for item in items:
+        if item.reject is not None:  # and may have no columns
+            continue
         number, name = item.columns["label"], item.columns[field]
-        if item.reject is not None or number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
+        if number == NO_CLASS or not item.columns.get(f"{field}_valid", True):
             continue
         if not isinstance(name, str) or not name.strip():
             raise UsageError(f"label_names: expected names in column {column!r}, found {shorten(name)}")
@@ -197,8 +190,8 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
         elif names is None:
             name, new = old, old if type(old) is int and 0 <= old < len(classes) else None
         else:
-            name = names.get(old) if isinstance(old, int) else None
-            new = None if name is None else numbers.get(name)
+            name = names.get(old, old) if isinstance(old, int) else None
+            new = numbers.get(name) if isinstance(name, str) else None
         if new is None and item.reject is None:
             strange[name] += 1
         out.append(replace(item, columns={**item.columns, "label": 0 if new is None else new}))
@@ -206,7 +199,9 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
         wanted = list_some([repr(name) for name in classes])
         if names is None:
             wanted = f"numbers of 0 to {len(classes) - 1}"
-        found = list_some([f"{shorten(name)} ({counted(count, 'item')})" for name, count in sorted(strange.items())])
+        found = list_some(
+            [f"{shorten(name)} ({counted(count, 'item')})" for name, count in sorted(strange.items(), key=str)]
+        )
         (first, *others) = strange
         like = did_you_mean(first, classes) if isinstance(first, str) and not others else ""
         raise UsageError(

@@ -270,8 +270,12 @@ class Writer:
         """Write the first samples, whose types are now taken as those of all."""
         self._begin(self._first.settle())
         assert self._encoder is not None
-        for number, (key, sample) in enumerate(self._first.take()):
-            self._append(self._encode(self._encoder, key, sample, number))
+        try:
+            for number, (key, sample) in enumerate(self._first.take()):
+                self._append(self._encode(self._encoder, key, sample, number))
+        except BaseException:
+            self._state = "broken"  # the rest of them is kept nowhere
+            raise
 
     def _finish(self) -> None:
         if self._state != "open":
@@ -394,7 +398,7 @@ class _FirstSamples:
                 joined = found if known is None else join(known, found)
             except SchemaError as error:
                 raise SchemaError(f"field {name!r}: {error}") from error
-            if joined is None:
+            if joined is None or not self._holds(name, joined):
                 assert known is not None
                 raise SchemaError(
                     f"field {name!r}: expected {known.describe()}, as in the samples before, found {shorten(value)} "
@@ -405,6 +409,18 @@ class _FirstSamples:
             SampleEncoder(Declaration(self._types)).encode(sample)  # names the fields
         SampleEncoder(self._declare(types)).encode(sample)
         return types
+
+    def _holds(self, name: str, kind: FieldType) -> bool:
+        """Whether the samples so far can be stored if a field becomes of another type: JSON has no NaN, for example."""
+        if self._types.get(name, kind) == kind:
+            return True
+        encoder = SampleEncoder(Declaration({name: settle_empty(kind)}, self._declaration.classes))
+        try:
+            for _, sample in self._samples:
+                encoder.encode({name: sample[name]})
+        except SchemaError:
+            return False
+        return True
 
     def settle(self) -> Declaration:
         """The declaration by the types of all."""

@@ -47,6 +47,9 @@ KNOWN: Mapping[str, Known] = {
 _COUNTED = ("label", "split", "method", "compression")
 """Columns whose values a description counts."""
 
+REAL_OR_FAKE = ("real", "fake")
+"""The labels of forgeries and their originals, in the order of the numbers that they have nearly everywhere."""
+
 _VALUES = 8
 """Values of a column that are counted one by one."""
 
@@ -135,6 +138,8 @@ class DatasetList(Result):
 
     def _describe_build(self, table: Path) -> str:
         label = ["--label-from", "label" if "label" in self.columns else "none"]
+        if "label" in self.columns and {row["label"] for row in self.rows} <= {None, *REAL_OR_FAKE}:
+            label += ["--classes", ",".join(REAL_OR_FAKE)]
         texts = [word for column in self._numeric_texts() for word in ("--text", column)]
         typed = texts if table.suffix == ".csv" else []
         return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *typed])
@@ -228,7 +233,9 @@ def list_dataset(
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected the dataset's folder, found {'a file' if folder.exists() else 'none'}")
     choice = _choose(name, {"compression": compression, "methods": methods, "splits": splits}, lists)
-    found: Found = find(Tree(folder, listener_of(progress)), choice)
+    tree = Tree(folder, listener_of(progress))
+    found: Found = find(tree, choice)
+    found.unlisted += sorted({*tree.doubles} - {*found.unlisted} - {row["path"] for row in found.rows})
     if not found.rows:
         why = "; ".join([*found.notes, *([f"{len(found.missing)} listed, but not there"] if found.missing else [])])
         part = f" ({', '.join(choice.splits)})" if choice.splits else ""

@@ -79,10 +79,18 @@ class Found:
 
 
 class Tree:
-    """A dataset's folder. Paths given and returned are relative to its root, with ``/``; ``""`` is the root."""
+    """A dataset's folder. Paths given and returned are relative to its root, with ``/``; ``""`` is the root.
+
+    Attributes
+    ----------
+    root : Path
+    doubles : list of str
+        Videos that `videos` left out, since another one beside them has the same name but for its suffix.
+    """
 
     def __init__(self, root: Path, listener: ProgressListener) -> None:
         self.root = root
+        self.doubles: list[str] = []
         self._listener = listener
 
     def locate(self, fits: Callable[[str], bool], expected: str, deeper: Sequence[str] = ()) -> str:
@@ -115,8 +123,13 @@ class Tree:
         return sorted(entry.name for entry in self._entries(folder) if wanted(entry.name) and not entry.is_dir())
 
     def videos(self, folder: str) -> dict[str, str]:
-        """The videos in a folder: paths by their names without suffix."""
-        return {PurePosixPath(name).stem: join(folder, name) for name in self.files(folder, is_video)}
+        """The videos in a folder: paths by their names without suffix. Of two with one name, it is the .mp4 file."""
+        found: dict[str, str] = {}
+        for name in sorted(self.files(folder, is_video), key=lambda name: not name.lower().endswith(".mp4")):
+            path = join(folder, name)
+            if found.setdefault(PurePosixPath(name).stem, path) != path:
+                self.doubles.append(path)
+        return dict(sorted(found.items()))
 
     def walk(self, found: Found) -> Iterator[tuple[str, list[str]]]:
         """Every folder below the root, with the names of its files; links are not followed, and `found` says so."""

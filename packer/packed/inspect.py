@@ -11,7 +11,7 @@ import numpy as np
 from packer.assembly.groups import read_groups
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.plan import several_paths
+from packer.packed.plan import BUILT_KEY, several_paths
 from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import UsageError
@@ -275,10 +275,11 @@ def _count_items(path: Path, schema: Schema, of_row: IntArray, values: int) -> l
     """The items of each value: by their numbers in keys, else by ``source``; None if a dataset has neither."""
     items: IntArray | None = None
     if "key" in schema:
-        numbers: dict[str, int] = {}
-        parts = [key.partition("-") for key in read_groups(path, "key").names]
-        if all(item.isdecimal() and dash for item, dash, _ in parts):
-            items = np.array([numbers.setdefault(item, len(numbers)) for item, _, _ in parts], np.int64)
+        numbers: dict[bytes, int] = {}
+        found = [BUILT_KEY.match(key.encode(errors="replace")) for key in read_groups(path, "key").names]
+        built = [match[1] for match in found if match is not None]
+        if len(built) == len(found):  # and not keys of the user's own
+            items = np.array([numbers.setdefault(item, len(numbers)) for item in built], np.int64)
     if (items is None or len(items) != len(of_row)) and "source" in schema:
         items = read_groups(path, "source").of_row
     if items is None or len(items) != len(of_row):

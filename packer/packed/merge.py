@@ -1,7 +1,6 @@
 """``packer merge``: several packed datasets become one."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +15,7 @@ from packer.assembly.rows import read_column
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
-from packer.packed.plan import Input, arrange_whole, open_input, plan_of, several_paths, write_reports
+from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths, write_reports
 from packer.recipe.options import BuildOptions
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
@@ -25,9 +24,6 @@ from shardspec.wording import list_some, shorten
 
 CLASSES = ("same", "unite")
 """What may become of lists of classes."""
-
-_BUILT_KEY = re.compile(rb"([0-9]{8,})(?:-[0-9]+)+\Z")
-"""Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,7 +228,7 @@ def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:
     """One more than the greatest item number in the keys."""
     last = 0
     for key in keys.tolist():
-        match = _BUILT_KEY.match(key)
+        match = BUILT_KEY.match(key)
         if match is None:
             raise UsageError(
                 f"{one.path}: key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, "

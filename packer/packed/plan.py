@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ from shardspec.manifest import Manifest, sha256_json
 
 DEFAULT_SHARD_BYTES = Recipe().shard_size
 """The shard size for rows whose provenance does not record it."""
+
+BUILT_KEY = re.compile(rb"([0-9]{8,18})(?:-[0-9]+)+\Z")
+"""Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
 
 _ADAPTED = ("format", "shard_size", "shuffle")
 """Keys of a generation's recipe that a job may change. Everything else records how the samples were made."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardspec.errors import UsageError
 from shardspec.problems import Problems
-from shardspec.wording import did_you_mean
+from shardspec.wording import did_you_mean, is_utf8
 
 Options = TypeVar("Options")
 
@@ -117,7 +117,7 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     if isinstance(value, float) and not math.isfinite(value):
         problems.add(name, f"expected a finite number, found {value!r}")
         return
-    if isinstance(value, str) and not value.isascii() and value != value.encode("utf-8", "replace").decode():
+    if isinstance(value, str) and not value.isascii() and not is_utf8(value):
         problems.add(name, f"expected text that can be encoded as UTF-8, found {value!r}")
     if "choices" in meta and value not in meta["choices"]:
         like = did_you_mean(str(value), meta["choices"])

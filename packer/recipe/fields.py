@@ -10,7 +10,7 @@ import numpy as np
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import SchemaError, UsageError
 from shardspec.fields import is_mask_name, is_picture_field
-from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig
+from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
 
 ENCODINGS = ("jpeg", "png", "webp", "raw")
@@ -390,14 +390,9 @@ def _list_shape(value: Any, kinds: set[type]) -> tuple[int, ...] | None:
 def _check_classes(classes: Any) -> tuple[str, ...]:
     if isinstance(classes, str) or not isinstance(classes, Sequence) or not classes:
         raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
-    for name in classes:
-        if not isinstance(name, str) or name != name.encode("utf-8", "replace").decode():
-            raise UsageError(f"classes: expected names, found {shorten(name)}")
-    twice = (
-        sorted({name for name in classes if list(classes).count(name) > 1}) if len(set(classes)) < len(classes) else []
-    )
-    if twice:
-        raise UsageError(f"classes: expected every name once, found {list_some(list(map(repr, twice)))} more than once")
+    wrong = describe_wrong_classes(classes)
+    if wrong is not None:
+        raise UsageError(f"classes: {wrong}")
     return tuple(classes)
 
 

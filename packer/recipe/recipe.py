@@ -1,7 +1,6 @@
 """The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -12,6 +11,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
+from shardspec.schema import describe_wrong_classes
 from shardspec.wording import did_you_mean, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
@@ -425,13 +425,9 @@ def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
         problems.add("classes", f"expected a list of names, or names separated by commas, found {shorten(value)}")
         return ()
     names = [name.strip() for name in names]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice or "" in names:
-        found = "an empty one" if "" in names else f"{shorten(twice[0])} twice"
-        problems.add("classes", f"expected names, each once, found {found}")
-    for name in names:
-        if name != name.encode("utf-8", "replace").decode():
-            problems.add("classes", f"expected names that can be encoded as UTF-8, found {shorten(name)}")
+    wrong = describe_wrong_classes(names) if names else None
+    if wrong is not None:
+        problems.add("classes", wrong)
     return tuple(names)
 
 

@@ -179,7 +179,7 @@ class FolderSource:
                     f"sidecars: expected the same few names in all .json files, found more than {_COLUMNS_MAX:,}: "
                     "put what differs into values"
                 )
-        if without and len(without) == len(rows):
+        if without and len(without) == len(rows) and not wrong:
             raise UsageError(
                 f"sidecars: expected .txt or .json files beside the items, such as {shorten(_beside(items[0].name))}, "
                 "found none"

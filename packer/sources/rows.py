@@ -16,7 +16,7 @@ from packer.sources.item import Item
 from packer.sources.values import ArrayType, array_type, convert, missing_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, is_further_picture
-from shardspec.wording import LENGTH, LONG, cut, did_you_mean, list_some, shorten
+from shardspec.wording import LENGTH, LONG, cut, did_you_mean, is_utf8, list_some, shorten
 
 _KINDS = (bool, int, float, str, list, tuple, dict, bytes, np.ndarray)
 _PATH_MAX = 4096
@@ -377,7 +377,7 @@ def _class_numbers(column: str, values: list[Any], valid: list[bool]) -> tuple[l
         )
     classes = sorted(set(known))
     for name in classes:
-        if name != name.encode("utf-8", "replace").decode():
+        if not is_utf8(name):
             raise UsageError(
                 f"label column {shorten(column)}: expected names that can be encoded as UTF-8, found {shorten(name)}"
             )

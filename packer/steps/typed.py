@@ -14,15 +14,13 @@ from packer.vision.decode.limits import PictureError
 from shardspec.codecs import Codec, codec_for
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
-from shardspec.schema import Field, NamedConfig
-from shardspec.wording import did_you_mean, list_some, shorten
+from shardspec.schema import NO_CLASS, Field, NamedConfig
+from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
 
 _PROGRESSIVE = b"\xff\xc2"
 """In every JPEG that is coded in several passes, and hardly ever in another."""
-
-_NO_CLASS = -1
 
 _UTF8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
 _JSON = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
@@ -180,7 +178,7 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
 
         def keep(value: Any) -> EncodedValue:
             name = value.strip() if isinstance(value, str) else ""
-            if not name or name != name.encode("utf-8", "replace").decode():
+            if not name or not is_utf8(name):
                 raise _mismatch(kind, value)
             data = name.encode()
             return EncodedValue(data, (len(data),), spec)
@@ -188,7 +186,7 @@ def _class_encoder(classes: tuple[str, ...] | None) -> Encode:
         return keep
     numbers = {name: number for number, name in enumerate(classes)}
     number_spec = ColumnSpec("array", "<i8", 0)
-    values = {n: EncodedValue(struct.pack("<q", n), (), number_spec) for n in range(_NO_CLASS, len(classes))}
+    values = {n: EncodedValue(struct.pack("<q", n), (), number_spec) for n in range(NO_CLASS, len(classes))}
 
     def encode(value: Any) -> EncodedValue:
         number = numbers.get(value, numbers.get(value.strip())) if isinstance(value, str) else None
@@ -211,8 +209,8 @@ def _checked_class(encode: Encode, count: int) -> Encode:
 
     def checked(value: Any) -> EncodedValue:
         encoded = encode(value)
-        if not _NO_CLASS <= int(value) < count:
-            raise SchemaError(f"expected a class of 0 to {count - 1}, or -1 for none, found {shorten(value)}")
+        if not NO_CLASS <= int(value) < count:
+            raise SchemaError(f"expected a class of 0 to {count - 1}, or {NO_CLASS} for none, found {shorten(value)}")
         return encoded
 
     return checked

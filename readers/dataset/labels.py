@@ -1,6 +1,5 @@
 """Labels that become other numbers at reading, so that they mean the classes that a user wants."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.schema import NO_CLASS
+from shardspec.schema import NO_CLASS, describe_wrong_classes
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 Classes = tuple[str, ...] | None
@@ -30,10 +29,11 @@ class Relabelling:
         known = sorted({NO_CLASS: NO_CLASS} | dict(numbers))
         self._old: IntArray = np.array(known, np.int64)
         self._new: IntArray = np.array([numbers.get(old, old) for old in known], np.int64)
+        self._least, self._most = min(numbers.values(), default=0), max(numbers.values(), default=0)
 
     def fits(self, dtype: np.dtype[Any]) -> bool:
         """Whether a dtype can hold the new labels."""
-        return dtype.kind in "iu" and int(self._new.max()) <= np.iinfo(dtype).max
+        return dtype.kind in "iu" and np.iinfo(dtype).min <= self._least and self._most <= np.iinfo(dtype).max
 
     def __call__(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The new labels of some old ones, of the same dtype and shape.
@@ -61,12 +61,11 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
     UsageError
         If samples have a class that is not in the list.
     """
-    listed = not isinstance(classes, str) and isinstance(classes, Sequence)
-    if not listed or not classes or not all(isinstance(name, str) for name in classes):
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
         raise UsageError(f"classes: expected a list of names, found {shorten(classes)}")
-    if len(set(classes)) < len(classes):
-        twice = next(name for name, count in Counter(classes).items() if count > 1)
-        raise UsageError(f"classes: expected every name once, found {shorten(twice)} twice")
+    wrong = describe_wrong_classes(classes)
+    if wrong is not None:
+        raise UsageError(f"classes: {wrong}")
     found, counts = _labels_of(dataset)
     if dataset.classes is None:
         strange = [label for label in found if label >= len(classes)]

@@ -282,7 +282,7 @@ class Relabelled(DivisibleDataset):
         self._classes = classes
         dtype = np.asarray(base.column("label")).dtype
         if not relabelling.fits(dtype):
-            raise UsageError(f"label: expected labels that {dtype} can hold, as they are stored, found greater ones")
+            raise UsageError(f"label: expected labels that {dtype} can hold, as they are stored, found others")
 
     def __repr__(self) -> str:
         named = "" if self._classes is None else f", classes {list_some(list(map(repr, self._classes)))}"

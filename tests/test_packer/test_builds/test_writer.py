@@ -244,6 +244,17 @@ def test_the_first_samples_show_the_types(tmp_path: Path) -> None:
     assert [row["o"] for row in found] == [[], [], []]
 
 
+def test_a_value_that_changes_a_type_must_leave_the_earlier_ones_what_they_are(tmp_path: Path) -> None:
+    """A list of texts would make all lists JSON, which has no NaN: it is refused, and nothing that was written is lost."""
+    with Writer(tmp_path / "out", progress=False) as writer:
+        writer.write(x=[float("nan"), 1.0])
+        with pytest.raises(SchemaError, match=r"field 'x': expected an array of dtype <f8.*found \['a'\]"):
+            writer.write(x=["a"])
+        for number in range(writer_module.FIRST_SAMPLES):
+            writer.write(x=[float(number)])
+    assert [row["x"].size for row in read_samples(tmp_path / "out")] == [2] + [1] * writer_module.FIRST_SAMPLES
+
+
 def test_declared_numbers_take_any_number_that_fits(tmp_path: Path) -> None:
     fields = {"a": int, "b": float, "c": Array("u1"), "d": np.float32, "e": int | None, "f": Array("f4", (None, None))}
     with Writer(tmp_path / "out", fields=fields, progress=False) as writer:
@@ -285,9 +296,10 @@ def test_given_classes_number_the_labels(tmp_path: Path, values: list[Any]) -> N
         ({"fields": {"x": int | None, "x_valid": bool}}, "rename yours"),
         ({"fields": {"x": int}, "classes": ["a"]}, "classes: expected a field 'label', found x"),
         ({"fields": {"label": float}, "classes": ["a"]}, "classes: expected a field 'label' of int or str"),
-        ({"classes": ["a", "a"]}, "classes: expected every name once, found 'a' more than once"),
+        ({"classes": ["a", "a"]}, "classes: expected every class once, found 'a' twice"),
         ({"classes": "ab"}, "classes: expected a list of names, found 'ab'"),
         ({"classes": []}, "classes: expected a list of names"),
+        ({"classes": ["", "a"]}, "classes: expected names of classes, found ''"),
         ({"fields": {"image": Picture()}, "quality": 90}, "quality: read only where no fields are declared"),
         ({"format": "zip"}, "format: expected one of"),
         ({"encode": "gif"}, "encode: expected one of"),

@@ -89,6 +89,27 @@ def test_what_faceforensics_lacks_and_what_it_has_besides_is_named(tmp_path: Pat
     assert [row["original"] for row in found.rows if "071_054" in row["path"]] == [None, None]
 
 
+def test_of_two_videos_with_one_name_the_other_is_not_listed(tmp_path: Path) -> None:
+    root = trees.make_lrw(tmp_path)
+    (video, *_) = column(listed("lrw", root), "path")
+    trees.put(root, [f"{video[:-4]}.avi"], b"")
+    found = listed("lrw", root)
+    assert column(found, "path")[0] == video
+    assert f"{video[:-4]}.avi" in found.unlisted
+
+
+@pytest.mark.parametrize("name", ["celeb-df", "deepfakebench", "dfdc", "faceforensics", "imagefolder", "imagenet"])
+def test_the_command_to_pack_numbers_real_as_0(tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {}
+    if name == "deepfakebench":
+        trees.make_deepfakebench(tmp_path / "rgb", tmp_path / "lists")
+        options = {"lists": tmp_path / "lists/FaceForensics++.json"}
+    else:
+        getattr(trees, f"make_{name.replace('-', '_')}")(tmp_path / "rgb")
+    text = listed(name, tmp_path / "rgb", tmp_path / "t.csv", **options).describe()
+    assert ("--label-from label --classes real,fake" in text) == (name not in ("imagefolder", "imagenet")), text
+
+
 def test_a_part_of_faceforensics_is_chosen(tmp_path: Path) -> None:
     root = trees.make_faceforensics(tmp_path, ("c23", "c40"), masks=())
     with pytest.raises(
@@ -200,7 +221,7 @@ def test_the_preview_of_dfdc(tmp_path: Path) -> None:
         ("real", "train", "real", None, None),
     ]
     assert "original" not in found.columns
-    assert "--text person --text donor" in found.describe()
+    assert "--classes real,fake --text person --text donor" in found.describe()
 
 
 @pytest.mark.parametrize(("youtube", "inner"), [("YouTube-real", ""), ("Youtube-real", "videos")])

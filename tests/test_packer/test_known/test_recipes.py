@@ -86,8 +86,8 @@ def test_faceforensics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     video = "original_sequences/youtube/c23/videos/071.mp4"
     # The forgeries have no face that a detector would find: they are cut where the target's is.
     assert rows_of(train, "source", "label", "original", "method", "mask_image_valid") >= {
-        (video, 1, video, "real", False),
-        ("manipulated_sequences/Deepfakes/c23/videos/071_054.mp4", 0, video, "Deepfakes", True),
+        (video, 0, video, "real", False),
+        ("manipulated_sequences/Deepfakes/c23/videos/071_054.mp4", 1, video, "Deepfakes", True),
     }
     ds = open_dataset(train, fields=["original", "frame", "box"])
     boxes: dict[tuple[str, int], set[bytes]] = {}
@@ -97,7 +97,7 @@ def test_faceforensics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Drawn with the page's weights, a batch has as many originals as forgeries, though there are twice as many of these.
     ds = open_dataset(train, fields=["image", "label"])
     labels = ds.column("label")
-    assert len(labels) == 3 * labels.sum() > 0
+    assert 2 * len(labels) == 3 * labels.sum() > 0
     batch = next(iter(Loader(ds, batch_size=400, seed=0, draws=400, weights=class_balanced_weights(labels))))
     assert 150 < batch["label"].sum() < 250
     assert tuple(batch["image"].shape) == (400, 3, 256, 256)
@@ -124,14 +124,15 @@ def test_celeb_df(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None
     said = here("Celeb-DF")
     assert "no original occurs in more than one" in said["inspect celeb-parts/test"]
     assert rows_of(tmp_path / "celeb-parts/test", "source", "label", "person") == {
-        ("YouTube-real/00170.mp4", 1, "youtube-00170"),
-        ("Celeb-real/id2_0000.mp4", 1, "id2"),
-        ("Celeb-synthesis/id2_id1_0000.mp4", 0, "id2"),
+        ("YouTube-real/00170.mp4", 0, "youtube-00170"),
+        ("Celeb-real/id2_0000.mp4", 0, "id2"),
+        ("Celeb-synthesis/id2_id1_0000.mp4", 1, "id2"),
     }
     batch = next(iter(Loader(open_dataset(tmp_path / "celeb-parts/train", fields=["image"]), batch_size=4, seed=0)))
     assert tuple(batch["image"].shape) == (4, 3, 256, 256)
     exec(code(0), {})
-    assert rows_of(tmp_path / "celeb-test", "source") == rows_of(tmp_path / "celeb-parts/test", "source")
+    parts = [rows_of(tmp_path / name, "source", "label") for name in ("celeb-test", "celeb-parts/test")]
+    assert parts[0] == parts[1]
 
 
 def test_imagenet(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
@@ -150,7 +151,8 @@ def test_imagenet(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None
 def test_deepfakebench(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:
     said = here("DeepfakeBench")
     assert "no clip occurs in more than one" in said["inspect bench-parts/val"]
-    assert len(open_dataset(tmp_path / "bench-parts/test", fields=["label"])) == 6
+    test = open_dataset(tmp_path / "bench-parts/test", fields=["label"])
+    assert (len(test), test.classes) == (6, ("real", "fake"))
 
 
 def test_lrw(tmp_path: Path, here: Callable[[str], dict[str, str]]) -> None:

@@ -207,5 +207,9 @@ def test_values_are_counted(videos: Path, tmp_path: Path, capsys: pytest.Capture
         ("a", 3, 3, {}),
         ("b", 2, 2, {}),
     ]
+    with packer.Writer(tmp_path / "own", progress=False) as out:
+        for key, video in (("2026-01", "a"), ("2026-02", "a"), ("2026-03", "b")):
+            out.write(key=key, source=video, kind="x")
+    assert [count.items for count in count_values(tmp_path / "own", by="kind").found] == [2]
     write_dataset(tmp_path / "bare", "npy", Schema((text("kind"),)), {"kind": ["a", "b", "a"]})
     assert [count.items for count in count_values(tmp_path / "bare", by="kind").found] == [None, None]

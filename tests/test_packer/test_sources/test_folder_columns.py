@@ -249,6 +249,13 @@ class TestSidecars:
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--sidecars", expect=2)
         assert "expected .txt or .json files beside the items, such as 'a/0.txt', found none" in done.stderr
 
+    def test_a_wrong_one_is_one(self, tmp_path: Path) -> None:
+        write_tree(tmp_path / "in", "0.png", "1.png")
+        (tmp_path / "in" / "0.json").write_text("{")
+        made = build(tmp_path / "in", tmp_path / "out", sidecars=True, **QUIET)
+        assert sources(tmp_path / "out") == ["1.png"]
+        assert "1 item rejected for a wrong sidecar: '0.png'" in made.describe()
+
     @pytest.mark.parametrize(
         ("suffix", "content", "reason"),
         [

@@ -140,8 +140,8 @@ def test_wrong_classes_are_named(path, tmp_path):
         (lambda: ds.with_classes(["original", "Swap", "face2face", "deepfakes"]), "found 6 samples of 'swap', which.*did you mean 'Swap'"),
         (lambda: ds.with_classes(["original"]), r"found 6 samples of 'deepfakes' \(and of 2 more\).*rename it with map_labels, or leave"),
         (lambda: ds.with_classes("original"), "classes: expected a list of names, found 'original'"),
-        (lambda: ds.with_classes([]), "classes: expected a list of names"),
-        (lambda: ds.with_classes(["original", "original"]), "every name once, found 'original' twice"),
+        (lambda: ds.with_classes([]), "classes: expected names of classes, found none"),
+        (lambda: ds.with_classes(["original", "original"]), "every class once, found 'original' twice"),
         (lambda: ds.map_labels({"orginal": "real"}), "found 'orginal'; did you mean 'original'"),
         (lambda: ds.map_labels({"original": "real"}), r"found none for 6 samples of 'deepfakes' \(and of 2 more\): map it too"),
         (lambda: ds.map_labels(dict.fromkeys(METHODS, 1)), "expected names of classes as values, found 1"),
@@ -158,6 +158,10 @@ def test_wrong_classes_are_named(path, tmp_path):
     with pytest.raises(UsageError, match="labels that int8 can hold"):
         small.with_classes([*many, *METHODS])
     assert small.with_classes([*METHODS, *many]).column("label").dtype == np.int8
+    unsigned = open_dataset(write(tmp_path / "unsigned", None, [0, 1], dtype="|u1"))
+    with pytest.raises(UsageError, match="labels that uint8 can hold"):
+        unsigned.map_labels({0: -1, 1: 0})
+    assert unsigned.map_labels({0: 1, 1: 0}).column("label").tolist() == [1, 0]
 
 
 def test_datasets_of_other_classes_say_what_mends_them(path, tmp_path):
