@@ -223,7 +223,7 @@ def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
             workspace.create()
         if workspace.plan.exists():
             raise UsageError(
-                f"{path}: expected a dataset at rest, found an unfinished build that is to replace it: "
+                f"{path}: expected a dataset at rest, found an unfinished build in its folder: "
                 f"run its command again, or delete {BUILD_FOLDER}"
             )
         workspace.sweep()
