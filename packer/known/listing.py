@@ -15,7 +15,7 @@ from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
 from shardspec.errors import UsageError
 from shardspec.registry import Entry, resolve
-from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some
+from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
 
 class Known(NamedTuple):
@@ -129,7 +129,9 @@ class DatasetList(Result):
             for what, paths in (("listed, but not there", self.missing), ("there, but not listed", self.unlisted))
             if paths
         ]
-        lines += self.notes
+        lines += self.notes[:LISTED]
+        if len(self.notes) > LISTED:
+            lines.append(f"and {len(self.notes) - LISTED} more notes (--json has all)")
         if self.table is None:
             lines.append("no table was written: add -o TABLE.csv")
         else:
@@ -271,7 +273,7 @@ def _choose(
     for split in chosen["splits"]:
         if split not in known.splits:
             like = did_you_mean(split, known.splits)
-            raise UsageError(f"splits: expected some of {', '.join(known.splits)}, found {split!r}{like}")
+            raise UsageError(f"splits: expected some of {', '.join(known.splits)}, found {shorten(split)}{like}")
     if lists == NO_LISTS:
         if chosen["splits"] and name != "imagenet":
             raise UsageError("splits: --lists none leaves no splits to choose from")
@@ -287,7 +289,7 @@ def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     names = tuple(part.strip() for part in parts if isinstance(part, str))
     if len(names) != len(parts) or not all(names):
-        raise UsageError(f"{option}: expected names with commas between them, found {value!r}")
+        raise UsageError(f"{option}: expected names with commas between them, found {shorten(value)}")
     return names
 
 

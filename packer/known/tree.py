@@ -275,7 +275,9 @@ def pick(option: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
     for name in wanted:
         if name not in there:
             like = did_you_mean(name, there)
-            raise UsageError(f"{option}: expected some of {list_some(list(there)) or 'none'}, found {name!r}{like}")
+            raise UsageError(
+                f"{option}: expected some of {list_some(list(there)) or 'none'}, found {shorten(name)}{like}"
+            )
     return [name for name in there if not wanted or name in wanted]
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import Item
 from shardspec.errors import UsageError
@@ -54,7 +56,7 @@ def read_input(item: Item) -> Any:
 
 def _name(number: int, value: Any) -> str:
     """An item's name."""
-    if isinstance(value, str | PurePath | int | float) and not isinstance(value, bool):
+    if isinstance(value, str | PurePath | int | float | np.number) and not isinstance(value, bool):
         text = str(value)
         if text and len(text) <= _NAME_LENGTH and text.isprintable():
             return text
@@ -62,7 +64,9 @@ def _name(number: int, value: Any) -> str:
 
 
 def _to_json(value: Any, number: int) -> Any:
-    """A value as JSON that `_from_json` turns back into the same value."""
+    """A value as JSON that `_from_json` turns back into the same value; numpy's scalars become Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool) or type(value) in (str, int):
         return value
     if type(value) is float:
