@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from packer.builds.growing.growth import Growth
     from packer.builds.job import BuildResult
     from packer.builds.pack import pack
-    from packer.builds.writer import Writer
+    from packer.builds.writing.writer import Writer
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
     from packer.known.listing import DatasetList, list_dataset
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
+    from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect import (
@@ -63,6 +64,7 @@ else:
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
             "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
@@ -88,12 +90,14 @@ else:
             "ValueCount": Entry("packer.packed.inspect:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
-            "Writer": Entry("packer.builds.writer:Writer"),
+            "Writer": Entry("packer.builds.writing.writer:Writer"),
+            "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect:count_values"),
             "detect": Entry("packer.builds.detect:detect"),
+            "drop_field": Entry("packer.packed.columns:drop_field"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
@@ -113,6 +117,7 @@ __all__ = [
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "ColumnsResult",
     "DatasetList",
     "Detections",
     "Detector",
@@ -139,11 +144,13 @@ __all__ = [
     "ValueCounts",
     "VerifyReport",
     "Writer",
+    "add",
     "bench",
     "build",
     "convert",
     "count_values",
     "detect",
+    "drop_field",
     "dry_run",
     "export",
     "find_leaks",

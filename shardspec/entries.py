@@ -19,6 +19,9 @@ ASIDE = "next-"
 """Prefix, once or more, of the names of all files of a dataset that is to replace another in the same folder, until the
 other is gone."""
 
+COLUMNS_FOLDER = "columns"
+"""The folder of the files of all columns."""
+
 
 BUILD_KINDS = ("build", "update", "retry")
 """Kinds of generations that were made from the items of a source."""
@@ -127,6 +130,58 @@ class Shard:
                 found = f"expected a file or folder called {document['name']!r}, found {entry.name!r}"
                 problems.add(f"files[{position}].name", found)
         return cls(document["name"], document["samples"], document["block_rows"], files)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field that lies beside the shards, one value for every row of the dataset, in files of the npy format.
+
+    For a reader it is a shard with one field and all rows.
+
+    Attributes
+    ----------
+    name : str
+        The folder of its files, relative to the dataset's: ``"columns/score-0123456789abcdef"``.
+    field : str
+        The field's name. Its folder bears another name, so that the files of a column and of the one that replaces it
+        can lie side by side.
+    samples : int
+        Rows of the dataset.
+    files : tuple of FileEntry
+        Every file of the column, sorted by name.
+    """
+
+    name: str
+    field: str
+    samples: int
+    files: tuple[FileEntry, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.bytes for entry in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """The column as a JSON object."""
+        return {
+            "name": self.name,
+            "field": self.field,
+            "samples": self.samples,
+            "files": [entry.to_json() for entry in self.files],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "Column | None":
+        """Read a column's entry."""
+        if not problems.check_keys(document, {"name": str, "field": str, "samples": int, "files": list}):
+            return None
+        folder, _, own = strip_aside(document["name"]).partition("/")
+        if folder != COLUMNS_FOLDER or not SAFE_NAME.match(own) or "/" in own or len(own) > NAME_MAX:
+            problems.add("name", f"expected a folder in {COLUMNS_FOLDER}, found {document['name']!r}")
+        if document["samples"] < 0:
+            problems.add("samples", f"expected 0 or more, found {document['samples']}")
+        files = read_entries(FileEntry, document["files"], "files", problems)
+        return cls(document["name"], document["field"], document["samples"], files)
 
 
 @dataclass(frozen=True)

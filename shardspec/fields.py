@@ -1,5 +1,6 @@
 """What field names mean: the fields that the pack stage writes, and which fields are pictures, masks or points."""
 
+import re
 from collections.abc import Mapping
 
 FIELD_ORDER = (
@@ -26,6 +27,12 @@ RESERVED = frozenset(FIELD_ORDER) - {"label"}
 PIXEL_AXES: Mapping[str, tuple[int, ...]] = {"landmarks": (0, 1), "hull": (0, 1), "regions": (0, 1, 0, 1)}
 """Fields in pixels of the picture, (n, k) floating: the axis that each of the k numbers lies on, 0 for x and 1 for y.
 """
+
+
+def field_name(column: str) -> str:
+    """A column's name as a field: lower case, other characters as underscores."""
+    name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
+    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 
 
 def is_picture_field(name: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from shardspec.entries import FileEntry, Shard
+from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
 from shardspec.errors import DatasetError, ManifestError, NotADatasetError, ShardCorruptError, ShardMissingError
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
@@ -90,16 +90,22 @@ class Layout:
         return self.root / INDEX_FOLDER / f"{field}.npy"
 
     def find_index(self, manifest: Manifest, field: str) -> FileEntry | None:
-        """The manifest's entry of a field's index file; None if it has none."""
-        return manifest.find_file(f"{INDEX_FOLDER}/{field}.npy")
+        """The manifest's entry of a scalar field's index file, which a column is itself; None if it has none."""
+        column = next((column for column in manifest.columns if column.field == field), None)
+        return column.files[0] if column is not None else manifest.find_file(f"{INDEX_FOLDER}/{field}.npy")
+
+    @property
+    def columns(self) -> Path:
+        """The folder of all columns."""
+        return self.root / COLUMNS_FOLDER
 
     def file(self, entry: FileEntry) -> Path:
         """The location of a file named in the manifest."""
         return self.root / entry.name
 
-    def shard(self, shard: Shard, format: str) -> Path:
-        """The file, or folder, that a shard's reader opens."""
-        return self.root / (shard.name + get_format(format).suffix)
+    def shard(self, shard: Shard | Column, format: str) -> Path:
+        """The file, or folder, that the reader of a shard, or of a column, opens."""
+        return self.root / (shard.name + ("" if isinstance(shard, Column) else get_format(format).suffix))
 
     def load(self) -> Manifest:
         """Read and validate the manifest.
@@ -163,8 +169,8 @@ class Layout:
             return f"a build that packed nothing, since no item gave a sample: the reasons are in {self.reasons}"
         return "an unfinished build: run the same command again to resume it"
 
-    def check_sizes(self, *shards: Shard) -> dict[str, Stamp]:
-        """Compare the files of shards with the manifest by existence and size.
+    def check_sizes(self, *shards: Shard | Column) -> dict[str, Stamp]:
+        """Compare the files of shards and columns with the manifest by existence and size.
 
         Returns
         -------

@@ -6,19 +6,22 @@ plan have the same manifest apart from that section.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from shardspec.entries import FileEntry, Generation, Shard, read_entries, strip_aside
+from shardspec.entries import Column, FileEntry, Generation, Shard, read_entries, strip_aside
 from shardspec.errors import ManifestError, SchemaError, VersionError
 from shardspec.formats import FORMATS
+from shardspec.formats.npy import npy_files
 from shardspec.problems import Problems
-from shardspec.schema import Schema
+from shardspec.schema import Field, Schema
 
-SPEC_VERSION = 1
-"""Version of the contract. A reader refuses a greater one."""
+SPEC_VERSION = 2
+"""Version of the contract. A reader refuses a greater one. A manifest without anything new says 1."""
+COLUMNS_VERSION = 2
+"""The first version that has columns."""
 MANIFEST_BYTES_MAX = 1 << 27
 """Largest ``manifest.json``: some 700,000 files."""
 SAMPLES_MAX = 1 << 40
@@ -37,12 +40,15 @@ class Manifest:
     format : str
         A name in the table of formats.
     schema : Schema
+        All fields, those of the columns last.
     generations : tuple of Generation
         At least one. The dataset's rows are those of all shards, in order.
     files : tuple of FileEntry
         Files that belong to no shard: the index, the reports.
     wall_clock : dict
         What differs from run to run: times, machine, workers.
+    columns : tuple of Column
+        Where the fields are that lie in no shard, in the order of the schema.
     """
 
     format: str
@@ -50,6 +56,30 @@ class Manifest:
     generations: tuple[Generation, ...]
     files: tuple[FileEntry, ...] = ()
     wall_clock: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
+
+    @cached_property
+    def shard_schema(self) -> Schema:
+        """The fields that lie in the shards."""
+        if not self.columns:
+            return self.schema
+        beside = {column.field for column in self.columns}
+        return Schema(tuple(field for field in self.schema if field.name not in beside))
+
+    @property
+    def parts(self) -> "tuple[Shard | Column, ...]":
+        """What holds values: the shards, then the columns."""
+        return (*self.shards, *self.columns)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all shards and columns."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def entries(self) -> tuple[FileEntry, ...]:
+        """Every file but the manifest itself."""
+        return (*(entry for part in self.parts for entry in part.files), *self.files)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
@@ -71,10 +101,10 @@ class Manifest:
 
         The hashed text is the canonical JSON (see `canonical_json`) of
         ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}`` with the files in the manifest's order, and
-        their names without `ASIDE`.
+        their names without `ASIDE`; if there are columns, with their files as ``"columns"``.
         """
-        shards = [[entry.own_name, entry.sha256] for shard in self.shards for entry in shard.files]
-        return sha256_json({"schema": self.schema.to_json(), "shards": shards})
+        document = {"schema": self.schema.to_json(), "shards": _digests(self.shards)}
+        return sha256_json({**document, "columns": _digests(self.columns)} if self.columns else document)
 
     def with_own_names(self) -> "Manifest":
         """The same manifest, with all names as they are once no other dataset gives way to this one: without `ASIDE`."""
@@ -92,15 +122,21 @@ class Manifest:
             )
             for generation in self.generations
         )
-        return replace(self, generations=generations, files=tuple(map(own, self.files)))
+        columns = tuple(
+            replace(column, name=strip_aside(column.name), files=tuple(map(own, column.files)))
+            for column in self.columns
+        )
+        return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object."""
+        """The manifest as a JSON object; `columns`, and the version that knows them, only if there are any."""
+        columns = {"columns": [column.to_json() for column in self.columns]} if self.columns else {}
         return {
-            "spec_version": SPEC_VERSION,
+            "spec_version": SPEC_VERSION if self.columns else 1,
             "format": self.format,
             "schema": self.schema.to_json(),
             "generations": [generation.to_json() for generation in self.generations],
+            **columns,
             "files": [entry.to_json() for entry in self.files],
             "wall_clock": dict(self.wall_clock),
         }
@@ -150,7 +186,8 @@ class Manifest:
         schema = None
         generations: tuple[Generation, ...] = ()
         files: tuple[FileEntry, ...] = ()
-        if problems.check_keys(document, expected):
+        columns: tuple[Column, ...] = ()
+        if problems.check_keys(document, expected, optional={"columns": list}):
             if document["spec_version"] < 1:
                 problems.add("spec_version", f"expected 1 to {SPEC_VERSION}, found {document['spec_version']}")
             if document["format"] not in FORMATS:
@@ -161,15 +198,24 @@ class Manifest:
                 problems.add("generations", "expected at least one")
             generations = read_entries(Generation, document["generations"], "generations", problems)
             files = read_entries(FileEntry, document["files"], "files", problems)
+            if "columns" in document:
+                if document["spec_version"] < COLUMNS_VERSION or not document["columns"]:
+                    problems.add("columns", f"expected columns in spec_version {COLUMNS_VERSION} and above, or none")
+                columns = read_entries(Column, document["columns"], "columns", problems)
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
+            names += [e.name for column in columns for e in column.files]
             if len(set(names)) != len(names):
                 problems.add("", "expected every file name once, found one more than once")
             if schema is not None and not problems:
-                _check_samples(schema, [shard for generation in generations for shard in generation.shards], problems)
+                shards = [shard for generation in generations for shard in generation.shards]
+                _check_columns(schema, columns, sum(shard.samples for shard in shards), problems)
+                if not problems:
+                    beside = {column.field for column in columns}
+                    _check_samples([field for field in schema if field.name not in beside], shards, problems)
         problems.raise_as(ManifestError, where)
         if schema is None:
             raise ManifestError(f"{where}: no schema could be read")
-        return cls(document["format"], schema, generations, files, document["wall_clock"])
+        return cls(document["format"], schema, generations, files, document["wall_clock"], columns)
 
     @classmethod
     def loads(cls, data: bytes, where: str) -> "Manifest":
@@ -184,12 +230,46 @@ class Manifest:
             raise ManifestError(f"{where}: {error}") from error
 
 
-def _check_samples(schema: Schema, shards: list[Shard], problems: Problems) -> None:
+def _digests(parts: Iterable[Shard | Column]) -> list[list[str]]:
+    return [[entry.own_name, entry.sha256] for part in parts for entry in part.files]
+
+
+def _check_columns(schema: Schema, columns: Sequence[Column], samples: int, problems: Problems) -> None:
+    """Check that each column has a field, a value for every row, and the files of its kind with room for the values."""
+    names = [column.field for column in columns]
+    if len(set(names)) != len(names):
+        problems.add("columns", "expected every field once, found one more than once")
+    if len(columns) == len(schema):
+        problems.add("columns", "expected a field in the shards, found none")
+    for position, column in enumerate(columns):
+        with problems.at(f"columns[{position}]"):
+            if column.field not in schema:
+                problems.add("field", f"expected a field of the schema, found {column.field!r}")
+                continue
+            field = schema[column.field]
+            if column.samples != samples:
+                problems.add("samples", f"expected those of all shards, {samples}, found {column.samples}")
+            expected = [f"{column.name}/{name}" for name in npy_files(field)]
+            if [entry.name for entry in column.files] != expected:
+                found = ", ".join(entry.name for entry in column.files[:4]) or "none"
+                problems.add("files", f"expected {', '.join(expected)}, found {found}")
+            elif not all(
+                least <= entry.bytes for least, entry in zip(_least(field, samples), column.files, strict=True)
+            ):
+                problems.add("files", f"expected bytes of {samples} values, found {column.bytes}")
+
+
+def _least(field: Field, samples: int) -> tuple[int, ...]:
+    """The least bytes of each file of a column."""
+    return (samples * field.row_bytes,) if field.is_fixed else (0, 8 * (samples + 1))
+
+
+def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: Problems) -> None:
     """Check that each shard could hold about as many samples as it claims.
 
     Every format stores a fixed value as it is, and at least the length of any other.
     """
-    bits = sum(field.least_bits for field in schema)
+    bits = sum(field.least_bits for field in fields)
     for shard in shards:
         if shard.samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
             held = 8 * shard.bytes // bits

@@ -27,7 +27,7 @@ from shardspec.errors import UsageError
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
 
 FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
-    **{name: (getattr(packer, name),) for name in COMMANDS if name != "list"},
+    **{name: (getattr(packer, name.replace("-", "_")),) for name in COMMANDS if name != "list"},
     "build": (packer.build, packer.dry_run),
     "inspect": (packer.inspect, packer.find_leaks),
     "list": (packer.list_dataset,),

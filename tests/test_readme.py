@@ -46,6 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (step,) = (code for code in blocks("python") if code.startswith(f"# {STEP_FILE},"))
     (root / STEP_FILE).write_text(step, "utf-8")
     for command, *words in commands():
+        if command == "add":
+            keys = open_dataset(root / "faces").column("key")
+            table = "key,fake_score\n" + "".join(f"{key},0.5\n" for key in keys)
+            (root / "predictions.csv").write_text(table, "utf-8")
         run_packer(command, *words, cwd=root)
     return root
 
@@ -65,6 +69,7 @@ def test_the_commands_make_what_they_name(folder: Path) -> None:
         "ff.csv",
     } <= made
     samples = VIDEOS * len(range(0, FRAMES, EVERY))
+    assert open_dataset(folder / "faces").column("fake_score").tolist() == [0.5] * samples
     assert [len(open_dataset(folder / name)) for name in ("faces", "faces-parquet", "small")] == [samples] * 3
     assert len(open_dataset(folder / "pictures")) == 4
     assert open_dataset(folder / "small")[0]["image"].shape == (112, 112, 3)

@@ -13,7 +13,7 @@ from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
-from shardspec.entries import Shard
+from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError, SchemaError, ShardspecError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -97,6 +97,7 @@ class PackedRows:
         self._workspace = None if root is None else Workspace(root)
         self._digests = config.get("check", "digest") == "digest"
         self._places: list[_Place] = []
+        self._columns: list[_Place] = []
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
         if manifests is None:
             manifests = [layout.load() for layout in layouts]
@@ -104,9 +105,16 @@ class PackedRows:
         for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
             found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
             adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
-            items_before = entry.get("items_before", 0)
-            self._places += [_Place(layout, manifest, shard, items_before, adapters) for shard in manifest.shards]
-        self._ends = np.cumsum([place.shard.samples for place in self._places], dtype=np.int64)
+            items_before, first = entry.get("items_before", 0), 0
+            numbers = {column.field: len(self._columns) + n for n, column in enumerate(manifest.columns)}
+            for part in manifest.parts:
+                place = _Place(layout, manifest, part, first, items_before, adapters, numbers)
+                if isinstance(part, Shard):
+                    self._places.append(place)
+                    first += part.samples
+                else:
+                    self._columns.append(place)
+        self._ends = np.cumsum([place.part.samples for place in self._places], dtype=np.int64)
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
 
@@ -167,8 +175,19 @@ class PackedRows:
         return out
 
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Put rows of a shard into their places, adapted to the united schema."""
-        place, reader = self._places[number], self._reader(number)
+        """Put rows of a shard, and the values that columns have for them, into their places."""
+        place = self._places[number]
+        here = [name for name in fields if name not in place.columns]
+        if here:
+            self._read_part(number, rows, here, out, at)
+        for name in fields:
+            if name in place.columns:
+                column = len(self._places) + place.columns[name]
+                self._read_part(column, rows + place.first, [name], out, at)
+
+    def _read_part(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Put rows of a shard or column into their places, adapted to the united schema."""
+        place, reader = self._place(number), self._reader(number)
         same = [name for name in fields if name not in place.adapters]
         changed = [name for name in fields if name in place.adapters]
         if same:
@@ -183,7 +202,7 @@ class PackedRows:
             try:
                 values = place.adapters[name](own[name])
             except SchemaError as error:
-                raise DatasetError(f"{place.layout.root}: {place.shard.name}: {error}") from error
+                raise DatasetError(f"{place.layout.root}: {place.part.name}: {error}") from error
             if isinstance(out[name], np.ndarray):
                 out[name][at] = values
             else:
@@ -193,9 +212,9 @@ class PackedRows:
     def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
         """All rows in order, in batches of about `BATCH_BYTES`."""
         for number, place in enumerate(self._places):
-            step = batch_rows(place.shard)
-            for first in range(0, place.shard.samples, step):
-                stop = min(first + step, place.shard.samples)
+            step = batch_rows(place.part, *place.manifest.columns)
+            for first in range(0, place.part.samples, step):
+                stop = min(first + step, place.part.samples)
                 yield self.read(self._start(number) + np.arange(first, stop), fields)
 
     def close(self) -> None:
@@ -205,10 +224,16 @@ class PackedRows:
         self._open.clear()
 
     def _start(self, number: int) -> int:
-        return int(self._ends[number]) - self._places[number].shard.samples
+        return int(self._ends[number]) - self._places[number].part.samples
+
+    def _place(self, number: int) -> "_Place":
+        """A shard, or, counted on from the shards of all inputs, a column."""
+        shards = self.shards
+        return self._places[number] if number < shards else self._columns[number - shards]
 
     def _scanned(self, number: int) -> bool:
-        return self._workspace is not None and self._workspace.scan(number).exists()
+        """Whether a shard was compared; columns are not scanned, but compared by each process that reads them."""
+        return number < self.shards and self._workspace is not None and self._workspace.scan(number).exists()
 
     def _lengths(self, number: int) -> npt.NDArray[np.int64]:
         """Encoded bytes of a shard's varying values, (rows, fields)."""
@@ -217,9 +242,9 @@ class PackedRows:
             scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
             return scanned
         self._reader(number)
-        shard = self._places[number].shard
+        shard, columns = self._places[number].part, self._places[number].manifest.columns
         table = np.empty((shard.samples, len(self._varying)), np.int64)
-        step = batch_rows(shard)
+        step = batch_rows(shard, *columns)
         for first in range(0, shard.samples if self._varying else 0, step):
             stop = min(first + step, shard.samples)
             values = self.read(self._start(number) + np.arange(first, stop), self._varying)
@@ -228,7 +253,7 @@ class PackedRows:
         return table
 
     def _reader(self, number: int) -> ShardReader:
-        """The open reader of a shard, checked when it is opened."""
+        """The open reader of a shard or column, checked when it is opened."""
         reader = self._open.pop(number, None)
         if reader is None:
             reader = self._check_and_open(number)
@@ -238,8 +263,9 @@ class PackedRows:
         return reader
 
     def _check_and_open(self, number: int) -> ShardReader:
-        layout, manifest, shard, *_ = self._places[number]
-        with _reading(self._places[number]):
+        place = self._place(number)
+        layout, manifest, shard = place.layout, place.manifest, place.part
+        with _reading(place):
             if self._digests and not self._scanned(number):
                 for entry in shard.files:
                     layout.check_digest(entry)
@@ -249,13 +275,18 @@ class PackedRows:
 
 
 class _Place(NamedTuple):
-    """One shard of one input."""
+    """One shard of one input, and the input's row that is its first; or one column.
+
+    `columns` has the number of each field that lies in a column of the same input.
+    """
 
     layout: Layout
     manifest: Manifest
-    shard: Shard
+    part: Shard | Column
+    first: int
     items_before: int
     adapters: Mapping[str, Adapt]
+    columns: Mapping[str, int]
 
 
 @contextmanager
@@ -266,7 +297,7 @@ def _reading(place: _Place) -> Iterator[None]:
     except ShardspecError:  # some are OSErrors, too
         raise
     except OSError as error:
-        path = error.filename or place.layout.shard(place.shard, place.manifest.format)
+        path = error.filename or place.layout.shard(place.part, place.manifest.format)
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
@@ -286,9 +317,9 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
     return [bytes(value) for values in found for value in values]
 
 
-def batch_rows(shard: Shard) -> int:
-    """Rows of a shard that hold about `BATCH_BYTES`."""
-    return max(1, BATCH_BYTES * max(1, shard.samples) // max(1, shard.bytes))
+def batch_rows(*parts: Shard | Column) -> int:
+    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`."""
+    return max(1, int(BATCH_BYTES / max(sum(part.bytes / max(1, part.samples) for part in parts), 1e-9)))
 
 
 def shift_key(key: Buffer, items: int) -> bytes:

@@ -32,10 +32,12 @@ COMMANDS: Mapping[str, str] = {
     "convert": "write the same samples in another format, without decoding them",
     "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",
+    "add": "add fields of a table, such as predictions, to a packed dataset, without packing it anew",
+    "drop-field": "remove added fields from a packed dataset",
     "export": "write a packed dataset as plain picture files and a table",
     "bench": "compare reading raw files and reading the packed dataset, on your own data",
 }
-"""The commands, each with its help. A command's module ``packer.cli.<name>`` is imported when it is chosen."""
+"""The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
 AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
@@ -79,7 +81,7 @@ def _run_command(options: Namespace) -> int:
     """Run the chosen command, and print the error that ends it."""
     name = options.command
     try:
-        status: int = import_module(f"packer.cli.{name}").run(options)
+        status: int = _module_of(name).run(options)
     except MemoryError as error:
         if options.debug:
             raise
@@ -105,8 +107,13 @@ def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
         command = parsers[name] = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name == chosen:
-            import_module(f"packer.cli.{name}").add_arguments(command)
+            _module_of(name).add_arguments(command)
     return parser, parsers.get(chosen or "")
+
+
+def _module_of(command: str) -> Any:
+    """The module of a command."""
+    return import_module(f"packer.cli.commands.{command.replace('-', '_')}")
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -355,7 +355,7 @@ class Job:
     def _index_files(self, base: Manifest) -> dict[str, Path]:
         """The checked index files of a dataset, by field."""
         found = {}
-        for name in (field.name for field in base.schema if field.is_fixed and not field.shape):
+        for name in (field.name for field in base.shard_schema if field.is_fixed and not field.shape):
             entry = self.layout.find_index(base, name)
             if entry is None:
                 raise DatasetError(f"{self.layout.root}: expected an index of the field {name!r}, found none")

@@ -78,7 +78,7 @@ class InspectReport(Result):
         -------
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
-            summed over the generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``,
+            summed over the generations, ``fields``, ``shards``, ``columns``, ``bytes``, ``digest``, ``fingerprints``,
             ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
         """
         manifest = self.manifest
@@ -91,7 +91,10 @@ class InspectReport(Result):
                 {"name": shard.name, "samples": shard.samples, "bytes": shard.bytes, "block_rows": shard.block_rows}
                 for shard in manifest.shards
             ],
-            "bytes": sum(shard.bytes for shard in manifest.shards),
+            "columns": [
+                {"field": column.field, "name": column.name, "bytes": column.bytes} for column in manifest.columns
+            ],
+            "bytes": manifest.stored_bytes,
             "digest": manifest.digest,
             "fingerprints": [generation.fingerprint for generation in manifest.generations],
             "history": [note._asdict() for note in self.history],
@@ -151,6 +154,7 @@ class InspectReport(Result):
             shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
             extra = f", {len(field.classes)} classes: {list_some(field.classes)}" if field.classes else ""
             extra += f", layout {field.layout}" if field.layout else ""
+            extra += ", column" if field.name not in manifest.shard_schema else ""
             lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
         return "\n".join(lines)
 

@@ -19,6 +19,7 @@ from packer.packed.draw import draw
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.durable import write_durably
 from shardspec.errors import UsageError
+from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
 from shardspec.wording import counted
 
@@ -110,7 +111,7 @@ def preview(
     """
     path, sheet_path = Path(dataset), Path(out)
     _check(sheet_path, count, start, cell)
-    samples = PackedSamples(path, _wanted(path, geometry=not plain))
+    samples, captioned = PackedSamples(path, _wanted(path, geometry=not plain)), _captioned(path)
     rows = _choose(len(samples), None if all else count, start, seed)
     if not rows:
         raise UsageError(f"{path}: expected samples from row {start} on, found {len(samples)} in all")
@@ -119,7 +120,7 @@ def preview(
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
         for place, row in enumerate(rows):
             sample = samples.read([row])[0]
-            sheet.put(place, _picture(sample, samples.schema, cell), _caption(sample, samples.schema, row))
+            sheet.put(place, _picture(sample, samples.schema, cell), _caption(sample, samples.schema, row, captioned))
             stage.advance()
     file = io.BytesIO()
     sheet.image.save(file, "PNG")
@@ -150,8 +151,15 @@ def _check(out: Path, count: int, start: int, cell: int) -> None:
 def _wanted(path: Path, geometry: bool) -> list[str]:
     """The fields that a sheet needs; no other is read."""
     schema = PackedSamples(path, check="size").schema
-    names = ["key", "source", "label", "landmarks_valid", *(GEOMETRY if geometry else ())]
-    return [picture_field(schema, path).name, *(name for name in names if name in schema)]
+    names = ["key", "source", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *_captioned(path)]
+    return list(dict.fromkeys([picture_field(schema, path).name, *(name for name in names if name in schema)]))
+
+
+def _captioned(path: Path) -> list[str]:
+    """The columns whose values stand below the pictures: text and single values."""
+    manifest = Layout(path).load()
+    fields = [manifest.schema[column.field] for column in manifest.columns]
+    return [field.name for field in fields if field.kind == "text" or (field.is_fixed and not field.shape)]
 
 
 def _choose(total: int, count: int | None, start: int, seed: int | None) -> list[int]:
@@ -182,15 +190,22 @@ def _picture(sample: Mapping[str, Any], schema: Schema, cell: int) -> npt.NDArra
     return canvas
 
 
-def _caption(sample: Mapping[str, Any], schema: Schema, row: int) -> list[str]:
-    """The key (or the row) and the class; the source where there is no class."""
-    lines = [str(sample.get("key", f"row {row}"))]
+def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Sequence[str]) -> list[str]:
+    """The key (or the row); the class, or the source where there is no class, and the values of `columns`."""
+    lines, below = [str(sample.get("key", f"row {row}"))], []
     if "label" in sample:
-        classes, label = schema["label"].classes, int(sample["label"])
-        lines.append(classes[label] if classes is not None and 0 <= label < len(classes) else f"label {label}")
+        below.append(_value(schema["label"], sample["label"]))
     elif "source" in sample:
-        lines.append(str(sample["source"]))
-    return lines
+        below.append(str(sample["source"]))
+    below += [_value(schema[name], sample[name]) for name in columns if name != "label"]
+    return [*lines, ", ".join(below)] if below else lines
+
+
+def _value(field: Field, value: Any) -> str:
+    """A value as a caption has it: a class by its name, any other with the name of its field."""
+    if field.classes is not None and 0 <= int(value) < len(field.classes):
+        return field.classes[int(value)]
+    return f"{field.name} {value:.4g}" if field.dtype[1] == "f" else f"{field.name} {value}"
 
 
 class _Sheet:

@@ -7,9 +7,9 @@ from packer.recipe.recipe import (
     TRACK_RULES,
     Recipe,
     StepSpec,
-    field_name,
     refuse_unknown,
 )
+from shardspec.fields import field_name
 
 __all__ = [
     "DEFAULT_FACE_SIZE",

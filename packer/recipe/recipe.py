@@ -1,7 +1,6 @@
 """The recipe: everything a user chooses that decides the bytes of the dataset. Frozen, checked when made."""
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -9,6 +8,7 @@ from typing import Any, get_origin
 
 from packer.recipe.checks import SAMPLING, check_value, documented, option, parse_bytes, plain_value, unread_options
 from shardspec.errors import UsageError
+from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
 from shardspec.schema import describe_wrong_classes
@@ -40,12 +40,6 @@ TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude")
 
 MAX_SIZE = 8192
 """Largest side that pictures are resized to, in pixels: 200 MB each."""
-
-
-def field_name(column: str) -> str:
-    """A column's name as a field: lower case, other characters as underscores."""
-    name = re.sub(r"[^a-z0-9]+", "_", str(column).lower()).strip("_")
-    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ def is_packed(path: Path) -> bool:
 class PackedSource:
     """The samples of a packed dataset as items. Each keeps its key, source, frame, time, label and all other fields.
 
-    The shards' digests are compared with the manifest when the items are listed. The built-in ``resize`` scales
-    geometry and masks with the picture; a user's step that moves pixels has to move landmarks, hull, regions, matrix
-    and ``*_image`` as well.
+    The digests of shards and columns are compared with the manifest when the items are listed. The built-in ``resize``
+    scales geometry and masks with the picture; a user's step that moves pixels has to move landmarks, hull, regions,
+    matrix and ``*_image`` as well.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class PackedSource:
                 labels, names = self._labels(label_from, manifest)
                 classes |= {} if names is None else {"label": names}
         digest = manifest.digest[:_DIGEST_DIGITS]
-        row_bytes = sum(shard.bytes for shard in manifest.shards) // max(1, manifest.samples)
+        row_bytes = manifest.stored_bytes // max(1, manifest.samples)
         names = self._names(manifest)
         taken = taken_ordinals(names)
         items = [
@@ -127,8 +127,8 @@ class PackedSource:
 
 
 def check_digests(layout: Layout, manifest: Manifest) -> None:
-    """Compare the digests of all shards with the manifest; a `DatasetError` names the file that differs."""
-    entries = [entry for shard in manifest.shards for entry in shard.files]
+    """Compare the digests of all shards and columns with the manifest; a `DatasetError` names the file that differs."""
+    entries = [entry for part in manifest.parts for entry in part.files]
     with ThreadPoolExecutor(available_processors()) as pool:
         for _ in pool.map(layout.check_digest, entries):
             pass

@@ -150,9 +150,14 @@ def read_jsonl(path: Path, _texts: Collection[str] = ()) -> TableRows:
 
 def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
     """Rows of a Parquet file."""
+    return TableRows(open_parquet(path).to_pylist(), [])
+
+
+def open_parquet(path: Path) -> Any:
+    """A Parquet file as pyarrow's table."""
     read = import_target("pyarrow.parquet:read_table", what=f"table {path.name}", extra="parquet")
     try:
-        return TableRows(read(path).to_pylist(), [])
+        return read(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
         raise UsageError(f"{path}: expected a Parquet file, {cut(str(error), 300)}") from error
 
@@ -185,3 +190,27 @@ READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
 }
 """Readers of tables by suffix. The second argument names columns that stay text."""
 TABLE_SUFFIXES = frozenset(READERS)
+
+
+def read_table(path: Path, texts: Collection[str] = ()) -> Any:
+    """The columns of a table file, for `shardspec.frames`: rows of CSV, TSV or JSON lines; pyarrow's table of Parquet.
+
+    Parameters
+    ----------
+    texts : collection of str
+        Columns of a CSV file that stay text, whatever their cells look like.
+
+    Raises
+    ------
+    UsageError
+        If there is no such file, or it is none of these.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
+        raise UsageError(f"{path}: expected a table ({', '.join(sorted(READERS))}), found {suffix or 'no suffix'}")
+    try:
+        if suffix == ".parquet":
+            return open_parquet(path)
+        return READERS[suffix](path, texts).rows
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 import filelock
 
 from packer.workspace import Workspace
+from packer.workspace.columns import sweep_columns
 from packer.workspace.durable import remove_tree, write_durably, writing
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Shard
@@ -178,6 +179,8 @@ def make_room(
     # If the manifest was removed by hand while the dataset was being replaced, its files are known all the same.
     replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
     replaced = manifest or replaced
+    if replaced is not None:
+        sweep_columns(layout, replaced)
     foreign = _foreign(workspace, replaced)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -196,9 +199,8 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
     owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
         owned.add(MANIFEST_NAME)
-        entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
         # If it stopped while it replaced another dataset, some files have both names.
-        owned.update(name for entry in entries for name in (entry.name, entry.own_name))
+        owned.update(name for entry in manifest.entries for name in (entry.name, entry.own_name))
     else:
         owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
         owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))

@@ -51,13 +51,13 @@ def finish_replacement(workspace: Workspace) -> bool:
     replaced = Manifest.loads(old.read_bytes(), str(old))
     prefix = _prefix_beside(replaced)
     aside = _set_aside(successor, prefix, shards=not grows)
-    names = sorted({entry.name.split("/")[0] for entry in (successor.files if grows else _entries(successor))})
+    names = sorted({entry.name.split("/")[0] for entry in (successor.files if grows else successor.entries)})
     if standing not in (data, aside.dumps()):
         _lay_beside(workspace, layout, prefix, shards=not grows)
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        _remove_files(layout, replaced.files if grows else _entries(replaced))
+        _remove_files(layout, replaced.files if grows else replaced.entries)
         for name in names:
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
         fsync_folder(layout.root)
@@ -96,17 +96,13 @@ def _set_aside(manifest: Manifest, prefix: str, *, shards: bool) -> Manifest:
     if not shards:
         return replace(manifest, files=renamed(manifest.files))
     generations = tuple(replace(g, shards=tuple(map(renamed_shard, g.shards))) for g in manifest.generations)
-    return replace(manifest, generations=generations, files=renamed(manifest.files))
-
-
-def _entries(manifest: Manifest) -> list[FileEntry]:
-    """All files of a dataset except the manifest."""
-    return [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
+    columns = tuple(replace(c, name=prefix + c.name, files=renamed(c.files)) for c in manifest.columns)
+    return replace(manifest, generations=generations, files=renamed(manifest.files), columns=columns)
 
 
 def _top_names(manifest: Manifest) -> list[str]:
     """What a dataset has in its folder besides the manifest: files, and folders of files."""
-    return sorted({entry.name.split("/")[0] for entry in _entries(manifest)})
+    return sorted({entry.name.split("/")[0] for entry in manifest.entries})
 
 
 def _remove_files(layout: Layout, entries: Iterable[FileEntry]) -> None:

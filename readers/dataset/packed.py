@@ -22,6 +22,7 @@ from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
+from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
@@ -117,7 +118,7 @@ class PackedDataset(DivisibleDataset):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
-        schema = self.manifest.schema
+        schema = self.pool.schema
         return schema["label"].classes if "label" in schema else None
 
     @property
@@ -155,8 +156,8 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """The folder and the bytes of all shards."""
-        return (Store(self.path, sum(shard.bytes for shard in self.manifest.shards)),)
+        """The folder and the bytes of all shards and columns."""
+        return (Store(self.path, self.manifest.stored_bytes),)
 
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""
@@ -176,9 +177,32 @@ class PackedDataset(DivisibleDataset):
         -------
         ndarray, (N, *shape), read-only if it is mapped; a list of N if the shape varies
         """
-        field = self.manifest.schema[name]
-        index = self.pool.map_index(field) if field.kind == "fixed" and field.shape == () else None
+        field = self.pool.schema[name]
+        index = (
+            self.pool.map_index(field)
+            if name in self.manifest.schema and field.kind == "fixed" and field.shape == ()
+            else None
+        )
         return self._read_column(field) if index is None else index
+
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table; rows that are not `required` may be without a value."""
+        schema = self.pool.schema
+        field = key_field(schema, on)
+        values: Any = self.column(on)
+        valid = (
+            np.ones(len(self), np.bool_) if field.is_fixed else np.array([value != "" for value in values], np.bool_)
+        )
+        validity = f"{on}_valid"
+        if validity in schema and schema[validity].dtype == "|b1" and schema[validity].shape == ():
+            valid &= np.asarray(self.column(validity))
+        keys = DatasetKeys(field, values, valid)
+        found = join_frame(frame, keys, taken=schema.names, required=required, **how)
+        other = copy(self)
+        other.pool = self.pool.join(found.fields, found.columns)
+        other._decoding = Decoding(other.pool, Schema((*self.schema, *found.fields)), self._decoding.plans)
+        other._layout = None
+        return other
 
     def _read_column(self, field: Field) -> npt.NDArray[Any] | list[Any]:
         decoding = Decoding(self.pool, Schema((field,)), {})

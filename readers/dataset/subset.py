@@ -1,6 +1,7 @@
 """Views of a dataset: some of its rows; other labels."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +40,49 @@ class DivisibleDataset(WithParts["Subset"]):
     def subset(self, rows: npt.ArrayLike) -> "Subset":
         """Some rows of this dataset, in the given order."""
         return Subset(self, rows)
+
+    def join(
+        self,
+        frame: Any,
+        on: str = "key",
+        *,
+        key: str | None = None,
+        fields: Sequence[str] | None = None,
+        allow_missing: bool = False,
+        allow_unknown: bool = False,
+    ) -> Self:
+        """The same dataset with the columns of a table as further fields. Nothing is written.
+
+        The values of all rows of the packed dataset are held in memory, in the types that ``packer.add`` would store.
+
+        Parameters
+        ----------
+        frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
+            Scores, labels, texts, embeddings. A missing value is None, or NaN for a single number.
+        on : str
+            The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
+            table goes to all samples with the same value, such as a row per video to its frames (``"source"``).
+        key : str, optional
+            The table's column of keys; by default the one called like `on`.
+        fields : sequence of str, optional
+            The columns to take; by default all but the keys.
+        allow_missing : bool
+            Whether samples may be without a value. They get a sentinel (0, false, "", nothing), and ``<field>_valid``
+            is false.
+        allow_unknown : bool
+            Whether to leave out rows of the table whose key no sample has.
+
+        Raises
+        ------
+        UsageError
+            If the table cannot be read or matched, or the dataset has a field of the same name.
+        """
+        how = {"key": key, "fields": fields, "allow_missing": allow_missing, "allow_unknown": allow_unknown}
+        return self._join(frame, on, None, how)
+
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table whose rows must give values to those rows of this dataset that are `required`; None for all."""
+        raise NotImplementedError
 
     def with_classes(self, classes: Sequence[str]) -> "Relabelled":
         """The dataset with labels numbered by another list of classes: the same names in another order, more, or fewer.
@@ -171,6 +215,15 @@ class Subset(DivisibleDataset):
         column = self.base.column(name)
         return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
 
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table with the base dataset; only rows of the subset need a value."""
+        needed = np.zeros(len(self.base), np.bool_)
+        needed[self.rows if required is None else self.rows[required]] = True
+        other = copy(self)
+        other.base = divisible(self.base)._join(frame, on, needed, how)
+        other._layout = None
+        return other
+
     def _in_base(self, picks: Picks) -> Picks:
         inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
         # Picks with keys have their clips' seeds, which already went through here by `origins`.
@@ -279,6 +332,26 @@ class Relabelled(DivisibleDataset):
         """One field of the whole dataset; ``label`` with its new numbers."""
         column = self.base.column(name)
         return self._relabelling(np.asarray(column)) if name == "label" else column
+
+    def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
+        """Join a table with the base dataset."""
+        other = copy(self)
+        other.base = divisible(self.base)._join(frame, on, required, how)
+        other._layout = None
+        return other
+
+
+def divisible(base: SampleDataset) -> DivisibleDataset:
+    """The dataset that a view is of, for a join.
+
+    Raises
+    ------
+    UsageError
+        If it consists of clips, or is a mixture.
+    """
+    if not isinstance(base, DivisibleDataset):
+        raise UsageError(f"join: expected a view of a packed dataset, found one of {base!r}: join before that")
+    return base
 
 
 def _repeats(rows: IntArray, length: int) -> bool:

@@ -8,13 +8,16 @@ from typing import Protocol, runtime_checkable
 
 from readers.formats.mapping import ByteArray
 from shardspec.columns import Columns, IntArray
-from shardspec.entries import Shard
+from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError
 from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
 from shardspec.schema import Schema
+
+COLUMN_FORMAT = "npy"
+"""The format of the files of a column."""
 
 
 class ShardReader(Protocol):
@@ -29,7 +32,7 @@ class ShardReader(Protocol):
     shard : Shard
         Its entry in the manifest.
     schema : Schema
-        All fields of the dataset.
+        All fields of the shard.
     checksums : bool
         Whether the format's own checksums, if it has any, are checked on reading.
 
@@ -44,7 +47,7 @@ class ShardReader(Protocol):
     threads: bool
     views: bool
 
-    def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None: ...
+    def __init__(self, path: Path, shard: Shard | Column, schema: Schema, *, checksums: bool = True) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -108,15 +111,15 @@ def reader_class(format: str) -> type[ShardReader]:
     return kind
 
 
-def open_shard(layout: Layout, manifest: Manifest, shard: Shard, *, checksums: bool = True) -> ShardReader:
-    """The reader of a shard. Digests and sizes are not compared here.
+def open_shard(layout: Layout, manifest: Manifest, shard: Shard | Column, *, checksums: bool = True) -> ShardReader:
+    """The reader of a shard, or of a column. Digests and sizes are not compared here.
 
     Parameters
     ----------
     layout : Layout
     manifest : Manifest
-    shard : Shard
-        One of the manifest's.
+    shard : Shard or Column
+        One of the manifest's. A column is read as a shard with one field and all rows of the dataset.
     checksums : bool
         Whether the format's own checksums, if it has any, are checked on reading.
 
@@ -128,7 +131,9 @@ def open_shard(layout: Layout, manifest: Manifest, shard: Shard, *, checksums: b
         If a library that the format needs is not installed.
     """
     path = layout.shard(shard, manifest.format)
-    reader = reader_class(manifest.format)(path, shard, manifest.schema, checksums=checksums)
+    if isinstance(shard, Column):
+        return reader_class(COLUMN_FORMAT)(path, shard, manifest.schema.select([shard.field]), checksums=checksums)
+    reader = reader_class(manifest.format)(path, shard, manifest.shard_schema, checksums=checksums)
     if len(reader) != shard.samples:
         found = len(reader)
         reader.close()

@@ -1,4 +1,4 @@
-"""npy: a shard is a folder of plain numpy files, mapped into memory."""
+"""npy: a shard, or a column, is a folder of plain numpy files, mapped into memory."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, gather
 from readers.formats.mapping import ByteArray, map_file
 from shardspec.columns import Columns, IntArray
-from shardspec.entries import Shard
+from shardspec.entries import Column, Shard
 from shardspec.formats.npy import npy_header
 from shardspec.schema import Field, Schema
 
@@ -36,7 +36,7 @@ class NpyShardReader:
     threads = True
     views = True
 
-    def __init__(self, path: Path, shard: Shard, schema: Schema, *, checksums: bool = True) -> None:
+    def __init__(self, path: Path, shard: Shard | Column, schema: Schema, *, checksums: bool = True) -> None:
         self._path = path
         self._rows = shard.samples
         self._schema = schema

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count, pairwise
@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.formats.base import MappedReader, ShardReader, open_shard, reader_class
-from readers.formats.checks import ROW_BY_ROW_BYTES, distinct
+from readers.formats.checks import ROW_BY_ROW_BYTES, distinct, gather
 from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
 from readers.formats.opened import OpenReader, open_shards
 from shardspec.columns import Columns, IntArray
-from shardspec.entries import FileEntry, Shard
+from shardspec.entries import Column, FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
 from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
@@ -42,12 +42,15 @@ def explain_thread(thread: int) -> str:
     if found is None:
         return "not in a read (decoding, or in a transform)"
     pool, numbers = found
-    paths = (pool.layout.shard(pool.manifest.shards[number], pool.manifest.format) for number in numbers)
+    paths = (pool.layout.shard(_part(pool.manifest, number), pool.manifest.format) for number in numbers)
     return f"reading {', '.join(map(str, paths))}"
 
 
 class ShardPool:
     """Reads rows of a dataset, numbered over all shards. Each process opens a shard when it first reads it.
+
+    The fields of columns are read like those of shards: a column is one more part, with all rows. Joined fields
+    (`join`) lie in memory.
 
     Since shards are opened late, another dataset may have replaced this one in the folder by then. So the files that a
     reader has opened are compared, by inode, size and time, with those that were there when the pool was made, before
@@ -69,6 +72,8 @@ class ShardPool:
         Of the dataset as it was opened.
     standing : Manifest
         Of the same dataset, under the names that its files bear now.
+    schema : Schema
+        All fields of the dataset, and those that were joined.
     """
 
     def __init__(self, layout: Layout, verify: Verify, checksums: bool) -> None:
@@ -79,19 +84,24 @@ class ShardPool:
         self._checksums = checksums
         self.manifest, self._manifest_stamp, self._stamps = _load_whole(layout, sizes=verify != "off")
         self.standing = self.manifest
+        self._joined: Mapping[str, Any] = {}
+        self.schema = self.manifest.schema
         self._restore()
 
     def _restore(self) -> None:
         """Set what every process makes for itself."""
         self.number = next(_pool_numbers)
+        shards, columns = len(self.manifest.shards), self.manifest.columns
+        self._numbers = {column.field: shards + position for position, column in enumerate(columns)}
+        self._beside = {*self._numbers, *self._joined}
         self._ends = np.cumsum([shard.samples for shard in self.manifest.shards], dtype=np.int64)
         self._verified: set[int] = set()
         self._asks = False
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("layout", "manifest", "_verify", "_checksums", "_manifest_stamp", "_stamps", "standing")
-        return {name: vars(self)[name] for name in names}
+        names = ("layout", "manifest", "standing", "schema", "_verify", "_checksums", "_manifest_stamp", "_stamps")
+        return {name: vars(self)[name] for name in (*names, "_joined")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -100,14 +110,17 @@ class ShardPool:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    @property
-    def schema(self) -> Schema:
-        """All fields of the dataset."""
-        return self.manifest.schema
+    def join(self, fields: Iterable[Field], columns: Columns) -> "ShardPool":
+        """The same dataset with further fields, whose values for all rows lie in memory."""
+        state = self.__getstate__()
+        state |= {"schema": Schema((*self.schema, *fields)), "_joined": {**self._joined, **columns}}
+        other = ShardPool.__new__(ShardPool)
+        other.__setstate__(state)
+        return other
 
     def open(self, number: int) -> ShardReader:
-        """A new reader of a shard, which is verified first if `verify` is ``"digest"``."""
-        shard = self.standing.shards[number]
+        """A new reader of a shard or column, which is verified first if `verify` is ``"digest"``."""
+        shard = _part(self.standing, number)
         if self._verify == "digest" and number not in self._verified:
             for entry in shard.files:
                 self.layout.check_digest(entry)
@@ -118,6 +131,11 @@ class ShardPool:
         """Put row ``rows[i]`` of the dataset into ``out[field][at[i]]`` (`readers.formats.base.ShardReader.read`)."""
         if not len(rows):
             return
+        if not self._beside.isdisjoint(fields):
+            self._read_beside(rows, [name for name in fields if name in self._beside], out, at)
+            fields = [name for name in fields if name not in self._beside]
+            if not fields:
+                return
         views = self._room_for_views(fields, out)
         target = {**out, **views}
         shards = np.searchsorted(self._ends, rows, side="right")
@@ -138,6 +156,17 @@ class ShardPool:
             with self._noted(numbers):
                 for name, values in views.items():
                     copy_rows([values[place] for place in at.tolist()], out[name], at)
+
+    def _read_beside(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Read fields that lie in no shard."""
+        for name in fields:
+            if name not in self._joined:
+                self._read_shard(self._numbers[name], rows, [name], out, at)
+            elif self.schema[name].is_fixed:
+                gather(self._joined[name], rows, out[name], at)
+            else:
+                for row, place in zip(rows.tolist(), at.tolist(), strict=True):
+                    out[name][place] = self._joined[name][row]
 
     def _room_for_views(self, fields: Sequence[str], out: Columns) -> dict[str, list[Any]]:
         """A list for each fixed field with large values, if the format can give views of them.
@@ -163,15 +192,16 @@ class ShardPool:
             del reading[thread]
 
     def _read_shard(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Read rows of the dataset that lie in one shard."""
-        first = int(self._ends[number]) - self.manifest.shards[number].samples
+        """Read rows of the dataset that lie in one shard, or fields that lie in a column."""
+        shards = self.manifest.shards
+        first = int(self._ends[number]) - shards[number].samples if number < len(shards) else 0
 
         def read(entry: OpenReader, reader: ShardReader) -> None:
             if self._asks:
                 self._ask(entry, reader, rows - first, fields)
             reader.read(rows - first, fields, out, at)
             if not entry.checked.issuperset(fields):
-                self._check_opened(self.standing.shards[number].files)
+                self._check_opened(_part(self.standing, number).files)
                 entry.checked.update(fields)
 
         with self._noted([number]):
@@ -256,7 +286,7 @@ class ShardPool:
         self._stamps |= found
 
     def map_index(self, field: Field) -> npt.NDArray[Any] | None:
-        """The index of a scalar field, mapped; None if the dataset has none."""
+        """The index of a scalar field, or the column that is its own index, mapped; None if there is neither."""
         standing = self.standing
         entry = self.layout.find_index(standing, field.name)
         if entry is None:
@@ -279,6 +309,10 @@ class ShardPool:
         them: reading around takes most of the time if rows are scattered over files larger than memory.
         """
         self._asks = True
+        for name in fields:
+            if name in self._numbers:
+                self._with_shard(self._numbers[name], partial(self._ask, rows=rows, fields=[name]))
+        fields = [name for name in fields if name not in self._beside]
         shards = np.searchsorted(self._ends, rows, side="right")
         for number in distinct(shards):
             first = int(self._ends[number]) - self.manifest.shards[number].samples
@@ -304,7 +338,7 @@ class ShardPool:
 
 
 def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
-    """A manifest, its file's stamp and, if `sizes`, the stamps of all shards' files, taken while it was in place.
+    """A manifest, its file's stamp and, if `sizes`, the stamps of all parts' files, taken while it was in place.
 
     Raises
     ------
@@ -315,7 +349,7 @@ def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[s
         manifest, stamp = layout.load_stamped()
         wrong, stamps = None, {}
         try:
-            stamps = layout.check_sizes(*manifest.shards) if sizes else {}
+            stamps = layout.check_sizes(*manifest.parts) if sizes else {}
         except DatasetError as error:
             wrong = error
         if layout.stamp_manifest() == stamp:
@@ -333,9 +367,16 @@ def _contents(manifest: Manifest) -> tuple[Any, ...]:
     def of_shard(shard: Shard) -> tuple[Any, ...]:
         return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]
 
-    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards]
+    columns = [(column.field, [(entry.bytes, entry.sha256) for entry in column.files]) for column in manifest.columns]
+    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards], columns
 
 
 def _files(manifest: Manifest) -> list[FileEntry]:
-    """The files of all shards."""
-    return [entry for shard in manifest.shards for entry in shard.files]
+    """The files of all shards and columns."""
+    return [entry for part in manifest.parts for entry in part.files]
+
+
+def _part(manifest: Manifest, number: int) -> Shard | Column:
+    """A shard, or, counted on from them, a column."""
+    shards = manifest.shards
+    return shards[number] if number < len(shards) else manifest.columns[number - len(shards)]

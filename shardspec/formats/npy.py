@@ -1,4 +1,6 @@
-"""The header of a ``.npy`` file, which the npy format and the index use."""
+"""The files of a field in the npy format, and the header of a ``.npy`` file, which the index has too."""
+
+from shardspec.schema import Field
 
 _ALIGN = 64
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -18,3 +20,11 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     padding = -(len(_MAGIC) + 2 + len(text) + 1) % _ALIGN
     body = (text + " " * padding + "\n").encode("ascii")
     return _MAGIC + len(body).to_bytes(2, "little") + body
+
+
+def npy_files(field: Field) -> tuple[str, ...]:
+    """The names of a field's files, sorted: its values, and where those of each row begin, if that varies."""
+    if field.is_fixed:
+        return (f"{field.name}.npy",)
+    values = f"{field.name}.npy" if field.kind == "ragged" else f"{field.name}.bin"
+    return tuple(sorted((values, f"{field.name}.offsets.npy")))

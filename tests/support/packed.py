@@ -33,7 +33,7 @@ def check_whole(root: Path) -> Manifest:
     """Every file in the manifest has its size and digest there, there is no other file, and the items add up."""
     layout = Layout(root)
     manifest = layout.load()
-    entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
+    entries = manifest.entries
     for entry in entries:
         layout.check_digest(entry)
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}

@@ -4,8 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shardspec.entries import Counts, FileEntry, Generation, Shard
+from shardspec.entries import Column, Counts, FileEntry, Generation, Shard
 from shardspec.formats import FORMATS
+from shardspec.formats.npy import npy_files
 from shardspec.manifest import Manifest
 from shardspec.schema import DTYPES, Field, NamedConfig, Schema
 
@@ -86,4 +87,17 @@ def manifests(draw: st.DrawFn) -> Manifest:
         )
     others = draw(st.lists(st.from_regex(r"index/[a-z]{1,8}\.npy", fullmatch=True), max_size=3, unique=True))
     files = tuple(FileEntry(name, draw(sizes), draw(digests)) for name in others)
-    return Manifest(draw(st.sampled_from(sorted(FORMATS))), schema, tuple(generations), files, draw(json_objects))
+    beside = draw(st.lists(st.sampled_from(schema.names), max_size=len(schema) - 1, unique=True))
+    samples = sum(shard.samples for generation in generations for shard in generation.shards)
+    columns = tuple(draw(_columns(schema[name], samples)) for name in beside)
+    format = draw(st.sampled_from(sorted(FORMATS)))
+    return Manifest(format, schema, tuple(generations), files, draw(json_objects), columns)
+
+
+@st.composite
+def _columns(draw: st.DrawFn, field: Field, samples: int) -> Column:
+    """A column of a field."""
+    name = f"columns/{field.name}-{draw(digests)[:16]}"
+    least = samples * (field.row_bytes if field.is_fixed else 8) + 8
+    files = [FileEntry(f"{name}/{file}", draw(st.integers(least, 2**62)), draw(digests)) for file in npy_files(field)]
+    return Column(name, field.name, samples, tuple(files))

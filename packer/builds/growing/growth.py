@@ -174,6 +174,12 @@ def _check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
             f"{layout.root}: expected a dataset as 'packer build' made it, to add items to, found a {kind}: "
             "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
         )
+    if base.columns:
+        names = list_some([column.field for column in base.columns])
+        raise UsageError(
+            f"{layout.root}: expected a dataset without added fields, whose new samples would lack them, found {names}: "
+            "remove them with 'packer drop-field', and add them again afterwards"
+        )
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(
             "update: expected a folder, a table or rows as the source, found a packed dataset: "

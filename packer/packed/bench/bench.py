@@ -126,7 +126,7 @@ def bench(
         gather([reader])
         stage.advance()
         raw_side, packed_side = _take_turns(raw, reader, runs, stage)
-    stored = sum(shard.bytes for shard in manifest.shards)
+    stored = manifest.stored_bytes
     if not raw_side["samples"]:
         reason = next((answer["reason"] for answer in warmed if answer["reason"]), "no reason is known")
         raise UsageError(

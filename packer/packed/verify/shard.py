@@ -13,7 +13,7 @@ from packer.assembly.rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
 from readers.formats.base import ShardReader, open_shard
 from shardspec.columns import Columns, allocate
-from shardspec.entries import Shard
+from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
@@ -32,11 +32,12 @@ class ShardWalk:
     ----------
     layout : Layout
     manifest : Manifest
-    shard : Shard
+    shard : Shard or Column
 
     Attributes
     ----------
     schema : Schema
+        The fields that lie there.
 
     Raises
     ------
@@ -44,12 +45,12 @@ class ShardWalk:
         If the shard cannot be opened. Errors of libraries are passed on unchanged, also by every method that reads.
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest, shard: Shard) -> None:
-        self.schema = manifest.schema
+    def __init__(self, layout: Layout, manifest: Manifest, shard: Shard | Column) -> None:
+        self.schema = manifest.shard_schema if isinstance(shard, Shard) else manifest.schema.select([shard.field])
         self._shard = (layout, manifest, shard)
         self._reader = open_shard(*self._shard)
         self._unchecked: ShardReader | None = None
-        self._checks = ValueChecks(manifest.schema)
+        self._checks = ValueChecks(self.schema)
 
     def batches(self) -> Iterator[range]:
         """The numbers of all rows, in ranges that suit one `read`."""
@@ -96,9 +97,9 @@ def keys_in(columns: Columns) -> list[str]:
 
 
 def check_shard(
-    layout: Layout, manifest: Manifest, shard: Shard, start: int, index: Mapping[str, npt.NDArray[Any]]
+    layout: Layout, manifest: Manifest, shard: Shard | Column, start: int, index: Mapping[str, npt.NDArray[Any]]
 ) -> tuple[list[str], npt.NDArray[Any]]:
-    """Decode and check every value of one shard.
+    """Decode and check every value of one shard, or of one column.
 
     Parameters
     ----------

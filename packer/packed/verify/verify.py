@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from readers.formats.base import open_shard
 from readers.formats.checks import without_advice
 from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
-from shardspec.entries import FileEntry, Shard, total
+from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
@@ -48,6 +48,8 @@ class VerifyReport(Result):
         Empty if the dataset matches its manifest.
     build : str or None
         What the working folder of a build holds, if one is left; otherwise None.
+    columns : int
+        Number of added fields.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class VerifyReport(Result):
     unlisted: tuple[str, ...]
     problems: tuple[str, ...]
     build: str | None = None
+    columns: int = 0
 
     @property
     def ok(self) -> bool:
@@ -72,8 +75,9 @@ class VerifyReport(Result):
             listed = "".join(f"\n  {problem}" for problem in self.problems)
             return f"{self.path}: {counted(len(self.problems), 'problem')}:{listed}"
         how = "every value decoded" if self.deep else "--deep decodes every value as well"
+        columns = f" and {counted(self.columns, 'column')}" if self.columns else ""
         text = (
-            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, "
+            f"{self.path}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}{columns}, "
             f"{counted(self.files, 'file')}, {self.bytes / 1e6:.1f} MB as the manifest says ({how})"
         )
         if self.unlisted:
@@ -118,7 +122,7 @@ def verify(
     path, listener = Path(dataset), listener_of(progress)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
-    entries = [*(entry for shard in manifest.shards for entry in shard.files), *manifest.files]
+    entries = manifest.entries
     problems: dict[str, str] = {}
     with (
         Stage(listener, "hashing", len(entries), "files") as stage,
@@ -131,7 +135,7 @@ def verify(
     if deep:
         _name_samples(layout, manifest, problems, listener)
     listed = [problems[entry.name] for entry in entries if entry.name in problems]
-    whole = [shard for shard in manifest.shards if not any(entry.name in problems for entry in shard.files)]
+    whole = [part for part in manifest.parts if not any(entry.name in problems for entry in part.files)]
     listed += _check_manifest(layout, manifest)
     listed += [text for shard in whole if (text := _check_open(layout, manifest, shard))]
     listed += _check_files(layout, manifest, problems)
@@ -155,6 +159,7 @@ def verify(
         unlisted,
         tuple(listed),
         layout.describe_build() if BUILD_FOLDER in unlisted else None,
+        len(manifest.columns),
     )
 
 
@@ -216,14 +221,16 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
         if not any(entry.name.split("/")[0] == own for entry in shard.files):
             yield f"{layout.manifest}: shard {shard.name}: expected {own} among its files, found none of that name"
     index = {entry.own_name for entry in manifest.files if entry.own_name.startswith(f"{INDEX_FOLDER}/")}
-    expected = {f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.schema if field.is_fixed and not field.shape}
+    expected = {
+        f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.shard_schema if field.is_fixed and not field.shape
+    }
     for name in sorted(index ^ expected):
         what = "expected an index of this field, found none" if name in expected else "there is no such scalar field"
         yield f"{layout.root / name}: {what}"
 
 
-def _check_open(layout: Layout, manifest: Manifest, shard: Shard) -> str:
-    """Check that a shard with the right digest opens and has the samples that it should have."""
+def _check_open(layout: Layout, manifest: Manifest, shard: Shard | Column) -> str:
+    """Check that a shard, or column, with the right digest opens and has the samples that it should have."""
     try:
         open_shard(layout, manifest, shard).close()
     except MissingDependencyError as error:
@@ -287,29 +294,35 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_deep(
-    layout: Layout, manifest: Manifest, shards: list[Shard], problems: dict[str, str], listener: ProgressListener
+    layout: Layout,
+    manifest: Manifest,
+    parts: list[Shard | Column],
+    problems: dict[str, str],
+    listener: ProgressListener,
 ) -> list[str]:
-    """Check every value of the shards with the right digest."""
+    """Check every value of the shards and columns with the right digest."""
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
     starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
-    scalars = [field.name for field in manifest.schema if field.is_fixed and not field.shape]
+    starts |= {column.name: 0 for column in manifest.columns}
+    scalars = [field.name for field in manifest.shard_schema if field.is_fixed and not field.shape]
     found_index = {name: _usable_index(layout, manifest, name, problems) for name in scalars}
     index = {name: values for name, values in found_index.items() if values is not None}
     faults: dict[str, list[str]] = {}
     keys: dict[str, Any] = {}
 
-    def check(shard: Shard) -> tuple[list[str], Any]:
-        return check_shard(layout, manifest, shard, starts[shard.name], index)
+    def check(part: Shard | Column) -> tuple[list[str], Any]:
+        return check_shard(layout, manifest, part, starts[part.name], index if isinstance(part, Shard) else {})
 
     with (
-        Stage(listener, "decoding", sum(s.samples for s in shards), "samples") as stage,
-        closing(_parallel(check, shards, stage)) as results,
+        Stage(listener, "decoding", sum(s.samples for s in parts), "samples") as stage,
+        closing(_parallel(check, parts, stage)) as results,
     ):
-        for shard, (found, digests) in results:
-            faults[shard.name], keys[shard.name] = found, digests
-            stage.advance(shard.samples)
-    ordered = [text for shard in shards for text in faults[shard.name]]
-    if "key" in manifest.schema:
+        for part, (found, digests) in results:
+            faults[part.name], keys[part.name] = found, digests
+            stage.advance(part.samples)
+    ordered = [text for part in parts for text in faults[part.name]]
+    if "key" in manifest.shard_schema:
+        shards = [part for part in parts if isinstance(part, Shard)]
         ordered += check_keys([(shard, starts[shard.name], keys[shard.name]) for shard in shards], layout, manifest)
     return ordered
 
@@ -326,6 +339,6 @@ def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[
     return values if values.shape == (manifest.samples,) else None
 
 
-def _unlisted(layout: Layout, entries: list[FileEntry]) -> tuple[str, ...]:
+def _unlisted(layout: Layout, entries: Sequence[FileEntry]) -> tuple[str, ...]:
     known = {entry.name.split("/")[0] for entry in entries} | {MANIFEST_NAME}
     return tuple(sorted(path.name for path in layout.root.iterdir() if path.name not in known))

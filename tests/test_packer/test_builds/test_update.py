@@ -255,6 +255,22 @@ def test_wrong_calls(source: Path, tmp_path: Path) -> None:
     assert not (out / ".build").exists()
 
 
+def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    keys = [row["key"] for row in read_samples(out)]
+    packer.add(out, {"key": keys, "guess": [0.5] * len(keys)}, progress=False)
+    write_pictures(source, ["a/new.png"])
+    with pytest.raises(UsageError, match=r"without added fields, .* found guess: remove them with 'packer drop-field'"):
+        build(source, out, update=True)
+    assert check_whole(out).samples == len(keys)
+    packer.drop_field(out, "guess", progress=False)
+    build(source, out, update=True)
+    keys = [row["key"] for row in read_samples(out)]
+    packer.add(out, {"key": keys, "guess": list(map(float, range(len(keys))))}, progress=False)
+    assert [float(row["guess"]) for row in read_samples(out)] == list(range(len(keys)))
+
+
 def test_a_dataset_of_an_earlier_version_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)

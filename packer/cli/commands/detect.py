@@ -5,7 +5,7 @@ import dataclasses
 
 from packer.builds.detect import DETECT_OPTIONS, detect
 from packer.cli.arguments import add_option, add_output_arguments
-from packer.cli.build import print_build
+from packer.cli.commands.build import print_build
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 

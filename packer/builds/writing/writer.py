@@ -11,7 +11,7 @@ from typing import Any
 
 from packer.builds.pack import picture_of
 from packer.builds.part import PartWriter
-from packer.builds.written import WrittenJob
+from packer.builds.writing.job import WrittenJob
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe

@@ -1,0 +1,45 @@
+"""``packer add DATASET TABLE``."""
+
+import argparse
+
+from packer.cli.arguments import add_output_arguments, print_result
+from packer.packed.columns import add
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the dataset, the table, and how they are matched."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
+    parser.add_argument("table", metavar="TABLE", help="Parquet, CSV, TSV or JSON lines with a column of keys")
+    parser.add_argument(
+        "--on",
+        metavar="FIELD",
+        default="key",
+        help="field of the dataset that is compared with the keys (default key); source: one row for each video",
+    )
+    parser.add_argument("--key", metavar="COLUMN", help="column of the table with the keys (default: called like --on)")
+    parser.add_argument("--fields", metavar="NAME,…", help="columns to add (default: all but the keys)")
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="mark samples without a value in FIELD_valid, instead of refusing"
+    )
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="leave out rows of the table whose key no sample has"
+    )
+    parser.add_argument("--replace", action="store_true", help="replace fields of the same name that were added before")
+    add_output_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Add the fields, and print what was added."""
+    result = add(
+        options.dataset,
+        options.table,
+        on=options.on,
+        key=options.key,
+        fields=None if options.fields is None else [name.strip() for name in options.fields.split(",")],
+        allow_missing=options.allow_missing,
+        allow_unknown=options.allow_unknown,
+        replace=options.replace,
+        progress=not options.quiet,
+    )
+    print_result(options, result)
+    return 0

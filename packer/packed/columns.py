@@ -1,0 +1,255 @@
+"""``packer add`` and ``packer drop-field``: fields beside the shards of a packed dataset."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.columns import change_columns
+from packer.assembly.rows import read_column
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
+from packer.sources.table import read_table
+from packer.workspace import Workspace
+from packer.workspace.durable import writing
+from packer.workspace.folder import locked
+from packer.workspace.replacement import finish_replacement
+from shardspec.errors import UsageError
+from shardspec.frames import DatasetKeys, join_frame, key_field
+from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.manifest import Manifest
+from shardspec.schema import Field, Schema
+from shardspec.wording import counted, did_you_mean, list_some
+
+
+@dataclass(frozen=True, repr=False)
+class ColumnsResult(Result):
+    """What was added to a packed dataset, or dropped from it.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    manifest : Manifest
+        Of the dataset as it is now.
+    added, replaced, dropped : tuple of str
+        Names of fields.
+    rows : int
+        Rows of the table that were used.
+    missing : dict of str to int
+        The samples without a value, by field.
+    unknown : int
+        Rows of the table that were left out, since no sample has their key.
+    """
+
+    path: Path
+    manifest: Manifest
+    added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    rows: int = 0
+    missing: dict[str, int] | None = None
+    unknown: int = 0
+
+    def describe(self) -> str:
+        """What was done, and which samples and rows were left out."""
+        done = [("added", self.added), ("replaced", self.replaced), ("dropped", self.dropped)]
+        text = f"{self.path}: " + ", ".join(f"{what} {list_some(names)}" for what, names in done if names)
+        if self.rows:
+            text += f": {counted(self.rows, 'row')} of the table for {counted(self.manifest.samples, 'sample')}"
+        for name, count in (self.missing or {}).items():
+            text += f"\n{counted(count, 'sample')} without {name}: {name}_valid is false there"
+        if self.unknown:
+            text += f"\n{counted(self.unknown, 'row')} of the table left out, whose keys no sample has"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON, with the digest that the dataset has now."""
+        names = {name: list(getattr(self, name)) for name in ("added", "replaced", "dropped")}
+        counts = {"rows": self.rows, "missing": dict(self.missing or {}), "unknown": self.unknown}
+        return {"out": str(self.path), "digest": self.manifest.digest, **names, **counts}
+
+
+def add(
+    dataset: str | os.PathLike[str],
+    table: Any,
+    *,
+    on: str = "key",
+    key: str | None = None,
+    fields: Sequence[str] | None = None,
+    allow_missing: bool = False,
+    allow_unknown: bool = False,
+    replace: bool = False,
+    progress: bool | ProgressListener = True,
+) -> ColumnsResult:
+    """Add the columns of a table to a packed dataset as fields. No shard is touched.
+
+    The values are written beside the shards, once for the whole dataset, and read like any other field. The new fields
+    are there in one step; a call that is killed changes nothing. Whoever has the dataset open goes on without them.
+
+    Numbers keep the dtype of the table; in CSV and JSON lines, integers become ``<i8`` and others ``<f8``. Lists of
+    numbers become arrays. Texts stay text, except in a column ``label``, where they become classes.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset.
+    table : path, or a table as for `readers.PackedDataset.join`
+        Parquet, CSV, TSV or JSON lines; or a mapping of arrays, a table of pandas, polars or pyarrow, or rows.
+    on : str
+        The dataset's field that is compared with the keys: ``"key"``, or another of text or integers. One row of the
+        table goes to all samples with the same value, such as a row per video to its frames (``"source"``).
+    key : str, optional
+        The table's column of keys; by default the one called like `on`.
+    fields : sequence of str, optional
+        The columns to add; by default all but the keys.
+    allow_missing : bool
+        Whether samples may be without a value. They get a sentinel (0, false, "", nothing; -1 for a class), and a field
+        ``<field>_valid`` is false there.
+    allow_unknown : bool
+        Whether to leave out rows of the table whose key no sample has.
+    replace : bool
+        Whether to replace fields that were added before.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    ColumnsResult
+
+    Raises
+    ------
+    UsageError
+        If the table cannot be read or matched; if samples have no value, or keys no sample, unless that is allowed; if
+        the dataset has a field of the same name.
+    DatasetError
+        If the dataset cannot be read.
+    BuildLockedError
+        If another process is at work in the folder.
+    BuildError
+        If a file cannot be written.
+    """
+    path, listener = Path(dataset).absolute(), listener_of(progress)
+    manifest = Layout(path).load()
+    on_field = key_field(manifest.schema, on)
+    is_file = isinstance(table, str | os.PathLike)
+    texts = [on if key is None else key] if on_field.kind == "text" else []
+    frame = read_table(Path(table), texts) if is_file else table
+    with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
+        columns = {column.field for column in manifest.columns}
+        joined = join_frame(
+            frame,
+            _keys(path, manifest, key_field(manifest.schema, on)),
+            taken=set(manifest.schema.names) - (columns if replace else set()),
+            replaceable=columns,
+            key=key,
+            fields=fields,
+            allow_missing=allow_missing,
+            allow_unknown=allow_unknown,
+            what=os.fspath(table) if is_file else "table",
+        )
+        names = [field.name for field in joined.fields]
+        if on in names:
+            raise UsageError(f"on: expected a field that is not replaced, found {on!r}")
+        gone = _with_validity(manifest, [name for name in names if name in columns])
+        changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
+        stage.advance()
+    return ColumnsResult(
+        path,
+        changed,
+        added=tuple(name for name in names if name not in columns),
+        replaced=tuple(name for name in names if name in columns),
+        dropped=tuple(sorted(gone - set(names))),
+        rows=joined.rows,
+        missing=joined.missing,
+        unknown=joined.unknown,
+    )
+
+
+def drop_field(
+    dataset: str | os.PathLike[str], fields: str | Sequence[str], *, progress: bool | ProgressListener = True
+) -> ColumnsResult:
+    """Remove fields that were added to a packed dataset, with their ``<field>_valid``. No shard is touched.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset.
+    fields : str or sequence of str
+        Names of added fields.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    ColumnsResult
+
+    Raises
+    ------
+    UsageError
+        If there is no such field, or it lies in the shards.
+    DatasetError, BuildLockedError, BuildError
+        See `add`.
+    """
+    path, names = Path(dataset).absolute(), [fields] if isinstance(fields, str) else list(fields)
+    listener = listener_of(progress)
+    with _changing(path) as (workspace, manifest), Stage(listener, "dropping", len(names), "fields") as stage:
+        columns = [column.field for column in manifest.columns]
+        for name in names:
+            if name not in columns:
+                found = "one that lies in the shards" if name in manifest.schema else "none"
+                raise UsageError(
+                    f"{path}: expected an added field ({list_some(columns) or 'there is none'}), found {found} called "
+                    f"{name!r}{did_you_mean(name, columns)}"
+                )
+        gone = _with_validity(manifest, names)
+        changed = change_columns(workspace, manifest, gone, (), {})
+        stage.advance(len(names))
+    return ColumnsResult(path, changed, dropped=tuple(sorted(gone)))
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
+    """A packed dataset, locked, and its manifest."""
+    layout, workspace = Layout(path), Workspace(path / BUILD_FOLDER)
+    layout.load()
+    with locked(workspace), writing(path):
+        if finish_replacement(workspace):
+            workspace.remove()
+            workspace.create()
+        if workspace.plan.exists():
+            raise UsageError(
+                f"{path}: expected a dataset at rest, found an unfinished build in its folder: "
+                f"run its command again, or delete {BUILD_FOLDER}"
+            )
+        workspace.sweep()
+        yield workspace, layout.load()
+        workspace.remove()
+
+
+def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
+    """The values by which rows are found, and which of them are known."""
+    values = read_column(path, manifest, field.name)
+    valid = np.ones(manifest.samples, np.bool_)
+    if not field.is_fixed:
+        values = [value.decode("utf-8", "surrogateescape") for value in values]
+        valid = np.array([value != "" for value in values], np.bool_)
+    if (validity := _validity(manifest.schema, field.name)) is not None:
+        valid &= read_column(path, manifest, validity)
+    return DatasetKeys(field, values, valid)
+
+
+def _validity(schema: Schema, name: str) -> str | None:
+    """The field that says where another has a value, if there is one."""
+    found = schema.by_name.get(f"{name}_valid")
+    return found.name if found is not None and found.dtype == "|b1" and found.shape == () else None
+
+
+def _with_validity(manifest: Manifest, names: Sequence[str]) -> set[str]:
+    """Fields of columns, with those that say where they have a value."""
+    columns = {column.field for column in manifest.columns}
+    return {*names, *(v for name in names if (v := _validity(manifest.schema, name)) in columns and v is not None)}

@@ -1,0 +1,193 @@
+"""The columns of a table as numpy arrays, or lists, with what is missing in them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardspec.errors import UsageError
+from shardspec.registry import import_target
+from shardspec.wording import LONG, cut, shorten
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Cells(NamedTuple):
+    """One column of a table.
+
+    Attributes
+    ----------
+    values : ndarray, (n, *shape), of numbers or truth values; or a list of n Python values or arrays
+    valid : ndarray, (n,), bool
+        Where there is a value. NaN stands for a missing number; inside an array it is a value.
+    """
+
+    values: Any
+    valid: BoolArray
+
+
+def read_cells(frame: Any, what: str) -> dict[str, Cells]:
+    """The columns of a table by name.
+
+    Parameters
+    ----------
+    frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
+    what : str
+        What messages call the table.
+
+    Raises
+    ------
+    UsageError
+        If it is none of these, or a column cannot be read, or has another length.
+    """
+    columns = {str(name): cells for name, cells in _columns(frame, what)}
+    lengths = {name: len(cells.valid) for name, cells in columns.items()}
+    if len(set(lengths.values())) > 1:
+        name, other = next(iter(lengths)), next(n for n in lengths if lengths[n] != next(iter(lengths.values())))
+        raise UsageError(
+            f"{what}: expected columns of one length, found {lengths[name]} values of {name!r} and {lengths[other]} "
+            f"of {other!r}"
+        )
+    return columns
+
+
+def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
+    if isinstance(frame, Mapping):
+        return [(name, _from_values(f"{what}: column {name!r}", values)) for name, values in frame.items()]
+    if callable(getattr(frame, "isna", None)) and hasattr(frame, "columns"):  # pandas
+        names = list(frame.columns)
+        if len(set(names)) != len(names):
+            raise UsageError(f"{what}: expected every column once, found one more than once: rename it")
+        return [(name, _from_pandas(f"{what}: column {name!r}", frame[name])) for name in names]
+    if hasattr(frame, "__arrow_c_stream__"):  # pyarrow, polars and others
+        table = import_target("pyarrow:table", what=what, extra="parquet")(frame)
+        if len(set(table.column_names)) != len(table.column_names):
+            raise UsageError(f"{what}: expected every column once, found one more than once: rename it")
+        return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in table.column_names]
+    if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
+        wrong = next((row for row in frame if not isinstance(row, Mapping)), None)
+        if wrong is None:
+            names = list(dict.fromkeys(name for row in frame for name in row))
+            return [(name, _from_list([row.get(name) for row in frame])) for name in names]
+        raise UsageError(f"{what}: expected rows (mappings of column to value), found {shorten(wrong)}")
+    raise UsageError(
+        f"{what}: expected a mapping of columns, a pandas, polars or pyarrow table, or rows, found "
+        f"{type(frame).__name__}"
+    )
+
+
+def _from_values(place: str, values: Any) -> Cells:
+    """A column from an array, or anything that becomes one, or from a list of Python values."""
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+        raise UsageError(f"{place}: expected an array or a list of values, found {shorten(values)}")
+    if isinstance(values, list | tuple):
+        return _from_list(values)
+    if callable(getattr(values, "isna", None)):
+        return _from_pandas(place, values)
+    masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # of whatever library, such as torch's on a device
+        raise UsageError(f"{place}: expected an array in this machine's memory: {error}") from error
+    if array.ndim == 0:
+        raise UsageError(f"{place}: expected a value for each row, found {shorten(values)}")
+    cells = _from_array(place, array)
+    if masked is None:
+        return cells
+    return cells._replace(valid=cells.valid & ~masked.reshape(len(array), -1).any(axis=1))
+
+
+def _from_array(place: str, array: npt.NDArray[Any]) -> Cells:
+    if array.dtype.kind in "OUST":
+        return _from_list(array.tolist() if array.ndim == 1 else [*array])
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise UsageError(
+            f"{place}: expected numbers, truth values, text or lists of them, found {array.dtype}: convert it"
+        )
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    valid = ~np.isnan(array) if array.dtype.kind == "f" and array.ndim == 1 else np.ones(len(array), np.bool_)
+    return Cells(array, valid)
+
+
+def _from_list(values: Sequence[Any]) -> Cells:
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    return Cells(plain, np.array([not _is_missing(value) for value in plain], np.bool_))
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is none: None, NaN, or pandas' own, which equal nothing."""
+    if value is None:
+        return True
+    return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+
+
+def _from_pandas(place: str, series: Any) -> Cells:
+    if getattr(series, "ndim", 1) != 1:
+        raise UsageError(f"{place}: expected one column, found {series.ndim} axes")
+    missing = np.asarray(series.isna(), np.bool_)
+    kind = getattr(series.dtype, "numpy_dtype", None)
+    if kind is not None and np.dtype(kind).kind in "biuf" and missing.any():  # a nullable type
+        values = np.zeros(len(missing), kind)
+        values[~missing] = series[~missing].to_numpy(dtype=kind)
+        return Cells(values, ~missing)
+    cells = _from_array(place, series.to_numpy())
+    return cells._replace(valid=cells.valid & ~missing)
+
+
+def _read_arrow(place: str, column: Any) -> Cells:
+    """A column of Arrow; what its library cannot do is the column's fault."""
+    try:
+        return _from_arrow(place, column)
+    except UsageError:
+        raise
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise UsageError(f"{place}: cannot be read: {cut(str(error), LONG)}: convert it") from error
+
+
+def _from_arrow(place: str, column: Any) -> Cells:
+    types = import_target("pyarrow:types", what=place, extra="parquet")
+    kind = column.type
+    if types.is_dictionary(kind):
+        return _from_list(column.to_pylist())
+    valid = np.asarray(column.is_valid().to_numpy(), np.bool_)
+    if types.is_null(kind):
+        return Cells([None] * len(valid), valid)
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        whole = column if column.null_count == 0 else column.fill_null(False if types.is_boolean(kind) else 0)
+        cells = _from_array(place, whole.to_numpy())
+        return cells._replace(valid=cells.valid & valid)
+    leaf, axes = kind, 0
+    while _is_list(types, leaf):
+        leaf, axes = leaf.value_type, axes + 1
+    if axes and (types.is_boolean(leaf) or types.is_integer(leaf) or types.is_floating(leaf)):
+        return _from_arrow_lists(place, column, np.dtype(leaf.to_pandas_dtype()), axes, valid)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_struct)
+    views = [getattr(types, name) for name in ("is_string_view", "is_binary_view") if hasattr(types, name)]
+    if axes or any(fits(kind) for fits in (*texts, *views)):
+        return Cells(column.to_pylist(), valid)
+    raise UsageError(f"{place}: expected numbers, truth values, text or lists of them, found {kind}: convert it")
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, valid: BoolArray) -> Cells:
+    """Lists of numbers: one array if all have the same length and nothing is missing, without a step in Python."""
+    if axes == 1 and valid.all() and len(column):
+        lengths = import_target("pyarrow.compute:list_value_length", what=place, extra="parquet")(column).to_numpy()
+        if (lengths == lengths[0]).all():
+            parts = [chunk.flatten() for chunk in column.chunks if len(chunk)]
+            if not any(part.null_count for part in parts):
+                flat = np.concatenate([part.to_numpy(zero_copy_only=False) for part in parts])
+                return _from_array(place, flat.reshape(len(column), int(lengths[0])))
+    values = []
+    for row, value in enumerate(column.to_pylist()):
+        try:
+            values.append(None if value is None else np.array(value, dtype))
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{place}, row {row} (counted from 0): expected lists of numbers, found {shorten(value)}"
+            ) from error
+    return Cells(values, valid)

@@ -1,0 +1,163 @@
+"""``ds.join``: the columns of a table as further fields while reading, without writing."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.datasets import face_schema, write_dataset
+from support.packed import fingerprints
+from support.packed_files import face_columns
+from torch.utils.data import DataLoader
+
+import packer
+from readers import CenterCrop, Loader, MixedDataset, open_dataset
+from shardspec.errors import UsageError
+from shardspec.schema import Schema
+
+ROWS = 12
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A dataset of several shards without a field ``score``."""
+    schema = Schema(tuple(field for field in face_schema(codec="jpeg") if field.name != "score"))
+    columns = face_columns(ROWS, codec="jpeg")
+    write_dataset(tmp_path / "ds", "lmdb", schema, {name: columns[name] for name in schema.names}, shard_rows=5)
+    return tmp_path / "ds"
+
+
+def frame_of(root: Path) -> dict[str, Any]:
+    """A table with a number, an array, a list and a text for each sample, in reverse."""
+    keys = open_dataset(root).column("key")[::-1]
+    rows = np.arange(ROWS)[::-1]
+    return {
+        "key": keys,
+        "score": rows.astype("<f4"),
+        "vector": np.repeat(rows, 3).reshape(-1, 3).astype("<f2"),
+        "list": [list(range(row % 3)) for row in rows.tolist()],
+        "word": [f"w{row}" for row in rows],
+    }
+
+
+def check(batch: Any, rows: list[int]) -> None:
+    """The joined values of some rows, and one of the dataset's own."""
+    assert np.asarray(batch["score"]).tolist() == rows
+    assert np.asarray(batch["vector"]).tolist() == [[row] * 3 for row in rows]
+    assert [np.asarray(value).tolist() for value in batch["list"]] == [list(range(row % 3)) for row in rows]
+    assert list(batch["word"]) == [f"w{row}" for row in rows]
+    assert np.asarray(batch["frame"]).tolist() == [10 * row for row in rows]
+
+
+def test_joined_fields_are_read_like_any_other(root: Path) -> None:
+    before = fingerprints(root)
+    ds = open_dataset(root)
+    joined = ds.join(frame_of(root))
+    assert "score" not in ds.schema
+    assert joined.schema.names[-4:] == ("score", "vector", "list", "word")
+    check(joined.read_batch(np.array([7, 0, 11, 7])), [7, 0, 11, 7])
+    assert joined.column("score").tolist() == list(range(ROWS))
+    assert joined.column("word") == [f"w{row}" for row in range(ROWS)]
+    part = joined.where(lambda score, word: (score > 3) & (word != "w5"), ["score", "word"])
+    check(part.read_batch(np.arange(len(part))), [4, 6, 7, 8, 9, 10, 11])
+    check(pickle.loads(pickle.dumps(joined)).read_batch(np.array([3])), [3])
+    rows = [
+        row for batch in Loader(joined, batch_size=5, seed=1) for row in np.asarray(batch["score"]).astype(int).tolist()
+    ]
+    assert sorted(rows) == list(range(ROWS))
+    loader = DataLoader(joined, batch_size=4, num_workers=1, collate_fn=joined.collate)
+    for number, batch in enumerate(loader):
+        check(batch, list(range(4 * number, 4 * number + 4)))
+    assert fingerprints(root) == before
+
+
+def test_a_join_gives_what_packer_add_stores(root: Path) -> None:
+    joined = open_dataset(root).join(frame_of(root))
+    packer.add(root, frame_of(root), progress=False)
+    stored = open_dataset(root)
+    assert {field.name: field for field in stored.schema} == {field.name: field for field in joined.schema}
+    for name in ("score", "vector", "list", "word"):
+        for a, b in zip(stored.column(name), joined.column(name), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_chosen_fields_transforms_and_plans_stay(root: Path) -> None:
+    ds = open_dataset(root, fields=["image", "frame"], decode={"image": CenterCrop(16)})
+    joined = ds.with_transform(lambda sample: {**sample, "twice": sample["frame"] * 2}).join(
+        {"key": ds.column("key"), "n": np.arange(ROWS)}
+    )
+    sample = joined[4]
+    assert set(sample) == {"image", "frame", "twice", "n"}
+    assert (sample["n"], sample["twice"], sample["image"].shape) == (4, 80, (16, 16, 3))
+
+
+def test_parts_and_relabelled_datasets_are_joined_by_their_own_samples(root: Path) -> None:
+    ds = open_dataset(root)
+    part = ds.subset([5, 2, 5])
+    keys = ds.column("key")
+    few = {"key": [keys[2], keys[5]], "n": [20, 50]}
+    assert part.join(few).column("n").tolist() == [50, 20, 50]
+    assert [int(sample["n"]) for sample in part.join(few)] == [50, 20, 50]
+    assert part.subset([1]).join({"key": [keys[2]], "n": [2]})[0]["n"] == 2
+    with pytest.raises(UsageError, match="found none for 10"):
+        ds.join(few)
+    with pytest.raises(UsageError, match="expected a value of 'n' for each of 2 samples, found none for 1"):
+        part.join({"key": [keys[2]], "n": [2]})
+    marked = part.join({"key": [keys[2]], "n": [2]}, allow_missing=True)
+    assert marked.column("n_valid").tolist() == [False, True, False]
+    swapped = ds.with_classes(["fake", "real"]).join({"key": keys, "n": np.arange(ROWS)})
+    assert swapped[7]["n"] == 7
+    assert swapped.classes == ("fake", "real")
+    with pytest.raises(UsageError, match="join before that"):
+        MixedDataset([ds, ds]).__class__ and type(part)(MixedDataset([ds]), [0]).join(few)
+
+
+def test_a_row_for_each_video_goes_to_its_samples(root: Path) -> None:
+    ds = open_dataset(root)
+    sources = sorted(set(ds.column("source")))
+    joined = ds.join({"source": sources, "person": range_of(sources)}, on="source")
+    assert joined.column("person").tolist() == [row % 3 for row in range(ROWS)]
+    by_frame = ds.join({"number": np.arange(0, 10 * ROWS, 10), "n": np.arange(ROWS)}, on="frame", key="number")
+    assert by_frame.column("n").tolist() == list(range(ROWS))
+    again = by_frame.join({"n": np.arange(ROWS), "m": np.arange(ROWS) * 2}, on="n")
+    assert again[5]["m"] == 10
+    with pytest.raises(UsageError, match="a field of text or integers"):
+        ds.join({"time": [0.0], "n": [1]}, on="time")
+    with pytest.raises(UsageError, match="has a field 'frame' already"):
+        ds.join({"key": ds.column("key"), "frame": np.arange(ROWS)})
+
+
+def range_of(values: list[str]) -> list[int]:
+    """A number for each value."""
+    return list(range(len(values)))
+
+
+def test_tables_of_arrow_and_of_rows(root: Path) -> None:
+    ds, frame = open_dataset(root), frame_of(root)
+    table = pa.table(
+        {
+            name: pa.array(list(values)) if name != "vector" else pa.array(values.tolist())
+            for name, values in frame.items()
+        }
+    )
+    rows = np.array([1, 8])
+    check(ds.join(table).read_batch(rows), [1, 8])
+    check(ds.join(table.to_pylist()).read_batch(rows), [1, 8])
+    nulls = pa.table({"key": frame["key"], "x": pa.array([None, *range(ROWS - 1)], pa.int16())})
+    marked = ds.join(nulls, allow_missing=True)
+    assert marked.column("x").dtype == np.int16
+    assert np.flatnonzero(~marked.column("x_valid")).tolist() == [ROWS - 1]
+    with pytest.raises(UsageError, match="found timestamp"):
+        ds.join(pa.table({"key": frame["key"], "x": pa.array([0] * ROWS, pa.timestamp("s"))}))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_tables_of_pandas_and_polars(library: str, root: Path) -> None:
+    frames = pytest.importorskip(library)
+    ds, frame = open_dataset(root), frame_of(root)
+    table = frames.DataFrame({**frame, "vector": frame["vector"].tolist()})
+    joined = ds.join(table)
+    check(joined.read_batch(np.array([1, 8])), [1, 8])
+    assert joined.column("score").dtype == np.float32
