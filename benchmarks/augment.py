@@ -40,12 +40,18 @@ from readers.augment import (
     BatchFlip,
     BatchNormalize,
     BlackoutHull,
+    ColorJitter,
     Compose,
     CropJitter,
     DropRegion,
+    GaussianBlur,
     HorizontalFlip,
     KeepHull,
     LandmarkCutout,
+    Normalize,
+    RandAugment,
+    RandomErasing,
+    VerticalFlip,
 )
 from readers.seeding import sample_rng
 
@@ -85,6 +91,15 @@ def contenders(size: int) -> dict[str, Run]:
         "LandmarkCutout": LandmarkCutout(p=1),
         "Compose(HorizontalFlip, DropRegion, CropJitter)": Compose(
             [HorizontalFlip(p=1), DropRegion(p=1), CropJitter()]
+        ),
+        "VerticalFlip": VerticalFlip(p=1),
+        "ColorJitter(0.4, 0.4, 0.4)": ColorJitter(0.4, 0.4, 0.4),
+        "ColorJitter(0.4, 0.4, 0.4, 0.1)": ColorJitter(0.4, 0.4, 0.4, 0.1),
+        "GaussianBlur(5)": GaussianBlur(5),
+        "Normalize": Normalize(),
+        "RandAugment": RandAugment(),
+        "Compose(ColorJitter(0.4, 0.4, 0.4), Normalize, RandomErasing)": Compose(
+            [ColorJitter(0.4, 0.4, 0.4), Normalize(), RandomErasing(p=1)]
         ),
         "Albumentations([HorizontalFlip])": Albumentations([A.HorizontalFlip(p=1)]),
         "Albumentations([Affine(rotate, scale)])": Albumentations([A.Affine(rotate=(-15, 15), scale=(0.9, 1.1), p=1)]),

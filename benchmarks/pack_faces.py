@@ -38,8 +38,7 @@ from packer import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
 from packer.steps.faces.crop import FaceCutter
-from packer.steps.faces.search import FaceSearch
-from packer.steps.faces.step import BATCH_FRAMES
+from packer.steps.faces.search import BATCH_FRAMES, FaceSearch
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from shardspec.layout import Layout

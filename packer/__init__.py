@@ -21,7 +21,9 @@ from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
     from packer.builds.build import build, dry_run
+    from packer.builds.detect import detect
     from packer.builds.estimate import Estimate
+    from packer.builds.growing.growth import Growth
     from packer.builds.job import BuildResult
     from packer.builds.pack import pack
     from packer.builds.writer import Writer
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect import (
+        GenerationNote,
         InspectReport,
         Leak,
         Leaks,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     )
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
+    from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
     from packer.recipe.fields import Array, Picture
@@ -64,6 +68,8 @@ else:
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
             "Estimate": Entry("packer.builds.estimate:Estimate"),
             "ExportResult": Entry("packer.packed.export.export:ExportResult"),
+            "GenerationNote": Entry("packer.packed.inspect:GenerationNote"),
+            "Growth": Entry("packer.builds.growing.growth:Growth"),
             "InspectReport": Entry("packer.packed.inspect:InspectReport"),
             "JobResult": Entry("packer.jobs.job:JobResult"),
             "Leak": Entry("packer.packed.inspect:Leak"),
@@ -74,6 +80,8 @@ else:
             "Progress": Entry("packer.jobs.progress:Progress"),
             "ProgressListener": Entry("packer.jobs.progress:ProgressListener"),
             "Recipe": Entry("packer.recipe.recipe:Recipe"),
+            "RejectKind": Entry("packer.packed.rejects:RejectKind"),
+            "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
@@ -85,6 +93,7 @@ else:
             "build": Entry("packer.builds.build:build"),
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect:count_values"),
+            "detect": Entry("packer.builds.detect:detect"),
             "dry_run": Entry("packer.builds.build:dry_run"),
             "export": Entry("packer.packed.export.export:export"),
             "find_leaks": Entry("packer.packed.inspect:find_leaks"),
@@ -93,6 +102,7 @@ else:
             "merge": Entry("packer.packed.merge:merge"),
             "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
+            "rejects": Entry("packer.packed.rejects:rejects"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
         },
@@ -108,6 +118,8 @@ __all__ = [
     "Detector",
     "Estimate",
     "ExportResult",
+    "GenerationNote",
+    "Growth",
     "InspectReport",
     "JobResult",
     "Leak",
@@ -118,6 +130,8 @@ __all__ = [
     "Progress",
     "ProgressListener",
     "Recipe",
+    "RejectKind",
+    "RejectsReport",
     "SplitPart",
     "SplitResult",
     "StepSpec",
@@ -129,6 +143,7 @@ __all__ = [
     "build",
     "convert",
     "count_values",
+    "detect",
     "dry_run",
     "export",
     "find_leaks",
@@ -137,6 +152,7 @@ __all__ = [
     "merge",
     "pack",
     "preview",
+    "rejects",
     "split",
     "verify",
 ]

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from readers.decode.plans import Whole
     from readers.loader.diagnosis import diagnose
     from readers.loader.loader import Loader
+    from readers.order.ready_made import BalancedBatches, PairBatches, PKBatches
     from readers.order.sampler import class_balanced_weights
     from readers.seeding import sample_rng
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "BalancedBatches": Entry("readers.order.ready_made:BalancedBatches"),
             "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
             "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
             "HDF5Dataset": Entry("readers.dataset.packed:HDF5Dataset", "torch"),
@@ -42,7 +44,9 @@ else:
             "Loader": Entry("readers.loader.loader:Loader", "torch"),
             "MixedDataset": Entry("readers.dataset.mixed:MixedDataset", "torch"),
             "NpyDataset": Entry("readers.dataset.packed:NpyDataset", "torch"),
+            "PKBatches": Entry("readers.order.ready_made:PKBatches"),
             "PackedDataset": Entry("readers.dataset.packed:PackedDataset", "torch"),
+            "PairBatches": Entry("readers.order.ready_made:PairBatches"),
             "ParquetDataset": Entry("readers.dataset.packed:ParquetDataset", "torch"),
             "RandomResizedCrop": Entry("readers.decode.crops:RandomResizedCrop", "pack"),
             "Resize": Entry("readers.decode.crops:Resize", "pack"),
@@ -58,6 +62,7 @@ else:
     )
 
 __all__ = [
+    "BalancedBatches",
     "CenterCrop",
     "ClipDataset",
     "HDF5Dataset",
@@ -65,7 +70,9 @@ __all__ = [
     "Loader",
     "MixedDataset",
     "NpyDataset",
+    "PKBatches",
     "PackedDataset",
+    "PairBatches",
     "ParquetDataset",
     "RandomResizedCrop",
     "Resize",

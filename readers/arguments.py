@@ -11,7 +11,7 @@ from shardspec.wording import did_you_mean
 
 _ORDER = (
     "the order is chosen by shuffle=, seed= and weights=; "
-    "for one of your own use torch's DataLoader with collate_fn=dataset.collate"
+    "readers.Loader takes one of your own by order=, sampler= or batch_sampler="
 )
 
 _NO_PROCESSES = "leave it out, since batches are made by threads, and no process is started"

@@ -20,6 +20,10 @@ ASIDE = "next-"
 other is gone."""
 
 
+BUILD_KINDS = ("build", "update", "retry")
+"""Kinds of generations that were made from the items of a source."""
+
+
 def strip_aside(name: str) -> str:
     """A file's or shard's name without `ASIDE`."""
     while name.startswith(ASIDE):
@@ -176,12 +180,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one plan made: the first build is one generation; appending or retrying adds another.
+    """What one plan made: the first build is one generation; an update or a retry adds another.
+
+    An item counts in the generation that packed it, or that first rejected it.
 
     Attributes
     ----------
     kind : str
-        ``"build"``, ``"write"``, ``"convert"``, ``"merge"``, ``"split"``.
+        ``"build"``, ``"write"``; ``"update"`` and ``"retry"``, which add to a dataset new items, and rejected ones that
+        now work; ``"convert"``, ``"merge"``, ``"split"``.
     fingerprint : str
         SHA-256 of the plan.
     recipe : dict

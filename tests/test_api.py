@@ -18,6 +18,7 @@ from support.command import REPOSITORY
 
 import packer
 from packer.builds.build import OPTION_NAMES
+from packer.builds.detect import DETECT_OPTIONS
 from packer.cli import main
 from packer.cli.line import COMMANDS, _parser
 from packer.jobs.result import Result
@@ -80,7 +81,8 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
     """A function's parameters; those of the build's recipe and options by their names."""
     found = dict(inspect.signature(function).parameters)
     if found.pop("options", None) is not None:
-        found |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in OPTION_NAMES}
+        names = DETECT_OPTIONS if function is packer.detect else OPTION_NAMES
+        found |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names}
     return found
 
 
@@ -90,7 +92,7 @@ def test_python_and_the_command_line_have_the_same_options(command: str) -> None
     parameters = {name: p for function in FUNCTIONS[command] for name, p in parameters_of(function).items()}
     assert ("quiet" in options) == ("progress" in parameters)
     assert set(options) >= OF_THE_COMMAND
-    other = {"build": {"config", "dry_run"}, "inspect": set()}.get(command, set())
+    other = {"build": {"config", "dry_run"}, "inspect": {"history"}}.get(command, set())
     python = {"build": {"recipe"}, "inspect": {"dataset"}}.get(command, set())
     assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
     for name, parameter in parameters.items():

@@ -41,6 +41,8 @@ class ShardPlan:
     sizes : tuple of ShardSize
         What each shard will hold; kept here, since a resumed build no longer has the parts of finished shards.
     workspace : Workspace
+    first : int
+        The number of the first shard in its name.
     """
 
     rows: Mapping[str, Any]
@@ -48,6 +50,7 @@ class ShardPlan:
     cuts: tuple[int, ...]
     sizes: tuple[ShardSize, ...]
     workspace: Workspace
+    first: int = 0
 
     @cached_property
     def source(self) -> RowSource:
@@ -59,6 +62,10 @@ class ShardPlan:
         """The stored order, or None where it is the source's own."""
         return np.load(self.workspace.order, mmap_mode="r") if self.workspace.order.exists() else None
 
+    def shard_name(self, number: int) -> str:
+        """The name of a shard."""
+        return f"shard-{self.first + number:05d}"
+
     def shard_rows(self, number: int) -> IntArray:
         """The source's rows in a shard, in order."""
         return _rows_at(self.order, self.cuts[number], self.cuts[number + 1])
@@ -69,7 +76,8 @@ class ShardPlan:
         if self.workspace.order.exists():
             fsync_file(self.workspace.order)
         sizes = [vars(size) for size in self.sizes]
-        document = {"rows": dict(self.rows), "format": self.format, "cuts": list(self.cuts), "sizes": sizes}
+        rows, cuts = dict(self.rows), list(self.cuts)
+        document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
         write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
@@ -77,7 +85,9 @@ class ShardPlan:
         """Read the plan of a workspace."""
         document = json.loads(workspace.assembly.read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
-        return cls(document["rows"], document["format"], tuple(document["cuts"]), sizes, workspace)
+        return cls(
+            document["rows"], document["format"], tuple(document["cuts"]), sizes, workspace, document.get("first", 0)
+        )
 
 
 class Piece(NamedTuple):
@@ -95,7 +105,12 @@ class Piece(NamedTuple):
 
 
 def plan_assembly(
-    workspace: Workspace, rows: Mapping[str, Any], format: str, pieces: Sequence[Piece], order: IntArray | None = None
+    workspace: Workspace,
+    rows: Mapping[str, Any],
+    format: str,
+    pieces: Sequence[Piece],
+    order: IntArray | None = None,
+    first: int = 0,
 ) -> ShardPlan:
     """Cut the rows into shards by their encoded bytes, at least one row each.
 
@@ -105,6 +120,8 @@ def plan_assembly(
         All rows, in their stored order.
     order : (rows,) int64 or None
         The source's rows in stored order, maybe only some of them; None for the source's own order.
+    first : int
+        The number of the first shard in its name.
     """
     source = open_rows(rows, workspace.root)
     bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
@@ -121,7 +138,7 @@ def plan_assembly(
         np.save(temporary, order)
         temporary.replace(workspace.order)
     source.close()
-    return ShardPlan(rows, format, cuts, tuple(sizes), workspace)
+    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first)
 
 
 class PlannedShards:
@@ -133,14 +150,14 @@ class PlannedShards:
 
     def write(self, number: int) -> dict[str, Any]:
         """Write one shard, or accept it if an earlier run finished it, and return its manifest entry as JSON."""
-        name = f"shard-{number:05d}"
+        if self._plan is None:
+            self._plan = ShardPlan.load(self._workspace)
+        plan, name = self._plan, self._plan.shard_name(number)
         staging = self._workspace.staging(name)
         finished = finished_shard(self._workspace.shard_folder, staging)
         if finished is not None:
             return finished.to_json()
-        if self._plan is None:
-            self._plan = ShardPlan.load(self._workspace)
-        plan, schema = self._plan, self._plan.source.schema
+        schema = plan.source.schema
         size = plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
         return write_shard(self._workspace.shard_folder, staging, plan.format, name, schema, size, batches).to_json()
@@ -151,7 +168,9 @@ class PlannedShards:
             self._plan.source.close()
 
 
-def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None:
+def write_index(
+    source: RowSource, order: IntArray | None, folder: Path, before: Mapping[str, Path] | None = None
+) -> None:
     """Write ``<field>.npy`` for each fixed 0-d field, in the stored order of the rows.
 
     Parameters
@@ -160,6 +179,8 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
         The source's rows in stored order, maybe only some of them; None for the source's own order.
     folder : Path
         Created if it does not exist.
+    before : mapping of str to Path, optional
+        By field, the index of the rows that come before these.
     """
     fields = [field for field in source.schema if field.is_fixed and not field.shape]
     if not fields:
@@ -173,7 +194,8 @@ def write_index(source: RowSource, order: IntArray | None, folder: Path) -> None
         for name, values in source.read(rows, names).items():
             columns[name][first : first + len(rows)] = values
     for name, values in columns.items():
-        np.save(folder / f"{name}.npy", values)
+        old = () if before is None else (np.load(before[name], mmap_mode="r", allow_pickle=False),)
+        np.save(folder / f"{name}.npy", np.concatenate([*old, values]))
 
 
 def shuffled(rows: int, seed: int) -> IntArray:

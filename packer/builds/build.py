@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.estimate import Estimate, estimate
+from packer.builds.growing.growth import Comparison, compare
 from packer.builds.job import BuildJob, BuildResult, check_rejects
 from packer.builds.listing import list_items
 from packer.builds.provenance import describe_runtime
@@ -16,10 +17,13 @@ from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
-from packer.sources.base import Source
+from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
+from packer.workspace import Workspace
+from packer.workspace.folder import clear_addition, committed, finish_left
 from shardspec.errors import UsageError
+from shardspec.layout import BUILD_FOLDER, Layout
 
 OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
 """Options of the build, as keyword arguments, on the command line and in a recipe file."""
@@ -96,15 +100,41 @@ def run_build(
     functions, declaration
         See `packer.builds.job.BuildJob`.
     """
-    listing = list_items(source, recipe)
-    plan = BuildJob(recipe, describe_runtime(recipe), listing, options, functions, declaration)
+    listing, runtime, listener = list_items(source, recipe), describe_runtime(recipe), listener_of(progress)
     notes = tuple(listing.notes)
+    comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
+    if comparison is not None:
+        listing = comparison.listing
+        if not listing.items:
+            clear_addition(Workspace(out / BUILD_FOLDER))
+            result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
+            check_rejects(result, options)
+            return result
+    plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
     del listing  # the plan's file has the items, maybe millions
-    done = Job(plan, out, options, listener_of(progress)).run()
+    done = Job(plan, out, options, listener).run()
     more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
-    result = BuildResult(**vars(done), **more, notes=notes)
+    growth = None if comparison is None else dataclasses.replace(comparison.growth, mended=plan.mended)
+    result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     check_rejects(result, options)
     return result
+
+
+def _compare(
+    out: Path, listing: Listing, recipe: Recipe, runtime: Mapping[str, str], options: BuildOptions
+) -> Comparison | None:
+    """Compare a source with the dataset in a folder; None if there is none yet."""
+    layout = Layout(out)
+    finish_left(Workspace(out / BUILD_FOLDER))
+    base = committed(layout)
+    if base is not None:
+        return compare(layout, base, listing, recipe, runtime, options)
+    if not options.update:
+        raise UsageError(
+            f"{out}: expected a packed dataset, whose rejects to try again, found "
+            f"{layout.describe_build() if layout.build.is_dir() else 'none'}"
+        )
+    return None
 
 
 def dry_run(
@@ -133,7 +163,10 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-    return estimate(*_resolve(source, out, recipe, options), listener_of(progress))
+    resolved = _resolve(source, out, recipe, options)
+    if resolved[3].grows:
+        raise UsageError("dry_run: estimates whole builds, found update or retry_rejects: leave one of them out")
+    return estimate(*resolved, listener_of(progress))
 
 
 def _resolve(

@@ -2,17 +2,30 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from packer.assembly.plan import Piece, shuffled
+from packer.builds.growing.growth import FACTS_DIGITS, Comparison, Growth
+from packer.builds.growing.kept import keep_parts
 from packer.builds.listing import describe_repeats
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
-from packer.builds.plan import BuildPlan, describe_made, describe_mismatch, is_storable, live_columns, make_plan
-from packer.builds.reports import BrokenTracks, ReportWriter
+from packer.builds.plan import (
+    BuildPlan,
+    describe_made,
+    describe_mismatch,
+    describe_taken_over,
+    is_storable,
+    item_facts,
+    live_columns,
+    make_plan,
+)
+from packer.builds.reports import BrokenTracks, EarlierReports, Known, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
@@ -22,18 +35,20 @@ from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
-from packer.sources.item import Item, ItemReport
+from packer.sources.item import Item, ItemReport, read_items
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import image_codec
 from packer.steps.faces.misses import advise
 from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
 from packer.workspace.durable import write_durably
-from shardspec.entries import Counts, Generation
-from shardspec.errors import TooManyRejectsError, UsageError
+from packer.workspace.folder import discard
+from shardspec.entries import Counts, Generation, strip_aside, total
+from shardspec.errors import SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Manifest
+from shardspec.manifest import Manifest, sha256_json
 from shardspec.points import LAYOUTS
+from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _SHOWN_REASONS = 3
@@ -56,6 +71,8 @@ class BuildResult(JobResult):
     unused_boxes : int or None
         Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
         boxes are given, or everything was finished already.
+    growth : Growth or None
+        How the source compares with the dataset that was added to; None for a build of its own.
     notes : tuple of str
         What is to be known about the source, a line each: missing labels, ignored files and the like.
     """
@@ -64,12 +81,13 @@ class BuildResult(JobResult):
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
+    growth: Growth | None = None
     notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """See `JobResult`; adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes."""
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
-        more = f"{faces}{self._describe_progressive()}{self._describe_marked()}"
+        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_marked()}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
@@ -77,7 +95,8 @@ class BuildResult(JobResult):
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
         more = {"restart_marked": self.marked, "refilled": self.refilled}
         more |= {"broken_tracks": broken, "unused_boxes": self.unused_boxes}
-        return {**self.counts.to_json(), **more, "notes": self.notes}
+        grown = {} if self.growth is None else {"update": self.growth.to_json()}
+        return {**self.counts.to_json(), **more, **grown, "notes": self.notes}
 
     def _contents(self) -> str:
         """The contents, and what became of the items."""
@@ -90,6 +109,13 @@ class BuildResult(JobResult):
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
+
+    def _describe_growth(self) -> str:
+        growth = self.growth
+        if growth is None:
+            return ""
+        mended = f"; {growth.mended} of {growth.retried} tried again now work" if growth.retried else ""
+        return f"\nitems of the source: {growth.describe()}{mended}"
 
     def _describe_refilled(self) -> str:
         if not self.refilled:
@@ -141,8 +167,8 @@ class BuildResult(JobResult):
 
     @property
     def counts(self) -> Counts:
-        """What became of the items."""
-        return self.manifest.generations[-1].counts
+        """What became of the items, over all generations."""
+        return total(self.manifest.generations)
 
 
 def _describe_closer(recipe: Mapping[str, Any]) -> str:
@@ -168,10 +194,16 @@ class BuildJob:
         Steps passed as Python functions, by the name that stands in the recipe.
     declaration : Declaration, optional
         For a recipe whose one step is a function from an input to samples: what is said of the samples.
+    comparison : Comparison, optional
+        The dataset that the items of the listing are added to.
 
     Attributes
     ----------
     plan : BuildPlan
+    base : Manifest or None
+        See `JobPlan`.
+    mended : int
+        Items that were tried again and are packed now; known once the shards are planned.
     marked, refilled, broken_tracks, unused_boxes
         See `BuildResult`; known once the shards are planned.
 
@@ -184,6 +216,7 @@ class BuildJob:
     kind = BuildPlan.kind
     stage = "packing"
     items_are = "items"
+    remedy = ", or --update to add what is new in the source"
 
     def __init__(
         self,
@@ -193,20 +226,26 @@ class BuildJob:
         options: BuildOptions,
         functions: Mapping[str, Step] | None = None,
         declaration: Declaration | None = None,
+        comparison: Comparison | None = None,
     ) -> None:
         self._recipe = recipe
         self._declaration = declaration
+        self._comparison = comparison
+        self.base = None if comparison is None else comparison.base
+        self.mended = 0
         self._options = options
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
         declared = None if declaration is None else declaration.to_json()
-        self.plan, self._lines = make_plan(recipe, runtime, listing, declared)
+        base = "" if self.base is None else self.base.digest
+        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base)
         # Items that exist in this process only.
         self._live = {item.index: item for item in listing.items if not is_storable(item)}
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
         repeats = describe_repeats(listing.items[: recipe.limit])
-        self.notes = (repeats,) if repeats else ()
+        growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
+        self.notes = (*growth, *((repeats,) if repeats else ()))
         self.marked: int | None = None
         self.refilled: int | None = None
         self.broken_tracks: BrokenTracks | None = None
@@ -258,6 +297,14 @@ class BuildJob:
     def take_up(self, space: Workspace) -> None:
         """See `JobPlan`: parts stay valid."""
 
+    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
+        """See `JobPlan`."""
+        before = space.items.read_text("ascii").splitlines()
+        line = describe_taken_over(BuildPlan.from_json(old), self.plan, before, self._lines)
+        if line is not None:
+            keep_parts(space, old)
+        return line
+
     def is_done(self, space: Workspace, task: int) -> bool:
         """See `JobPlan`."""
         return space.part(task).exists()
@@ -276,14 +323,19 @@ class BuildJob:
             If no item yielded a sample.
         """
         parts = [space.part(number) for number in range(len(self.tasks))]
-        columns = choose_columns(map(Part, parts))
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
         fields = {} if self._declaration is None else self._declaration.fields
-        settler = SchemaSettler(columns, image_codec(self._recipe), self.plan.classes, layouts, fields)
+        settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
+        base = self.base
+        fits = None if base is None else partial(settler.fits, schema=base.schema)
+        columns = choose_columns(map(Part, parts), fits)
+        settler.begin(columns)
         rows = []
-        with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME) as reports:
-            for part in map(Part, parts):
-                reports.add(self._check_reports(settled_reports(part, columns)))
+        earlier = None if base is None else EarlierReports(Layout(space.out), base)
+        with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier) as reports:
+            for part, task in zip(map(Part, parts), self.tasks, strict=True):
+                settled = self._check_reports(settled_reports(part, columns))
+                reports.add(settled, map(self._known, read_items(space.items, *task)))
                 rows.append(settler.add(part))
             counts = reports.counts(self.plan.ignored)
         found = {
@@ -292,13 +344,40 @@ class BuildJob:
             "refilled": reports.refilled if self._recipe.refill else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
             "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
+            "mended": dict(reports.mended),
         }
         write_durably(space.counts, json.dumps(found).encode())
-        if not counts.samples:
+        if not counts.samples and base is None:
             raise _give_up(space, counts, self._recipe)
-        config = describe_rows(columns, rows, settler.settle())
+        config = describe_rows(columns, rows, self._settle(settler, space))
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
-        return Assembly(config, self._recipe.format, [Piece(counts.samples, self._recipe.shard_size)], order)
+        pieces = [Piece(counts.samples, self._recipe.shard_size)]
+        return Assembly(config, self._recipe.format, pieces, order, 0 if base is None else _next_shard(base, space))
+
+    def _settle(self, settler: SchemaSettler, space: Workspace) -> Schema:
+        """The schema of the rows, which is that of the dataset that they are added to.
+
+        Raises
+        ------
+        UsageError
+            If they do not fit into that dataset.
+        """
+        if self.base is None:
+            return settler.settle()
+        try:
+            return settler.settle_into(self.base.schema)
+        except SchemaError as error:
+            discard(space, aside=True)  # the same call could never finish it
+            raise UsageError(
+                f"expected samples that fit into the dataset, found others: {error}: "
+                "make them alike (packer merge names the options), or build into a folder of their own"
+            ) from error
+
+    def _known(self, item: Item) -> Known:
+        """By what an item of the plan is known again."""
+        if self._comparison is None:
+            return Known(item_facts(item)[:FACTS_DIGITS], item.index)
+        return self._comparison.known(item)
 
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""
@@ -307,9 +386,32 @@ class BuildJob:
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
         self.refilled = found.get("refilled")
         self.unused_boxes = found.get("unused_boxes")
-        plan = self.plan
-        generation = Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
+        self.mended = sum(found.get("mended", {}).values())
+        plan, compared = self.plan, self._comparison
+        if compared is not None and not counts.items:  # what was tried again is rejected once more
+            return []
+        kind = "build" if compared is None else compared.kind
+        generation = Generation(kind, plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
+        if compared is not None and compared.joins:
+            last = self._less_mended(space)[-1]
+            fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
+            generation = replace(last, fingerprint=fingerprint, counts=total([last, generation]))
         return [Made(generation, counts.samples)]
+
+    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
+        """See `JobPlan`."""
+        kept, compared = self._less_mended(space), self._comparison
+        return kept[:-1] if compared is not None and compared.joins and self.generations(space) else kept
+
+    def _less_mended(self, space: Workspace) -> list[Generation]:
+        """The dataset's generations; items that are packed now no longer count in those that had rejected them."""
+        mended = json.loads(space.counts.read_bytes()).get("mended", {})
+        kept = []
+        for number, generation in enumerate(() if self.base is None else self.base.generations):
+            counts, fewer = generation.counts, mended.get(str(number), 0)
+            counts = replace(counts, items=counts.items - fewer, rejected_items=counts.rejected_items - fewer)
+            kept.append(replace(generation, counts=counts))
+        return kept
 
     def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
         for report in reports:
@@ -322,9 +424,16 @@ class BuildJob:
         return {"tasks_run": tasks_run}
 
 
+def _next_shard(base: Manifest, space: Workspace) -> int:
+    """The first number that is in the name of no shard, nor of a file in the folder."""
+    names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
+    found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
+    return max((int(match[1]) + 1 for match in found if match is not None), default=0)
+
+
 def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
-    detects = recipe.boxes is None and any(step.use == "faces" for step in recipe.chain)
+    detects = recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
         return detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector
@@ -371,7 +480,7 @@ def check_rejects(result: BuildResult, options: BuildOptions) -> None:
         If more were.
     """
     counts = result.counts
-    share = counts.rejected_items / counts.items
+    share = counts.rejected_items / max(1, counts.items)
     if share > options.max_rejects:
         raise TooManyRejectsError(
             f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were "

@@ -13,11 +13,12 @@ from packer.recipe.checks import SAMPLING
 from packer.sources.base import Listing, Roots, Source
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, Member
 from packer.sources.packed import PackedSource
-from packer.steps.faces.boxes import open_boxes
+from packer.steps.faces.boxes import Boxes, open_boxes
+from packer.steps.faces.frame import DETECT_FIELDS
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
 
-_NEED_IMAGE = ("faces", "resize")
+_NEED_IMAGE = ("detect", "faces", "resize")
 """Built-in steps that need a picture that was read already."""
 
 
@@ -53,14 +54,37 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
             listing = replace(listing, items=_attach(listing, option, column))
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
+    if any(step.use == "detect" for step in recipe.chain):
+        _check_detect(listing)
     if recipe.boxes is not None:
         boxes = open_boxes(recipe.boxes, recipe.boxes_scale)
         aligned = "--align" if recipe.align else "" if recipe.align_as is None else f"--align-as {recipe.align_as}"
         if not boxes.has_points and (aligned or recipe.landmarks != "5"):
             what = aligned or f"--landmarks {recipe.landmarks}"
             raise UsageError(f"{recipe.boxes}: expected points beside the boxes, which {what} needs, found none")
-        boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
+        notes = boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
+        listing = replace(listing, notes=(*listing.notes, *notes, *_describe_floors(boxes, recipe)))
     return listing
+
+
+def _describe_floors(boxes: Boxes, recipe: Recipe) -> list[str]:
+    """In words, the options that ask for more faces than those that have boxes."""
+    return [
+        f"{PurePath(str(recipe.boxes)).name}: packed with {name} {least:g}, so faces below that have no box "
+        f"({name} is {getattr(recipe, name):g})"
+        for name, least in boxes.floors.items()
+        if getattr(recipe, name) < least
+    ]
+
+
+def _check_detect(listing: Listing) -> None:
+    """Check that ``detect`` gets frames, and that the fields that it adds have free names."""
+    for item in listing.items:
+        if PACKED_ROW in item.columns:
+            raise UsageError("detect: expected pictures and videos, found a packed dataset")
+        for name in DETECT_FIELDS:
+            if name in item.columns:
+                raise UsageError(f"detect: there is a column that becomes field {name!r} already: rename it")
 
 
 def describe_repeats(items: Sequence[Item]) -> str | None:

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,35 @@ class PartWriter:
             group.shapes.extend(rows.shapes.tolist())
         self.reports.extend(part.reports())
         self._group_of.extend(None if number is None else places[number] for number in part.group_of)
+
+    def copy(self, part: "Part", place: int, key_of: Callable[[int], str] | None) -> ItemReport:
+        """Append one item of another part, from `begin` to `end`.
+
+        Parameters
+        ----------
+        part : Part
+        place : int
+            The item's place in that part.
+        key_of : callable or None
+            The new key of a sample, given its ordinal; None if the samples keep their keys.
+
+        Returns
+        -------
+        ItemReport
+        """
+        reports, number = part.reports(), part.group_of[place]
+        self.begin()
+        if number is not None:
+            before = zip(reports[:place], part.group_of, strict=False)
+            first = sum(report.samples for report, group in before if group == number)
+            for ordinal, row in enumerate(range(first, first + reports[place].samples)):
+                values = part.groups[number].row(row)
+                if key_of is not None:
+                    data = key_of(ordinal).encode()
+                    values["key"] = values["key"]._replace(data=data, shape=(len(data),))
+                self.append(values)
+        self.end(reports[place])
+        return reports[place]
 
     def finish(self) -> None:
         """Write index and footer and move the part into place; if another worker was first, its part stays."""
@@ -265,6 +294,15 @@ class RowGroup:
                 return self.shapes[:, first : first + spec.ndim]
             first += spec.ndim
         raise KeyError(name)
+
+    def row(self, row: int) -> dict[str, EncodedValue]:
+        """One row's values."""
+        found, start, axis = {}, int(self.starts[row]), 0
+        for (name, spec), length in zip(self.columns.items(), self.lengths[row].tolist(), strict=True):
+            shape = tuple(self.shapes[row, axis : axis + spec.ndim].tolist())
+            found[name] = EncodedValue(self._view[start : start + length], shape, spec)
+            start, axis = start + length, axis + spec.ndim
+        return found
 
     def values(self, name: str, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[memoryview]:
         """The encoded bytes of a column in the given rows; valid while the group is referred to."""

@@ -1,7 +1,8 @@
 """The rows of a build's parts, in task order, with the schema settled over the rows with the most common columns."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shardspec.errors import SchemaError
 from shardspec.fields import FIELD_ORDER
 from shardspec.problems import Problems
 from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.wording import LISTED
 
 _OPEN_PARTS = 128
 _SHAPE_DTYPE = np.dtype("<u4")
@@ -53,7 +55,8 @@ class PartRows:
     def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
         """Encoded bytes of every value of the fields that are not fixed."""
         varying = [field for field in self.schema if not field.is_fixed]
-        chunks: dict[str, list[npt.NDArray[np.int64]]] = {field.name: [] for field in varying}
+        none = np.empty(0, np.int64)
+        chunks: dict[str, list[npt.NDArray[np.int64]]] = {field.name: [none] for field in varying}
         for task in self._tasks_with_rows():
             part = self._part(task)
             names = list(part.columns)
@@ -104,18 +107,25 @@ class PartRows:
         return rows
 
 
-def choose_columns(parts: Iterable[Part]) -> PartColumns:
+def choose_columns(parts: Iterable[Part], fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
     """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
 
     All parts are counted, so neither the place of an item nor the number of workers decides.
+
+    Parameters
+    ----------
+    parts : iterable of Part
+    fits : callable, optional
+        Whether columns fit a dataset that the samples are added to. Of those that do, the most common are chosen; if
+        none do, the most common of all.
     """
     items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
     for part in parts:
         kinds = [tuple(group.columns.items()) for group in part.groups]
         items.update(kinds[number] for number in part.group_of if number is not None)
-    for columns, _ in items.most_common(1):  # in a tie, the first one met
-        return dict(columns)
-    return {}
+    ranked = [dict(columns) for columns, _ in items.most_common()]  # in a tie, the first one met
+    fitting = (columns for columns in ranked if fits is None or fits(columns))
+    return next(fitting, ranked[0] if ranked else {})
 
 
 def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
@@ -151,8 +161,6 @@ class SchemaSettler:
 
     Parameters
     ----------
-    columns : mapping of str to ColumnSpec
-        The columns of the rows that count.
     image_codec : NamedConfig
     classes : dict of str to list of str
         Class names by field.
@@ -164,19 +172,23 @@ class SchemaSettler:
 
     def __init__(
         self,
-        columns: PartColumns,
         image_codec: NamedConfig,
         classes: Mapping[str, list[str]],
         layouts: Mapping[int, str],
         declared: Mapping[str, FieldType] | None = None,
     ) -> None:
-        self._columns = columns
+        self._columns: PartColumns = {}
         self._image_codec = image_codec
         self._classes = classes
         self._layouts = layouts
         self._declared = declared or {}
-        self._class_names: dict[str, set[bytes]] = {name: set() for name in columns if columns[name].kind == "class"}
+        self._class_names: dict[str, set[bytes]] = {}
         self._shapes: dict[str, list[int | None]] = {}
+
+    def begin(self, columns: PartColumns) -> None:
+        """Say which columns the rows have that count."""
+        self._columns = columns
+        self._class_names = {name: set() for name in columns if columns[name].kind == "class"}
 
     def add(self, part: Part) -> int:
         """Take in one part and return how many of its rows count."""
@@ -196,10 +208,44 @@ class SchemaSettler:
         """The schema over everything that was added."""
         columns = self._columns
         first = [name for name in FIELD_ORDER if name in columns]
-        return Schema(tuple(self._field(name, columns[name]) for name in first + sorted(set(columns) - set(first))))
+        names = first + sorted(set(columns) - set(first))
+        return Schema(tuple(self._field(name, columns[name], tuple(self._shapes[name])) for name in names))
 
-    def _field(self, name: str, spec: ColumnSpec) -> Field:
-        shape = tuple(self._shapes[name])
+    def settle_into(self, schema: Schema) -> Schema:
+        """The schema of a dataset that the rows are added to: its own, in which pictures may get varying sizes.
+
+        Raises
+        ------
+        SchemaError
+            If the rows do not fit into it.
+        """
+        found = self.settle() if self._columns else schema
+        wrong = [f"field {name!r} is missing" for name in schema.names if name not in found]
+        wrong += [f"field {name!r} is new" for name in found.names if name not in schema]
+        fields = []
+        for field in schema:
+            fitted = _fit(field, found[field.name]) if field.name in found else None
+            if fitted is None and field.name in found:
+                wrong.append(f"field {field.name!r}: expected {_describe(field)}, found {_describe(found[field.name])}")
+            fields.append(fitted or field)
+        if wrong:
+            raise SchemaError("; ".join(wrong[:LISTED]) + (f"; and {len(wrong) - LISTED} more" * (len(wrong) > LISTED)))
+        return Schema(tuple(fields))
+
+    def fits(self, columns: PartColumns, schema: Schema) -> bool:
+        """Whether rows with these columns may fit into a schema; their shapes are not looked at."""
+        if columns.keys() != set(schema.names):
+            return False
+        return all(self.fits_field(spec, schema[name]) for name, spec in columns.items())
+
+    def fits_field(self, spec: ColumnSpec, field: Field) -> bool:
+        """Whether values of a column may fit into a field; their shapes are not looked at."""
+        if len(field.shape) != spec.ndim:
+            return False
+        own = self._field(field.name, spec, field.shape)
+        return (own.kind, own.dtype, own.codec) == (field.kind, field.dtype, field.codec)
+
+    def _field(self, name: str, spec: ColumnSpec, shape: tuple[int | None, ...]) -> Field:
         declared = self._declared.get(name)
         if declared is not None and declared.settled:
             shape = declared.shape
@@ -225,6 +271,27 @@ class SchemaSettler:
         if not any(varying[1:]):
             return Field(name, "ragged", spec.dtype, shape)
         return Field(name, "bytes", spec.dtype, shape)
+
+
+def _fit(field: Field, found: Field) -> Field | None:
+    """A dataset's field that takes further values, too; None if it cannot."""
+    if field.dtype != found.dtype or field.codec != found.codec or len(field.shape) != len(found.shape):
+        return None
+    if (field.classes is None) != (found.classes is None) or field.layout != found.layout:
+        return None
+    field = replace(field, classes=found.classes)
+    if all(axis in (None, new) for axis, new in zip(field.shape, found.shape, strict=True)):
+        return field
+    if field.codec.name == "raw":  # the shape decides how the values are stored
+        return None
+    shape = tuple(a if a == b else None for a, b in zip(field.shape, found.shape, strict=True))
+    return replace(field, shape=shape)
+
+
+def _describe(field: Field) -> str:
+    shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
+    names = "" if field.classes is None else ", class names"
+    return f"{field.kind} {field.dtype} of {shape} ({field.codec.name}{names})"
 
 
 def _class_numbers(field: Field) -> dict[bytes, int]:

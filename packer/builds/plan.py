@@ -12,6 +12,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from shardspec.entries import Generation
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
@@ -45,6 +46,8 @@ class BuildPlan:
     declared : dict
         What is said of the samples that a function makes (`packer.recipe.fields.Declaration`); empty if steps make
         them.
+    base : str
+        Digest of the dataset that the items are added to; empty for a build of its own.
     """
 
     recipe: Mapping[str, Any]
@@ -56,6 +59,7 @@ class BuildPlan:
     tasks: tuple[Task, ...]
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""
 
     kind: ClassVar[str] = "build"
 
@@ -63,9 +67,15 @@ class BuildPlan:
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides the bytes."""
         decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
-        arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-        declared = {"declared": dict(self.declared)} if self.declared else {}
-        return sha256_json({**decides, "classes": dict(self.classes), **arrays, **declared})
+        more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
+        more |= {"declared": dict(self.declared)} if self.declared else {}
+        more |= {"base": self.base} if self.base else {}
+        return sha256_json({**decides, "classes": dict(self.classes), **more})
+
+    @property
+    def terms(self) -> str:
+        """SHA-256 of what decides, beside the item itself, what becomes of an item."""
+        return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:
@@ -94,10 +104,30 @@ def _names_alone(paths: Any) -> Any:
     return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
+def item_facts(item: Item) -> str:
+    """SHA-256 of all that the source says of an item: by its facts an item is known again."""
+    facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
+    facts += _facts_of_member(item)
+    # In ASCII: a name may be invalid UTF-8.
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).hexdigest()
+
+
 def make_plan(
-    recipe: Recipe, runtime: Mapping[str, Any], listing: Listing, declared: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    runtime: Mapping[str, Any],
+    listing: Listing,
+    declared: Mapping[str, Any] | None = None,
+    base: str = "",
 ) -> tuple[BuildPlan, list[str]]:
     """Cut the items into tasks and take the fingerprint.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    runtime : mapping
+    listing : Listing
+    base : str
+        See `BuildPlan`.
 
     Returns
     -------
@@ -108,10 +138,9 @@ def make_plan(
     items: Sequence[Item] = listing.items[: recipe.limit]
     lines, digest = [], hashlib.sha256()
     for item in items:
-        facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
-        facts += _facts_of_member(item)
-        # In ASCII: a name may be invalid UTF-8.
-        digest.update(hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).digest())
+        digest.update(bytes.fromhex(item_facts(item)))
+        if item.number is not None:
+            digest.update(item.number.to_bytes(8, "little"))
         lines.append(_storable(item).to_line())
     plan = BuildPlan(
         recipe=recipe.to_json(),
@@ -123,6 +152,7 @@ def make_plan(
         tasks=_cut(items, lines),
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
         declared=declared or {},
+        base=base,
     )
     return plan, lines
 
@@ -200,6 +230,25 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
         ):
             found += _describe_items(names, verb)
     return join_changes(found) or "the order of the items"
+
+
+def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
+    """In words, how the recipe and versions of a generation differ from those of a plan that is to add to it.
+
+    The contents of ``boxes`` may differ: they grow with the items.
+    """
+    before, now = ({k: v for k, v in runtime.items() if k != "boxes"} for runtime in (last.runtime, new.runtime))
+    return describe_changes("option", last.recipe, new.manifest_recipe) + describe_changes("runtime", before, now)
+
+
+def describe_taken_over(
+    old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]
+) -> str | None:
+    """In words, how the items of two plans differ; None if one cannot use what the other has finished."""
+    if old.terms != new.terms or new.declared:  # a function may give keys of its own
+        return None
+    changes = describe_mismatch(old, new, old_lines, new_lines)
+    return f"the source has changed since the build was begun ({changes}): what is finished of other items is kept"
 
 
 def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:

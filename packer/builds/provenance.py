@@ -16,6 +16,7 @@ from shardspec.registry import import_target
 _CORE = ("facepack", "numpy", "pillow", "simplejpeg")
 _OF_STEP: Mapping[str, tuple[str, ...]] = {
     "decode": ("av",),
+    "detect": ("facenet-pytorch", "opencv-python-headless"),
     "faces": ("facenet-pytorch", "opencv-python-headless"),
     "resize": ("opencv-python-headless",),
 }
@@ -36,7 +37,7 @@ def describe_runtime(recipe: Recipe) -> dict[str, str]:
     steps = [step.use for step in recipe.chain]
     names.update(name for step in steps for name in _OF_STEP.get(step, ()))
     runtime = {}
-    if "faces" in steps:
+    if "faces" in steps or "detect" in steps:
         runtime["detector"] = _detector(recipe)
         names.add(runtime["detector"])
         names.update(KINDS[recipe.landmarks].libraries)

@@ -1,15 +1,16 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
 from packer.assembly.plan import PlannedShards
+from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.part import Part, PartWriter
 from packer.builds.plan import BuildPlan
-from packer.jobs.plan import OnItem, Task, Unit, Verdicts
+from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, ItemReport, read_items
@@ -60,6 +61,7 @@ class BuildWork:
         self._encoder: Encoder | MadeEncoder | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
+        self._kept: KeptItems | None = None
 
     @classmethod
     def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], equipment: Equipment) -> "BuildWork":
@@ -97,13 +99,13 @@ class BuildWork:
             task = self.plan.tasks[unit.number]
             if unit.do == "item":
                 target = self.workspace.item_part(unit.number, unit.item)
-                items = [item for item in self.items(task) if item.index == unit.item]
+                items = [item for item in read_items(self.workspace.items, *task) if item.index == unit.item]
             else:
-                target, items = self.workspace.part(unit.number), list(self.items(task))
+                target, items = self.workspace.part(unit.number), list(read_items(self.workspace.items, *task))
             with PartWriter(target) as part:
                 for item in items:
                     on_item("start", item.index, 0, "")
-                    report = self._item(item, part, verdicts)
+                    report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts)
                     reason = "" if report.empty else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                 part.finish()
@@ -115,11 +117,16 @@ class BuildWork:
         if self._pipeline is not None:
             self._pipeline.close()
 
-    def items(self, task: Task) -> Iterator[Item]:
-        """The items of a task, from the plan's file."""
-        for item in read_items(self.workspace.items, *task):
-            found = self._live.get(item.index, item)
-            yield replace(found, columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
+    def _whole(self, item: Item) -> Item:
+        """An item from the plan's file, with its arrays."""
+        found = self._live.get(item.index, item)
+        return replace(found, columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
+
+    def _kept_item(self, item: Item, part: PartWriter) -> ItemReport | None:
+        """Append what an earlier plan in this workspace has made of an equal item, if it has."""
+        if self._kept is None:
+            self._kept = KeptItems(self.workspace, self.plan)
+        return self._kept.copy(item, part)
 
     def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
         """Run the steps over one item and append its samples; an item that fails becomes a reject without samples."""
@@ -206,4 +213,4 @@ def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemRe
 def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
     """A sample's key: its item and its ordinal in the item, or a key derived from that of the packed row."""
     packed = sample.get(PACKED_KEY)
-    return f"{item.index:08d}-{number:06d}" if packed is None else sample_key(item, packed, number)
+    return sample_key(item, packed, number) if packed is not None else built_key(item, number)

@@ -45,6 +45,8 @@ class WrittenJob:
     shares_detector: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[tuple[Task, ...]] = ()
+    remedy: ClassVar[str] = ""
+    base: ClassVar[None] = None
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = {name: getattr(recipe, name) for name in RECIPE_KEYS}
@@ -87,6 +89,10 @@ class WrittenJob:
     def take_up(self, space: Workspace) -> None:
         """See `JobPlan`: there are no tasks to take up."""
 
+    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
+        """See `JobPlan`: there are no tasks to take over."""
+        return None
+
     def is_done(self, space: Workspace, task: int) -> bool:
         """See `JobPlan`: the loop has done them all."""
         return True
@@ -102,7 +108,8 @@ class WrittenJob:
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
         declaration = self.declaration
         classes = {} if declaration.classes is None else {"label": list(declaration.classes)}
-        settler = SchemaSettler(columns, self._image_codec, classes, layouts, declaration.fields)
+        settler = SchemaSettler(self._image_codec, classes, layouts, declaration.fields)
+        settler.begin(columns)
         rows = []
         for path in paths:
             rows.append(settler.add(Part(path)))
@@ -119,6 +126,10 @@ class WrittenJob:
         counts = Counts(n, n, 0, 0, n, 0, 0, self.progressive)
         recipe = {**self._recipe, "declared": self.declaration.to_json()}
         return [Made(Generation(self.kind, self.fingerprint, recipe, self.runtime, counts, ()), n)]
+
+    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
+        """See `JobPlan`."""
+        return ()
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""

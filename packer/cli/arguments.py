@@ -49,6 +49,9 @@ def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -
     """Add one attribute as an option. If it is not given, the namespace lacks it, so that the recipe file counts."""
     meta, flag = spec.metadata, "--" + spec.name.replace("_", "-")
     common: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS, "help": _help(spec)}
+    if meta.get("optional"):
+        group.add_argument(flag, nargs="?", const=True, metavar=meta["metavar"], **common)
+        return
     if bool in getattr(spec.type, "__args__", (spec.type,)):
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         return

@@ -5,11 +5,13 @@ import dataclasses
 import os
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packer.builds.build import OPTION_NAMES, build, dry_run
+from packer.builds.job import BuildResult
 from packer.cli.arguments import add_option, add_output_arguments, print_result
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BuildOptions
@@ -47,9 +49,14 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print_result(options, dry_run(options.source, options.out, progress=not options.quiet, **chosen))
         return 0
+    return print_build(options, lambda: build(options.source, options.out, progress=not options.quiet, **chosen))
+
+
+def print_build(options: argparse.Namespace, call: Callable[[], BuildResult]) -> int:
+    """Call a build, and print what was made, also if it has more rejects than allowed."""
     too_many: TooManyRejectsError | None = None
     try:
-        result = build(options.source, options.out, progress=not options.quiet, **chosen)
+        result = call()
     except TooManyRejectsError as error:
         if error.result is None:
             raise

@@ -16,11 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count samples, items and classes by the values of this field (source, for example); of several datasets, "
         "list the values that occur in more than one: exit status 1 if there are any",
     )
+    parser.add_argument(
+        "--history", action="store_true", help="list the generations: when, what, and by which version each was made"
+    )
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the manifests say (as JSON, a list for several datasets), or what the values of a field say."""
+    """Print what the manifests say or their history (as JSON, a list for several), or the values of a field."""
     if options.by is not None and len(options.datasets) == 1:
         print_result(options, count_values(options.datasets[0], by=options.by))
         return 0
@@ -35,5 +38,8 @@ def run(options: argparse.Namespace) -> int:
     for number, report in enumerate(reports):
         if number:
             print()
-        print_result(options, report)
+        if options.history and not options.json:
+            print(report.describe_history())
+        else:
+            print_result(options, report)
     return 0

@@ -23,8 +23,10 @@ from shardspec.wording import did_you_mean
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
+    "detect": "pack where the faces are, without pictures, for builds with --boxes; repeat the command to resume",
     "list": "list a public dataset, as it is published, as a table to build from",
     "inspect": "show what a packed dataset holds",
+    "rejects": "say why items were rejected, and write the table of those to try again",
     "verify": "compare a packed dataset with its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
     "convert": "write the same samples in another format, without decoding them",
@@ -36,7 +38,7 @@ COMMANDS: Mapping[str, str] = {
 """The commands, each with its help. A command's module ``packer.cli.<name>`` is imported when it is chosen."""
 
 AGAIN: Mapping[str, str] = {
-    **dict.fromkeys(("build", "convert", "merge", "split"), "to resume"),
+    **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
 }
 """What repeating a command after an interruption does; the commands not listed leave nothing behind."""

@@ -24,10 +24,18 @@ from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
-from packer.workspace.folder import begun_on, committed, give_up_replacing, locked, make_room
+from packer.workspace.folder import (
+    begun_on,
+    committed,
+    discard,
+    give_up_replacing,
+    locked,
+    make_room,
+    make_room_beside,
+)
 from packer.workspace.replacement import finish_replacement
-from shardspec.entries import Generation, Shard
-from shardspec.errors import BuildError, ResumeMismatchError
+from shardspec.entries import Counts, Generation, Shard
+from shardspec.errors import BuildError, DatasetError, ResumeMismatchError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
@@ -116,7 +124,11 @@ class Job:
             for line in self.plan.notes:
                 self._listener.on_message(line)
             with locked(self.workspace):
-                made = self._enter()
+                made = None
+                if self.plan.base is None:
+                    made = self._enter()
+                else:
+                    self._enter_beside(self.plan.base)
                 if made is None:
                     return JobResult(self.layout.root, self._make(), resumed=self._sessions > 1)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
@@ -145,7 +157,7 @@ class Job:
                 if not replaced and begun_on(space, manifest) and not overwrite:
                     self._refuse_other_plan(json.loads(space.plan.read_bytes()))
                 why = "" if manifest is None else counted(manifest.samples, "sample")
-                make_room(self.layout, space, manifest, overwrite, why)
+                make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
             try:
                 yield
             except BaseException:
@@ -159,7 +171,7 @@ class Job:
 
     def _find_finished(self) -> Manifest | None:
         """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
-        if self._options.overwrite:
+        if self._options.overwrite or self.plan.base is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             manifest = None if self.workspace.root.exists() else committed(self.layout)
@@ -187,17 +199,54 @@ class Job:
             if same and (manifest is None or overwrite):
                 self._resume()
                 return None
+            goes_on = space.replaced.exists() if overwrite else manifest is None
+            if goes_on and self._take_over(old):
+                if manifest is not None:
+                    write_durably(space.replaced, manifest.dumps())
+                self._write_plan()
+                return None
             if manifest is None and not overwrite:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
-        make_room(self.layout, space, manifest, overwrite, why)
+        make_room(self.layout, space, manifest, overwrite, why, plan.remedy)
         self._write_plan()
         return None
 
+    def _enter_beside(self, base: Manifest) -> None:
+        """Enter the folder of a dataset: resume the plan's addition to it, or begin it."""
+        space = self.workspace
+        if space.successor.exists() or committed(self.layout) != base:
+            raise BuildError(
+                f"{self.layout.root}: expected the dataset that was compared with the source, found that it has "
+                "changed since: run the same command again"
+            )
+        if space.plan.exists() and not space.replaced.exists():
+            old = json.loads(space.plan.read_bytes())
+            if begun_on(space, base) and old["fingerprint"] == self.plan.fingerprint:
+                self._resume()
+                return
+            self._take_over(old)
+        make_room_beside(space, base)
+        self._write_plan()
+
+    def _take_over(self, old: Mapping[str, Any]) -> bool:
+        """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
+        space = self.workspace
+        line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
+        if line is None:
+            return False
+        self._count_sessions()
+        discard(space, aside=space.replaced.exists() or space.base.exists(), kept=True)
+        self._listener.on_message(line)
+        return True
+
+    def _count_sessions(self) -> None:
+        self._sessions += sum(line.get("did") == "session" for line in read_lines(self.workspace.journal))
+
     def _resume(self) -> None:
         self.workspace.sweep()
-        self._sessions += sum(line.get("did") == "session" for line in read_lines(self.workspace.journal))
+        self._count_sessions()
         self._write_plan()  # again: the same files may have been moved since
         self.plan.take_up(self.workspace)
 
@@ -296,11 +345,23 @@ class Job:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
         space = self.workspace
         found = self.plan.assemble(space)
-        assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order)
-        write_index(assembly.source, found.order, space.final / INDEX_FOLDER)
+        assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
+        before = None if self.plan.base is None else self._index_files(self.plan.base)
+        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before)
         assembly.source.close()
         assembly.save()
         return assembly
+
+    def _index_files(self, base: Manifest) -> dict[str, Path]:
+        """The checked index files of a dataset, by field."""
+        found = {}
+        for name in (field.name for field in base.schema if field.is_fixed and not field.shape):
+            entry = self.layout.find_index(base, name)
+            if entry is None:
+                raise DatasetError(f"{self.layout.root}: expected an index of the field {name!r}, found none")
+            self.layout.check_digest(entry)
+            found[name] = self.layout.file(entry)
+        return found
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
@@ -311,11 +372,18 @@ class Job:
             **self.plan.facts(self._done("task", "join")),
             "shards_written": self._done("shard"),
         }
-        generations = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
+        made = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
+        generations = [*self.plan.kept_generations(self.workspace), *made]
+        if self.plan.base is not None:
+            wall_clock["history"] = _history(self.plan.base, self._added(), generations[-1], wall_clock["finished"])
         manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
         assembly.source.close()
         self.workspace.remove()
         return manifest
+
+    def _added(self) -> Counts:
+        """What became of the items of this job."""
+        return Counts(**json.loads(self.workspace.counts.read_bytes())["counts"])
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
@@ -327,14 +395,28 @@ def failed_item(item: str, why: str) -> BuildError:
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
+def _history(base: Manifest, added: Counts, last: Generation, finished: Any) -> list[Any]:
+    """What the wall clock notes of a dataset that was added to: a line for each time, as it was then."""
+    noted = base.wall_clock.get("history")
+    if not isinstance(noted, list):
+        first = base.wall_clock.get("finished") if len(base.generations) == 1 else None
+        noted = [_note(generation, generation.counts, first) for generation in base.generations]
+    return [*noted, *([_note(last, added, finished)] if added.items else [])]
+
+
+def _note(generation: Generation, counts: Counts, finished: Any) -> dict[str, Any]:
+    made = {"kind": generation.kind, "finished": finished, "version": generation.runtime.get("facepack")}
+    return {**made, "items": counts.items, "rejected": counts.rejected_items, "samples": counts.samples}
+
+
 def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
-    """Give each generation its shards; no shard holds rows of two generations."""
+    """Give each generation its new shards; no shard holds rows of two generations."""
     shared, first, stop = [], 0, 0
     for generation, rows in made:
         stop += rows
         last = first
         while last < len(shards) and cuts[last + 1] <= stop:
             last += 1
-        shared.append(replace(generation, shards=tuple(shards[first:last])))
+        shared.append(replace(generation, shards=(*generation.shards, *shards[first:last])))
         first = last
     return shared

@@ -89,16 +89,19 @@ class Assembly:
         All rows, in their stored order.
     order : (rows,) int64 or None
         The source's rows in their stored order; None for the source's own order.
+    first_shard : int
+        The number of the first shard in its name.
     """
 
     rows: Mapping[str, Any]
     format: str
     pieces: Sequence[Piece]
     order: IntArray | None
+    first_shard: int = 0
 
 
 class Made(NamedTuple):
-    """A generation without its shards, and the number of its rows, which follow those of the generation before."""
+    """A generation without its new shards, and the number of their rows, which follow those of the one before."""
 
     generation: Generation
     rows: int
@@ -119,6 +122,10 @@ class JobPlan(Protocol):
         Whether one process runs the detector for all workers.
     notes : sequence of str
         Lines for the user, reported before the work begins.
+    remedy : str
+        What may be done about another dataset in the folder, besides replacing it; for a message.
+    base : Manifest or None
+        The dataset in the folder that the job adds to; None if it makes a dataset of its own.
     """
 
     @property
@@ -149,6 +156,16 @@ class JobPlan(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """Lines for the user."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What may be done about another dataset."""
+        ...
+
+    @property
+    def base(self) -> Manifest | None:
+        """The dataset that the job adds to."""
         ...
 
     @property
@@ -189,6 +206,13 @@ class JobPlan(Protocol):
         """Repair what an earlier call left, before the job resumes."""
         ...
 
+    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
+        """Put aside what an unfinished plan has finished and this one can use, and say so in a line; None if nothing can.
+
+        Repeated after a crash at any moment, it goes on.
+        """
+        ...
+
     def is_done(self, space: Workspace, task: int) -> bool:
         """Whether a task has left its complete result."""
         ...
@@ -208,7 +232,11 @@ class JobPlan(Protocol):
         ...
 
     def generations(self, space: Workspace) -> Sequence[Made]:
-        """The generations that the manifest will list."""
+        """The generations that the job makes."""
+        ...
+
+    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
+        """The generations of `base`, as the manifest will list them."""
         ...
 
     def facts(self, tasks_run: int) -> dict[str, Any]:

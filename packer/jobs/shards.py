@@ -24,7 +24,7 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
     workspace, count = plan.workspace, len(plan.sizes)
     shards: dict[int, Shard] = {}
     for number in range(count):
-        shard = finished_shard(workspace.shard_folder, workspace.staging(f"shard-{number:05d}"))
+        shard = finished_shard(workspace.shard_folder, workspace.staging(plan.shard_name(number)))
         if shard is not None:
             shards[number] = shard
     parts = _Parts(plan)

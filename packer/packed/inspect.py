@@ -1,7 +1,7 @@
 """What a packed dataset holds, by its manifest alone, and what several datasets have in common."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,38 @@ _VALUES = 20
 """Values that a description lists."""
 
 
+class GenerationNote(NamedTuple):
+    """What was packed at one time.
+
+    Attributes
+    ----------
+    kind : str
+        ``"build"``, ``"write"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
+    finished : str or None
+        When, in UTC; None where nothing says so.
+    version : str or None
+        The version of this project that made it.
+    items, rejected, samples : int
+        Of these items alone. An item that was tried again counts if it then worked.
+    """
+
+    kind: str
+    finished: str | None
+    version: str | None
+    items: int
+    rejected: int
+    samples: int
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any]) -> "GenerationNote":
+        """Read a note of the wall clock, which nothing has checked."""
+        texts = [note.get(name) for name in ("kind", "finished", "version")]
+        kind, finished, version = (text if isinstance(text, str) else None for text in texts)
+        numbers = [note.get(name) for name in ("items", "rejected", "samples")]
+        items, rejected, samples = (number if isinstance(number, int) else 0 for number in numbers)
+        return cls(kind or "not known", finished, version, items, rejected, samples)
+
+
 @dataclass(frozen=True, repr=False)
 class InspectReport(Result):
     """What a dataset's manifest says.
@@ -46,8 +78,8 @@ class InspectReport(Result):
         -------
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
-            summed over the generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``, and
-            ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
+            summed over the generations, ``fields``, ``shards``, ``bytes``, ``digest``, ``fingerprints``,
+            ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
         """
         manifest = self.manifest
         return {
@@ -62,10 +94,44 @@ class InspectReport(Result):
             "bytes": sum(shard.bytes for shard in manifest.shards),
             "digest": manifest.digest,
             "fingerprints": [generation.fingerprint for generation in manifest.generations],
+            "history": [note._asdict() for note in self.history],
             "recipe": dict(manifest.generations[-1].recipe),
             "runtime": dict(manifest.generations[-1].runtime),
             "wall_clock": dict(manifest.wall_clock),
         }
+
+    @property
+    def history(self) -> tuple[GenerationNote, ...]:
+        """What was packed when, in order: the first build, and every addition, as it was then."""
+        generations, clock = self.manifest.generations, self.manifest.wall_clock
+        noted = clock.get("history")
+        if isinstance(noted, list):
+            return tuple(GenerationNote.of(note) for note in noted if isinstance(note, dict))
+        # A convert, a merge and a split do not say when their inputs were packed.
+        alone = len(generations) == 1 and "job" not in clock
+        return tuple(
+            GenerationNote.of(
+                {
+                    "kind": generation.kind,
+                    "finished": clock.get("finished") if alone else None,
+                    "version": generation.runtime.get("facepack"),
+                    "items": generation.counts.items,
+                    "rejected": generation.counts.rejected_items,
+                    "samples": generation.counts.samples,
+                }
+            )
+            for generation in generations
+        )
+
+    def describe_history(self) -> str:
+        """The history for people: when, what, by which version."""
+        lines = [f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {len(self.history)} steps:"]
+        lines += [
+            f"  {note.finished or 'time not known'}, {note.kind} by version {note.version or 'not known'}: "
+            f"{counted(note.items, 'item')} ({note.rejected} rejected), {counted(note.samples, 'sample')}"
+            for note in self.history
+        ]
+        return "\n".join(lines)
 
     def describe(self) -> str:
         """The facts for people."""

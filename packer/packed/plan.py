@@ -17,7 +17,7 @@ from packer.recipe import Recipe
 from packer.recipe.checks import parse_bytes, plain_value
 from packer.workspace import Workspace
 from shardspec.columns import IntArray
-from shardspec.entries import Generation, total
+from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -118,7 +118,7 @@ class RepackPlan:
         found = {}
         for one in self.inputs:
             for generation in one.manifest.generations:
-                if generation.kind in ("build", "write"):
+                if generation.kind in (*BUILD_KINDS, "write"):
                     recipe = recipe_as_built(one.manifest, generation)
                     found[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
         return found
@@ -178,6 +178,8 @@ class Repack:
     items_are: ClassVar[str] = "shards"
     shares_detector: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
+    remedy: ClassVar[str] = ""
+    base: ClassVar[None] = None
 
     @property
     def kind(self) -> str:
@@ -225,6 +227,10 @@ class Repack:
         if space.assembly.exists():
             replace(ShardPlan.load(space), rows=self.plan.rows).save()
 
+    def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
+        """See `JobPlan`: checking the inputs is quick."""
+        return None
+
     def is_done(self, space: Workspace, task: int) -> bool:
         """See `JobPlan`."""
         return space.scan(task).exists()
@@ -241,6 +247,10 @@ class Repack:
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""
         return [Made(generation, piece.rows) for generation, piece in zip(self.kept, self.pieces, strict=True)]
+
+    def kept_generations(self, space: Workspace) -> Sequence[Generation]:
+        """See `JobPlan`."""
+        return ()
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""
@@ -362,8 +372,19 @@ def write_reports(folder: Path, inputs: Sequence[Input], keep: Callable[[dict[st
     keep : callable, optional
         Which lines are kept; all by default.
     """
+    mixed = keep is not None or len(inputs) > 1
     for name in (ITEMS_NAME, REJECTS_NAME):
         if any(one.manifest.find_file(name) for one in inputs):
             with (folder / name).open("wb") as file:
                 for one in inputs:
-                    file.writelines(raw for raw, line in read_report(one, name) if keep is None or keep(line))
+                    lines = (line for line in read_report(one, name) if keep is None or keep(line[1]))
+                    file.writelines(map(_without_generation, lines) if mixed else (raw for raw, _ in lines))
+
+
+def _without_generation(line: Line) -> bytes:
+    """A line without the number of a generation, which is another in another dataset."""
+    raw, document = line
+    if "generation" not in document:
+        return raw
+    left = {name: value for name, value in document.items() if name != "generation"}
+    return json.dumps(left, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

@@ -129,6 +129,12 @@ class SplitResult(Result):
         lines.append(f"samples: {_sum(samples)}")
         if self._fields:
             lines.append(f"{self._groups_are}: {_sum(groups)}")
+        off = [part for part in self.parts if self._is_far_off(part, sum(samples))]
+        if off:
+            lines.append(
+                f"warning: {', '.join(part.name for part in off)}: far from the ratio that was wanted, since few or "
+                f"large {self._groups_are} stay whole: another field, other --ratios or another --seed may come nearer"
+            )
         if self.parted:
             lines.append(
                 f"warning: samples of {counted(self.parted, 'source')} are in several parts: "
@@ -145,6 +151,11 @@ class SplitResult(Result):
     @property
     def _fields(self) -> str:
         return self.into or ", ".join(self.by)
+
+    @staticmethod
+    def _is_far_off(part: SplitPart, samples: int) -> bool:
+        """Whether a part misses its ratio by more than a tenth of all samples."""
+        return part.ratio is not None and abs(part.samples / max(1, samples) - part.ratio) > 0.1
 
     @property
     def _groups_are(self) -> str:

@@ -22,9 +22,10 @@ SAMPLING = ("every", "fps", "frames", "keyframes")
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": SAMPLING,
     "decode|faces": ("also", "also_missing"),
+    "detect|faces": ("min_face", "min_score", "detector", "device", "parity"),
     "faces": (
-        *("margin", "choose", "min_face", "min_score", "detector", "device", "parity", "keep_faceless", "landmarks"),
-        *("landmark_model", "align", "align_as", "boxes_from", "boxes", "boxes_scale", "refill"),
+        *("margin", "choose", "keep_faceless", "landmarks", "landmark_model", "align", "align_as"),
+        *("boxes_from", "boxes", "boxes_scale", "refill"),
     ),
     "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),

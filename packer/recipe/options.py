@@ -58,17 +58,37 @@ class BuildOptions:
         0.05, "exit with status 3 if more than this share of the items is rejected", metavar="SHARE", parse=parse_share
     )
     overwrite: bool = option(False, "replace the packed dataset or unfinished build in the output folder")
+    update: bool = option(
+        False, "add the items of the source that the packed dataset in the output folder lacks; no shard is rewritten"
+    )
+    new_classes: bool = option(False, "with --update: append classes that the dataset lacks to its own")
+    retry_rejects: bool | str = option(
+        False,
+        "try the rejected items of the packed dataset in the output folder again, all or those whose step or reason "
+        "contains REASON, and add what now works",
+        metavar="REASON",
+        optional=True,
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
-        for name in ("workers", "shared_detector", "item_timeout", "overwrite"):
+        for name in ("workers", "shared_detector", "item_timeout", "overwrite", "update", "new_classes"):
             object.__setattr__(self, name, plain_value(getattr(self, name)))
         if isinstance(self.workers, bool) or not (
             self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
         ):
             raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
-        if not isinstance(self.overwrite, bool):
-            raise UsageError(f"overwrite: expected true or false, found {self.overwrite!r}")
+        for name in ("overwrite", "update", "new_classes"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name}: expected true or false, found {getattr(self, name)!r}")
+        if not isinstance(self.retry_rejects, bool | str) or self.retry_rejects == "":
+            raise UsageError(
+                f"retry_rejects: expected true, false, or a part of a reason, found {self.retry_rejects!r}"
+            )
+        if self.overwrite and self.grows:
+            raise UsageError("overwrite: expected either this or update and retry_rejects, found both")
+        if self.new_classes and not self.grows:
+            raise UsageError("new_classes: read only with update or retry_rejects, found neither")
         if self.engine not in ENGINES:
             raise UsageError(f"engine: expected {' or '.join(ENGINES)}, found {self.engine!r}")
         can = ENGINES[self.engine]
@@ -93,6 +113,11 @@ class BuildOptions:
             or not self.item_timeout > 0
         ):
             raise UsageError(f"item_timeout: expected more than 0 seconds, found {self.item_timeout!r}")
+
+    @property
+    def grows(self) -> bool:
+        """Whether a dataset in the output folder is added to."""
+        return self.update or self.retry_rejects is not False
 
 
 BUILD_OPTION_NAMES = frozenset(spec.name for spec in fields(BuildOptions))

@@ -202,7 +202,11 @@ class Recipe:
         None, "faces: column with the path of another item; its face boxes are used to crop this one", metavar="COLUMN"
     )
     boxes: str | None = option(
-        None, "faces: file or folder with boxes to use instead of the detector", metavar="FILE", path=True
+        None,
+        "faces: boxes to use instead of the detector: a packed dataset (of crops, or of packer detect), a file, or a "
+        "folder of JSON",
+        metavar="FILE",
+        path=True,
     )
     boxes_scale: float = option(
         1.0,

@@ -139,6 +139,8 @@ class Item:
         Where its bytes lie in the file at `path`; None if they are the whole file.
     arrays : dict of str to Member
         Fields whose values are read from the archive together with the item, because they are large.
+    number : int or None
+        The item's number in the keys of its samples, if it is not `index`.
     """
 
     index: int
@@ -151,6 +153,7 @@ class Item:
     files: Mapping[str, ItemFile] = field(default_factory=dict)
     member: Member | None = None
     arrays: Mapping[str, Member] = field(default_factory=dict)
+    number: int | None = None
 
     @property
     def is_picture(self) -> bool:
@@ -166,8 +169,10 @@ class Item:
         """The item as one line of JSON (ASCII, so that names that are not UTF-8 survive)."""
         document = [self.index, self.name, self.path, self.bytes, self.mtime_ns, dict(self.columns), self.reject]
         document.append(dict(self.files))
-        if self.member is not None:
+        if self.member is not None or self.number is not None:
             document += [self.member, dict(self.arrays)]
+        if self.number is not None:
+            document.append(self.number)
         return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
@@ -181,7 +186,10 @@ class Item:
         if len(values) == 8:
             return item
         return replace(
-            item, member=Member.of(values[8]), arrays={name: Member.of(place) for name, place in values[9].items()}
+            item,
+            member=None if values[8] is None else Member.of(values[8]),
+            arrays={name: Member.of(place) for name, place in values[9].items()},
+            number=values[10] if len(values) > 10 else None,
         )
 
     @property

@@ -66,7 +66,7 @@ class PackedSource:
         refuse_path_column(path_column, "a packed dataset")
         layout = Layout(self.root)
         manifest = layout.load()
-        _check_digests(layout, manifest)
+        check_digests(layout, manifest)
         classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
         labels: list[int | None] | None = None
         if label_from != "auto":
@@ -126,7 +126,8 @@ class PackedSource:
         return labels, None if field.classes is None else list(field.classes)
 
 
-def _check_digests(layout: Layout, manifest: Manifest) -> None:
+def check_digests(layout: Layout, manifest: Manifest) -> None:
+    """Compare the digests of all shards with the manifest; a `DatasetError` names the file that differs."""
     entries = [entry for shard in manifest.shards for entry in shard.files]
     with ThreadPoolExecutor(available_processors()) as pool:
         for _ in pool.map(layout.check_digest, entries):

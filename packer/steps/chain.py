@@ -55,6 +55,7 @@ NEIGHBOURS = "_neighbours"
 
 STEPS: Mapping[str, Entry] = {
     "decode": Entry("packer.steps.decode:make", "pack"),
+    "detect": Entry("packer.steps.faces.detect:make", "faces"),
     "faces": Entry("packer.steps.faces.step:make", "faces"),
     "resize": Entry("packer.steps.resize:make", "pack"),
 }

@@ -19,12 +19,12 @@ def commit(
     """Move the finished files into place, and write the manifest last.
 
     The files were flushed when the shards were planned. After a crash at any moment the call may be repeated. Only a
-    replacement whose successor is written is continued by `finish_replacement` instead.
+    replacement, or an addition, whose successor is written is continued by `finish_replacement` instead.
     """
     final = Layout(workspace.final)
     _write_card(final, format)
     manifest = Manifest(format, schema, tuple(generations), _files(final), wall_clock)
-    if workspace.replaced.exists():
+    if workspace.replaced.exists() or workspace.base.exists():
         write_durably(workspace.successor, manifest.dumps())
         finish_replacement(workspace)
         return manifest

@@ -10,6 +10,7 @@ import filelock
 
 from packer.workspace import Workspace
 from packer.workspace.durable import remove_tree, write_durably, writing
+from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
@@ -101,16 +102,68 @@ def committed(layout: Layout) -> Manifest | None:
 
 
 def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
-    """Whether the plan in the workspace was made for the folder as it is: without a dataset, or to replace this one."""
+    """Whether the plan in the workspace was made for the folder as it is.
+
+    That is: without a dataset, or to replace the dataset in it, or to add to it.
+    """
     if not workspace.plan.exists():
         return False
-    return manifest is None or (
-        workspace.replaced.exists() and Manifest.loads(workspace.replaced.read_bytes(), "") == manifest
-    )
+    noted = (path for path in (workspace.replaced, workspace.base) if path.exists())
+    return manifest is None or any(Manifest.loads(path.read_bytes(), "") == manifest for path in noted)
 
 
-def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str) -> None:
+def finish_left(workspace: Workspace) -> None:
+    """Finish what a killed call had begun to put into place.
+
+    Raises
+    ------
+    BuildLockedError
+        If another process is at work in the folder.
+    BuildError
+        If the folder cannot be written.
+    """
+    if workspace.successor.exists():
+        with locked(workspace):
+            finish_replacement(workspace)
+            workspace.remove()
+
+
+def clear_addition(workspace: Workspace) -> None:
+    """Remove what is left of an addition to a dataset, finished or without anything left to add."""
+    if workspace.root.exists() and not (workspace.plan.exists() and workspace.replaced.exists()):
+        with locked(workspace):
+            discard(workspace, aside=True)
+            workspace.remove()
+
+
+def make_room_beside(workspace: Workspace, base: Manifest) -> None:
+    """Prepare the folder of a dataset for an addition to it.
+
+    Raises
+    ------
+    UsageError
+        If a build is unfinished there that is to replace the dataset.
+    """
+    if workspace.plan.exists() and workspace.replaced.exists():
+        raise UsageError(
+            f"{workspace.out}: expected a dataset with no other build under way, found an unfinished one that is to "
+            f"replace it: finish it with its own command, or delete {workspace.root}"
+        )
+    discard(workspace, aside=True, kept=True)
+    write_durably(workspace.base, base.dumps())
+
+
+def make_room(
+    layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str, remedy: str
+) -> None:
     """Prepare the folder for a new build. A dataset in it stays until the new one takes its place.
+
+    Parameters
+    ----------
+    why : str
+        How a dataset in the folder differs from what is to be made, for the message that refuses it.
+    remedy : str
+        What may be done about it besides, for that message.
 
     Raises
     ------
@@ -120,7 +173,7 @@ def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, o
     if manifest is not None and not overwrite:
         raise UsageError(
             f"{layout.root}: expected a new or empty folder, found a packed dataset ({why}): "
-            "choose another folder, or --overwrite"
+            f"choose another folder, or --overwrite{remedy}"
         )
     # If the manifest was removed by hand while the dataset was being replaced, its files are known all the same.
     replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
@@ -132,7 +185,7 @@ def make_room(layout: Layout, workspace: Workspace, manifest: Manifest | None, o
             f"{layout.root}: expected a new or empty folder, found {foreign[0]!r}{more}, which no build made: "
             "choose another folder"
         )
-    discard(workspace, aside=replaced is not None)
+    discard(workspace, aside=replaced is not None, kept=not overwrite)
     if replaced is not None:
         write_durably(workspace.replaced, replaced.dumps())
 
@@ -169,13 +222,15 @@ def _recorded(workspace: Workspace) -> list[Shard]:
     return [shard for shard in shards if shard is not None]
 
 
-def discard(workspace: Workspace, *, aside: bool) -> None:
+def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
     """Remove an unfinished build, its plan first, and the files it has put into the dataset's folder.
 
     Parameters
     ----------
     aside : bool
         Whether everything that the build has finished lies in the workspace, since the folder holds a dataset.
+    kept : bool
+        Whether the parts that were put aside stay.
     """
     workspace.plan.unlink(missing_ok=True)
     for path in workspace.left_of_commit():
@@ -187,7 +242,7 @@ def discard(workspace: Workspace, *, aside: bool) -> None:
         for path in workspace.final.iterdir():
             remove_tree(workspace.out / path.name)
     for path in workspace.root.iterdir():
-        if path not in (workspace.lock, workspace.replaced):
+        if path not in (workspace.lock, workspace.replaced) and not (kept and path == workspace.kept):
             remove_tree(path)
     workspace.replaced.unlink(missing_ok=True)
     workspace.create()

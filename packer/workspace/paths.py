@@ -46,19 +46,29 @@ class Workspace:
         return self.root / "replaced.json"
 
     @property
+    def base(self) -> Path:
+        """The manifest of the dataset that the build adds to; it exists until the additions are part of it."""
+        return self.root / "base.json"
+
+    @property
+    def kept(self) -> Path:
+        """Finished parts of an earlier plan, which later plans use again where they can."""
+        return self.root / "kept"
+
+    @property
     def successor(self) -> Path:
-        """The next manifest, if a dataset is replaced; once it exists, everything that it names is finished."""
+        """The next manifest, if a dataset is replaced or added to; once it exists, everything that it names is finished."""
         return self.root / "successor.json"
 
     @property
     def ready(self) -> Path:
-        """Finished shards that wait until the dataset in the folder is replaced."""
+        """Finished shards that wait until the dataset in the folder is replaced, or added to."""
         return self.root / "ready"
 
     @property
     def shard_folder(self) -> Path:
         """Where finished shards are put."""
-        return self.ready if self.replaced.exists() else self.out
+        return self.ready if self.replaced.exists() or self.base.exists() else self.out
 
     @property
     def items(self) -> Path:

@@ -1,4 +1,4 @@
-"""Replace a packed dataset with another in the same folder; at every moment one of the two can be read in full.
+"""Replace a packed dataset, or add to it, in the same folder; at every moment the old or the new can be read in full.
 
 The shards of both have the same names, so the manifest is switched more than once, each time atomically:
 
@@ -10,6 +10,9 @@ The shards of both have the same names, so the manifest is switched more than on
 
 If the old dataset stopped at step 2 of an earlier replacement, its files have ``next-`` names already, and the new ones
 get longer names.
+
+Where a dataset is added to, its shards stay as they are, the new ones get names of their own at once, and only the
+other files (index, reports, card) take these steps.
 
 No reader of samples needs to know about this: the manifest lists the shards and their names.
 """
@@ -40,23 +43,26 @@ def finish_replacement(workspace: Workspace) -> bool:
     data = workspace.successor.read_bytes()
     successor = Manifest.loads(data, str(workspace.successor))
     workspace.sweep()
-    if not workspace.replaced.exists():  # it is removed when all is done
+    grows = workspace.base.exists()
+    old = workspace.base if grows else workspace.replaced
+    if not old.exists():  # it is removed when all is done
         return True
     standing = layout.manifest.read_bytes() if layout.manifest.exists() else b""
-    replaced = Manifest.loads(workspace.replaced.read_bytes(), str(workspace.replaced))
+    replaced = Manifest.loads(old.read_bytes(), str(old))
     prefix = _prefix_beside(replaced)
-    aside = _set_aside(successor, prefix)
+    aside = _set_aside(successor, prefix, shards=not grows)
+    names = sorted({entry.name.split("/")[0] for entry in (successor.files if grows else _entries(successor))})
     if standing not in (data, aside.dumps()):
-        _lay_beside(workspace, layout, prefix)
+        _lay_beside(workspace, layout, prefix, shards=not grows)
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        _remove_files(layout, _entries(replaced))
-        for name in _top_names(successor):
+        _remove_files(layout, replaced.files if grows else _entries(replaced))
+        for name in names:
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
         fsync_folder(layout.root)
         write_durably(layout.manifest, data)
-    for name in _top_names(successor):
+    for name in names:
         remove_tree(layout.root / f"{prefix}{name}")
     fsync_folder(layout.root)
     return True
@@ -70,16 +76,16 @@ def _prefix_beside(replaced: Manifest) -> str:
     return prefix
 
 
-def _lay_beside(workspace: Workspace, layout: Layout, prefix: str) -> None:
-    """Put the new files beside the old ones."""
-    for folder in (workspace.ready, workspace.final):
+def _lay_beside(workspace: Workspace, layout: Layout, prefix: str, *, shards: bool) -> None:
+    """Put the new files beside the old ones; the shards under the prefixed names, too, if `shards`."""
+    for folder, before in ((workspace.ready, prefix if shards else ""), (workspace.final, prefix)):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            os.replace(path, layout.root / f"{prefix}{path.name}")
+            os.replace(path, layout.root / f"{before}{path.name}")
     fsync_folder(layout.root)
 
 
-def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
-    """The manifest of the same dataset while its files have the prefixed names."""
+def _set_aside(manifest: Manifest, prefix: str, *, shards: bool) -> Manifest:
+    """The manifest of the same dataset while its files, or all but the shards, have the prefixed names."""
 
     def renamed(entries: Iterable[FileEntry]) -> tuple[FileEntry, ...]:
         return tuple(replace(entry, name=prefix + entry.name) for entry in entries)
@@ -87,6 +93,8 @@ def _set_aside(manifest: Manifest, prefix: str) -> Manifest:
     def renamed_shard(shard: Shard) -> Shard:
         return replace(shard, name=prefix + shard.name, files=renamed(shard.files))
 
+    if not shards:
+        return replace(manifest, files=renamed(manifest.files))
     generations = tuple(replace(g, shards=tuple(map(renamed_shard, g.shards))) for g in manifest.generations)
     return replace(manifest, generations=generations, files=renamed(manifest.files))
 

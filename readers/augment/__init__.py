@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
     from readers.augment.compose import Compose, OneOf
     from readers.augment.cutout import LandmarkCutout
-    from readers.augment.flip import HorizontalFlip
+    from readers.augment.flip import HorizontalFlip, VerticalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
     from readers.augment.jitter import CropJitter
+    from readers.augment.pixels.blur import GaussianBlur
+    from readers.augment.pixels.erasing import RandomErasing
+    from readers.augment.pixels.floats import Normalize, ToFloat
+    from readers.augment.pixels.jitter import ColorJitter
+    from readers.augment.pixels.mixing import BatchCutMix, BatchMixUp
+    from readers.augment.pixels.policies import RandAugment, TrivialAugment
     from readers.augment.regions import DropRegion
 else:
     __getattr__, __dir__ = lazy_names(
@@ -28,17 +34,27 @@ else:
             "Albumentations": Entry("readers.augment.albumentations:Albumentations", "augment"),
             "BatchCompose": Entry("readers.augment.batched:BatchCompose", "torch"),
             "BatchCrop": Entry("readers.augment.batched:BatchCrop", "torch"),
+            "BatchCutMix": Entry("readers.augment.pixels.mixing:BatchCutMix", "torch"),
             "BatchDropRegion": Entry("readers.augment.batched:BatchDropRegion", "torch"),
             "BatchFlip": Entry("readers.augment.batched:BatchFlip", "torch"),
+            "BatchMixUp": Entry("readers.augment.pixels.mixing:BatchMixUp", "torch"),
             "BatchNormalize": Entry("readers.augment.batched:BatchNormalize", "torch"),
             "BlackoutHull": Entry("readers.augment.hull:BlackoutHull", "pack"),
+            "ColorJitter": Entry("readers.augment.pixels.jitter:ColorJitter", "pack"),
             "Compose": Entry("readers.augment.compose:Compose"),
             "CropJitter": Entry("readers.augment.jitter:CropJitter", "pack"),
             "DropRegion": Entry("readers.augment.regions:DropRegion"),
+            "GaussianBlur": Entry("readers.augment.pixels.blur:GaussianBlur", "pack"),
             "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),
             "KeepHull": Entry("readers.augment.hull:KeepHull", "pack"),
             "LandmarkCutout": Entry("readers.augment.cutout:LandmarkCutout"),
+            "Normalize": Entry("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": Entry("readers.augment.compose:OneOf"),
+            "RandAugment": Entry("readers.augment.pixels.policies:RandAugment", "pack"),
+            "RandomErasing": Entry("readers.augment.pixels.erasing:RandomErasing", "pack"),
+            "ToFloat": Entry("readers.augment.pixels.floats:ToFloat", "pack"),
+            "TrivialAugment": Entry("readers.augment.pixels.policies:TrivialAugment", "pack"),
+            "VerticalFlip": Entry("readers.augment.flip:VerticalFlip", "pack"),
         },
     )
 
@@ -46,15 +62,25 @@ __all__ = [
     "Albumentations",
     "BatchCompose",
     "BatchCrop",
+    "BatchCutMix",
     "BatchDropRegion",
     "BatchFlip",
+    "BatchMixUp",
     "BatchNormalize",
     "BlackoutHull",
+    "ColorJitter",
     "Compose",
     "CropJitter",
     "DropRegion",
+    "GaussianBlur",
     "HorizontalFlip",
     "KeepHull",
     "LandmarkCutout",
+    "Normalize",
     "OneOf",
+    "RandAugment",
+    "RandomErasing",
+    "ToFloat",
+    "TrivialAugment",
+    "VerticalFlip",
 ]

@@ -60,6 +60,17 @@ class Transform(ABC, Generic[Params]):
         return f"{type(self).__name__}({values})"
 
 
+class Fusible(ABC):
+    """A transform that a `Compose` calls together with its neighbours of the same kind, which saves passes."""
+
+    p: float
+
+    @staticmethod
+    @abstractmethod
+    def together(transforms: Sequence[Any], sample: Sample, rng: np.random.Generator) -> Sample:
+        """The sample after the last of some transforms of this kind: what calling them one by one gives."""
+
+
 def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:
     """A field that a transform needs.
 

@@ -30,9 +30,18 @@ Seeds = Tensor | RowDraws | None
 
 
 class BatchModule(nn.Module):
-    """The base of the modules of this file. `seeded` says that they take one seed per row."""
+    """The base of modules for batches.
+
+    Attributes
+    ----------
+    seeded : bool
+        True: they take one seed per row.
+    keeps_range : bool
+        Whether they leave the range of the pictures' values as it is.
+    """
 
     seeded: Literal[True] = True
+    keeps_range = False
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The transformed batch."""
@@ -74,7 +83,7 @@ class BatchCompose(BatchModule):
             elif isinstance(module, BatchNormalize):
                 _check_normalizable(module, values)
                 batch, values = module(batch, draws), _Values.UNIT
-            elif isinstance(module, _KEEPING):
+            elif isinstance(module, BatchModule) and module.keeps_range:
                 batch = module(batch, draws)
             else:
                 before = batch
@@ -103,6 +112,8 @@ class BatchFlip(BatchModule):
     masks : sequence of str or None
         See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
     """
+
+    keeps_range = True
 
     def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:
         super().__init__()
@@ -140,6 +151,8 @@ class BatchCrop(BatchModule):
     masks : sequence of str or None
         See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
     """
+
+    keeps_range = True
 
     def __init__(self, size: int, scale: tuple[float, float] | None = None, masks: Sequence[str] | None = None) -> None:
         super().__init__()
@@ -190,6 +203,7 @@ class BatchDropRegion(BatchModule):
     """
 
     table: Tensor
+    keeps_range = True
 
     def __init__(self, regions: Sequence[str] = ("eyes", "nose", "mouth"), p: float = 0.3, fill: float = 0) -> None:
         super().__init__()
@@ -255,10 +269,6 @@ class BatchNormalize(BatchModule):
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
         return {**batch, "image": (image * scale + shift).to(self.dtype)}
-
-
-_KEEPING = (BatchFlip, BatchCrop, BatchDropRegion)
-"""Modules that do not change the range of the values."""
 
 
 class _Values(Enum):

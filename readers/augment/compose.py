@@ -1,11 +1,13 @@
 """Transforms one after the other, or one of several."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from readers.arguments import as_probability
+from readers.augment.base import Fusible
 from readers.seeding import AnyTransform, given_back, is_seeded
 from shardspec.errors import UsageError
 
@@ -25,11 +27,13 @@ class Compose:
 
     def __init__(self, transforms: Sequence[AnyTransform]) -> None:
         self.transforms = _checked(transforms, "Compose")
+        self._runs = list(_runs(self.transforms))
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """The sample after the last of them."""
-        for transform in self.transforms:
-            sample = _call(transform, sample, rng)
+        for run in self._runs:
+            first = run[0]
+            sample = first.together(run, sample, rng) if isinstance(first, Fusible) else _call(first, sample, rng)
         return sample
 
     def __repr__(self) -> str:
@@ -73,6 +77,15 @@ class OneOf:
 
     def __repr__(self) -> str:
         return f"OneOf([{', '.join(map(repr, self.transforms))}], weights={list(self.weights)}, p={self.p})"
+
+
+def _runs(transforms: Sequence[AnyTransform]) -> Iterator[tuple[AnyTransform, ...]]:
+    """The transforms one by one, but neighbours that are called together as one tuple."""
+    for fuses, run in groupby(transforms, lambda transform: isinstance(transform, Fusible)):
+        if fuses:
+            yield tuple(run)
+        else:
+            yield from ((transform,) for transform in run)
 
 
 def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:

@@ -1,4 +1,4 @@
-"""The mirror."""
+"""The mirrors."""
 
 from collections.abc import Sequence
 
@@ -39,6 +39,39 @@ class HorizontalFlip(Transform[None]):
         clip = image.ndim == 4
         for name in ("image", *masks_of(sample, image, self.masks, "HorizontalFlip")):
             out[name] = _mirrored(sample[name], clip)
+        return out
+
+
+class VerticalFlip(Transform[None]):
+    """Mirrors picture, masks, landmarks, hull, regions and matrix from top to bottom.
+
+    The picture of a mirror shows the person's left as the right, whichever way up, so they are swapped here too.
+
+    Parameters
+    ----------
+    p : float
+    masks : sequence of str or None
+        See `Transform`.
+
+    Raises
+    ------
+    UsageError
+        When called: if no layout of `shardspec.points` has the number of landmarks or hull points.
+    """
+
+    def __init__(self, p: float = 0.5, masks: Sequence[str] | None = None) -> None:
+        super().__init__(p, masks)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> None:
+        """Nothing: a mirror has no parameters."""
+
+    def apply(self, sample: Sample, params: None) -> Sample:
+        """The mirrored sample."""
+        image = get_image(sample, "VerticalFlip")
+        out = move(sample, np.array([[1.0, 0.0, 0.0], [0.0, -1.0, image.shape[-3]]]))
+        rows = 1 if image.ndim == 4 else 0
+        for name in ("image", *masks_of(sample, image, self.masks, "VerticalFlip")):
+            out[name] = np.flip(sample[name], rows).copy()  # whole rows: numpy is as fast as OpenCV here
         return out
 
 

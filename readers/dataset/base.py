@@ -1,7 +1,7 @@
 """The base of packed datasets, subsets, clips and mixtures: samples, batches, collation and samplers, map-style."""
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import zip_longest
 from typing import Any, Self, SupportsIndex
@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
+from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.order.auto import AnyShuffle, Choice, Store, choose_apart, choose_shuffle, ranks_together
 from readers.order.blocks import Blocks
@@ -22,6 +23,7 @@ from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform, SampledIndex
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _PROBES = 4
 
@@ -90,11 +92,32 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """The names of the classes of ``label``; None if there is no such field, or its classes have no names."""
         return None
 
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """The fields with a number or a text for each sample, which `column` gives without reading pictures."""
+        layout = self.raw_layout
+        return tuple(n for n, v in layout.items() if v.shape == () or (v.shape is None and not v.picture))
+
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """One field of the whole dataset: an array, (N, *shape), or a list if the shape varies."""
         raise NotImplementedError
 
     # What every dataset has.
+
+    def find(self, key: str) -> int:
+        """The row of the sample with a key; the first, if rows are repeated. Reads the column ``key``.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        if not isinstance(key, str):
+            raise UsageError(f"key: expected a text such as '00000003-000012', found {shorten(key)}")
+        try:
+            return list(self.column("key")).index(key)
+        except ValueError:
+            raise UsageError(f"key: expected that of one of the {len(self)} samples, found {shorten(key)}") from None
 
     def with_transform(self, transform: AnyTransform | None) -> Self:
         """The same dataset with one more transform after its own."""
@@ -102,6 +125,34 @@ class SampleDataset(Dataset[dict[str, Any]]):
             return self
         other = copy(self)
         other._transforms = self._transforms.then(transform)
+        other._layout = None
+        return other
+
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """The same samples, transforms and draws with other decode plans, in place of those that it was opened with.
+
+        So a dataset is split once, and training and validation crop in their own ways. Parts, clips and datasets with
+        other labels have it too.
+
+        Parameters
+        ----------
+        decode : dict of str to DecodePlan, or None
+            All plans (`readers.PackedDataset`); None or ``{}`` for none.
+
+        Raises
+        ------
+        UsageError
+            If this is a mixture, or an argument is invalid.
+        """
+        raise UsageError(
+            f"decode: expected a packed dataset, or a view of one, found {type(self).__name__}: "
+            "give the plans to the datasets that it is made of"
+        )
+
+    def _on(self, base: "SampleDataset") -> Self:
+        """A copy of this view on another base dataset, of the same rows."""
+        other = copy(self)
+        vars(other)["base"] = base
         other._layout = None
         return other
 
@@ -139,7 +190,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             return SampleList(samples, out)
         if not self.has_transform:
             return samples
-        return self._transform(samples, picks)
+        return list(self._transform(samples, picks))
 
     def __add__(self, other: Dataset[dict[str, Any]]) -> ConcatDataset[dict[str, Any]]:
         """Concatenate datasets, as torch does; `readers.MixedDataset` mixes them in given shares."""
@@ -261,17 +312,16 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Whether reading draws from a sample's generator."""
         return self._transforms.seeded
 
-    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> list[dict[str, Any]]:
-        """The transformed samples; an error carries the sample's key and shard."""
+    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> Iterator[dict[str, Any]]:
+        """The transformed samples, one by one; an error carries the sample's key and shard."""
         origins = self.origins(picks)
-        out = []
         for i, sample in enumerate(samples):
             try:
-                out.append(self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i])))
+                transformed = self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i]))
             except Exception as error:
                 error.add_note(self.describe(int(picks.rows[i])))
                 raise
-        return out
+            yield transformed
 
     def _probe(self) -> BatchLayout:
         """The layout of transformed samples, found by transforming a few from all over the dataset."""
@@ -284,7 +334,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self.read_raw(picks, raw, np.arange(count))
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
-        return probe_layout(self.raw_layout, shapes, self._transform(samples, picks))
+        return probe_layout(self.raw_layout, shapes, list(self._transform(samples, picks)))
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:

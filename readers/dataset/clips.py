@@ -1,20 +1,23 @@
 """Clips: consecutive samples of one video, or of one track of a face, as one sample."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
+from readers.dataset.parts import WithParts, as_rows
+from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
-from readers.order.order import Picks
+from readers.order.order import Picks, count_occurrences
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -27,7 +30,7 @@ _log = logging.getLogger("readers")
 _GAP = 1.5  # times the median distance between neighbours
 
 
-class ClipDataset(SampleDataset):
+class ClipDataset(WithParts["ClipDataset"]):
     """Every field gets a leading axis of `length` samples, ``image`` (T, H, W, 3), except for those named in `once`.
 
     A clip's samples are neighbours: they have the same item (the key's part before the ``-``), the same value of `by`
@@ -84,6 +87,8 @@ class ClipDataset(SampleDataset):
         self._sequence, runs = _runs(groups, frames, max_step)
         firsts = [np.arange(a, b - length + 1, stride) for a, b in pairwise(runs.tolist()) if b - a >= length]
         self._firsts: IntArray = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
+        self._all = len(self._firsts)
+        self._occurrences: IntArray | None = None
         self.videos = len(np.unique(items))
         self.videos_without = self.videos - len(np.unique(items[self._sequence[self._firsts]]))
         if self.videos_without:
@@ -100,12 +105,33 @@ class ClipDataset(SampleDataset):
 
     def __repr__(self) -> str:
         without = f", none from {self.videos_without} of {self.videos} videos" if self.videos_without else ""
-        return f"{type(self).__name__}: {len(self)} clips of {self.length} samples each{without}, from {self.base!r}"
+        part = "" if len(self) == self._all else f" of {self._all}"
+        return (
+            f"{type(self).__name__}: {len(self)}{part} clips of {self.length} samples each{without}, from {self.base!r}"
+        )
+
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """Those of the base dataset."""
+        return self.base.small_fields
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes of ``label``."""
         return self.base.classes
+
+    def subset(self, rows: npt.ArrayLike) -> "ClipDataset":
+        """Some of the clips, in the given order. Each copy of a clip that is repeated has draws of its own."""
+        other = copy(self)
+        other._firsts = self._firsts[as_rows(rows, len(self))]
+        repeated = len(np.unique(other._firsts)) < len(other._firsts)
+        other._occurrences = count_occurrences(other._firsts) if repeated else None
+        other._layout = None
+        return other
+
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """The same clips with other decode plans (`SampleDataset.with_decode`)."""
+        return self._on(self.base.with_decode(decode))
 
     @property
     def rows(self) -> IntArray:
@@ -113,8 +139,10 @@ class ClipDataset(SampleDataset):
         return self._rows_of(np.arange(len(self)))
 
     @property
-    def blocks(self) -> Blocks:
-        """Runs of neighbouring clips."""
+    def blocks(self) -> Blocks | None:
+        """Runs of neighbouring clips; None if the clips of a part do not ascend."""
+        if bool((self._firsts[1:] <= self._firsts[:-1]).any()):
+            return None
         return Blocks.even(len(self), max(1, MIN_BLOCK_ROWS // self.length))
 
     @property
@@ -160,8 +188,9 @@ class ClipDataset(SampleDataset):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Those of the base dataset."""
-        return self.base.stores
+        """Those of the base dataset, with the share of their bytes that a part of the clips has."""
+        share = min(1.0, len(self) / max(1, self._all))
+        return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
 
     @property
     def sample_bytes(self) -> float:
@@ -176,6 +205,8 @@ class ClipDataset(SampleDataset):
     def origins(self, picks: Picks) -> Picks:
         """Each clip's first row in the base dataset, which keys its transforms' random draws."""
         firsts = Picks(self._sequence[self._firsts[picks.rows]], picks.seeds, picks.epoch)
+        if self._occurrences is not None:
+            firsts = firsts.again(self._occurrences[picks.rows], self.nesting)
         return self.base.origins(firsts)
 
     @property
@@ -185,8 +216,8 @@ class ClipDataset(SampleDataset):
 
     @property
     def nesting(self) -> int:
-        """That of the base dataset."""
-        return self.base.nesting
+        """That of the base dataset, and one more if clips are repeated."""
+        return self.base.nesting + (self._occurrences is not None)
 
     def describe(self, row: int) -> str:
         """Where a clip begins, for messages."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
-from readers.decode.values import BatchLayout, ValueLayout
+from readers.decode.values import BFLOAT16, BatchLayout, ValueLayout
 from shardspec.columns import Columns
 from shardspec.errors import SchemaError
 
@@ -98,7 +98,7 @@ def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
 def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
     if not isinstance(column, np.ndarray):
         return [_tensor_of_value(value, layout.picture) for value in column]
-    tensor = torch.from_numpy(column)
+    tensor = as_tensor(column)
     return tensor.movedim(-1, -3) if layout.picture else tensor
 
 
@@ -108,8 +108,20 @@ def _tensor_of_value(value: Any, picture: bool) -> Any:
         return [_tensor_of_value(item, picture) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    tensor = torch.from_numpy(value)
+    tensor = as_tensor(value)
     return tensor.movedim(-1, -3) if picture else tensor
+
+
+def as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """An array as a tensor of the same memory."""
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(stored_dtype(array.dtype))).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A dtype of the same size that numpy and torch both have."""
+    return np.dtype(np.int16) if dtype == BFLOAT16 else dtype
 
 
 def allocate_batch(layout: BatchLayout, rows: int) -> Columns:
@@ -125,7 +137,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     size = int(np.prod(shape, dtype=np.int64))
     if get_worker_info() is None or size == 0:
         return np.empty(shape, dtype)
-    like = torch.from_numpy(np.empty(0, dtype))
+    like = torch.from_numpy(np.empty(0, stored_dtype(dtype)))
     storage = like._typed_storage()._new_shared(size, device=like.device)  # type: ignore[no-untyped-call] # torch's
     array: npt.NDArray[Any] = like.new(storage).resize_(*shape).numpy()
-    return array
+    return array.view(dtype)

@@ -1,9 +1,10 @@
 """Packed datasets for torch: map-style, read by the batch, with one class per format."""
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +121,13 @@ class PackedDataset(DivisibleDataset):
         return schema["label"].classes if "label" in schema else None
 
     @property
+    def small_fields(self) -> tuple[str, ...]:
+        """The fields with a number or a text for each sample, read or not."""
+        fields = self.manifest.schema
+        texts = {f.name for f in fields if f.kind == "text" and f.codec.name == "utf8"}
+        return tuple(f.name for f in fields if f.name in texts or (f.kind == "fixed" and f.shape == ()))
+
+    @property
     def blocks(self) -> Blocks:
         """The runs of rows that are cheap to read together."""
         return self._blocks
@@ -137,6 +145,13 @@ class PackedDataset(DivisibleDataset):
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows without the transform, row i into place ``at[i]`` of a batch."""
         self._decoding.read_into(picks, out, at)
+
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """The same dataset with other decode plans (`SampleDataset.with_decode`)."""
+        other = copy(self)
+        other._decoding = Decoding(self.pool, self.schema, {} if decode is None else decode)
+        other._layout = None
+        return other
 
     @property
     def stores(self) -> tuple[Store, ...]:

@@ -1,7 +1,7 @@
-"""Views of a dataset: parts by row, by split and by a predicate on small fields; other labels."""
+"""Views of a dataset: some of its rows; other labels."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,8 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from readers.dataset.clips import ONCE, ClipDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
-from readers.dataset.splits import fold_rows, split_rows
+from readers.dataset.parts import WithParts, as_rows
+from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout
 from readers.order.auto import Store
 from readers.order.blocks import MIN_BLOCK_ROWS, Blocks
@@ -20,8 +21,8 @@ from shardspec.errors import UsageError
 from shardspec.wording import list_some
 
 
-class DivisibleDataset(SampleDataset):
-    """A dataset that can be divided into parts, which can be divided again."""
+class DivisibleDataset(WithParts["Subset"]):
+    """A dataset of single samples: it can be divided into parts and made into clips, and its labels can be changed."""
 
     def clips(
         self,
@@ -38,37 +39,6 @@ class DivisibleDataset(SampleDataset):
     def subset(self, rows: npt.ArrayLike) -> "Subset":
         """Some rows of this dataset, in the given order."""
         return Subset(self, rows)
-
-    def where(self, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> "Subset":
-        """The rows for which a predicate on small fields holds (`readers.dataset.subset.where`)."""
-        return where(self, predicate, fields)
-
-    def split(
-        self,
-        fractions: Sequence[float],
-        seed: int = 0,
-        by: str | Sequence[str] | None = None,
-        stratify: str | None = None,
-    ) -> "tuple[Subset, ...]":
-        """Disjoint random parts; equal values of the field `by` stay together, and those of `stratify` are spread evenly.
-
-        The parameters are those of `readers.dataset.splits.split_rows`.
-        """
-        return tuple(Subset(self, rows) for rows in split_rows(self, fractions, seed, by, stratify))
-
-    def folds(
-        self, k: int, by: str | Sequence[str] | None = None, stratify: str | None = None, seed: int = 0
-    ) -> "list[tuple[Subset, Subset]]":
-        """For each of k folds: the samples of the other folds, for training, and its own, for validation.
-
-        Every sample is in one fold. The same seed gives the folds of ``packer split --folds``. The parameters are those
-        of `readers.dataset.splits.fold_rows`.
-        """
-        fold_of = fold_rows(self, k, by, stratify, seed)
-        return [
-            (Subset(self, np.flatnonzero(fold_of != fold)), Subset(self, np.flatnonzero(fold_of == fold)))
-            for fold in range(k)
-        ]
 
     def with_classes(self, classes: Sequence[str]) -> "Relabelled":
         """The dataset with labels numbered by another list of classes: the same names in another order, more, or fewer.
@@ -125,20 +95,17 @@ class Subset(DivisibleDataset):
     def __init__(self, base: SampleDataset, rows: npt.ArrayLike, transform: AnyTransform | None = None) -> None:
         super().__init__(transform)
         self.base = base
-        self.rows: IntArray = np.asarray(rows)
-        if self.rows.ndim != 1 or (self.rows.dtype.kind not in "iu" and len(self.rows)):
-            found = f"{self.rows.dtype} of shape {self.rows.shape}"
-            hint = ": a mask's rows are np.flatnonzero(mask)" if self.rows.dtype == bool else ""
-            raise UsageError(f"rows: expected integers of shape (n,), found {found}{hint}")
-        self.rows = self.rows.astype(np.int64)
-        if len(self.rows) and not (self.rows.min() >= 0 and self.rows.max() < len(base)):
-            found = f"{self.rows.min()} to {self.rows.max()}"
-            raise UsageError(f"rows: expected 0 to {len(base) - 1}, found {found}")
+        self.rows = as_rows(rows, len(base))
         self._blocks = _blocks_of(base.blocks, self.rows)
         self._occurrences = count_occurrences(self.rows) if _repeats(self.rows, len(base)) else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {len(self)} samples of {self.base!r}"
+
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """Those of the base dataset."""
+        return self.base.small_fields
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -195,6 +162,10 @@ class Subset(DivisibleDataset):
         """Key and place of a row, for messages."""
         return self.base.describe(int(self.rows[row]))
 
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """The same samples with other decode plans (`SampleDataset.with_decode`)."""
+        return self._on(self.base.with_decode(decode))
+
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """One field of all rows of the subset (`PackedDataset.column`)."""
         column = self.base.column(name)
@@ -237,6 +208,11 @@ class Relabelled(DivisibleDataset):
 
     def __len__(self) -> int:
         return len(self.base)
+
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """Those of the base dataset."""
+        return self.base.small_fields
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -295,6 +271,10 @@ class Relabelled(DivisibleDataset):
         """Key and place of a row, for messages."""
         return self.base.describe(row)
 
+    def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
+        """The same samples with other decode plans (`SampleDataset.with_decode`)."""
+        return self._on(self.base.with_decode(decode))
+
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """One field of the whole dataset; ``label`` with its new numbers."""
         column = self.base.column(name)
@@ -328,39 +308,3 @@ def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
             held = 0
     counts = np.array([*sizes, held] if held else sizes, np.int64)
     return Blocks(counts, counts)
-
-
-def where(dataset: SampleDataset, predicate: Callable[..., npt.ArrayLike], fields: Sequence[str]) -> Subset:
-    """The rows for which a predicate on small fields holds. Pictures are not read.
-
-    Parameters
-    ----------
-    predicate : callable
-        Called once with the whole column of each field, in order; returns booleans, (N,). Texts are an array too, of
-        numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole columns; other fields of
-        varying shape are lists.
-    fields : sequence of str
-        Scalar fields come from the dataset's index; any other field is read from the shards, from the first row to the
-        last.
-
-    Raises
-    ------
-    UsageError
-        If the predicate does not return booleans, (N,).
-    """
-    chosen = np.asarray(predicate(*(_comparable(dataset.column(name)) for name in fields)))
-    if chosen.shape != (len(dataset),) or chosen.dtype != bool:
-        raise UsageError(
-            f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
-        )
-    return Subset(dataset, np.flatnonzero(chosen))
-
-
-def _comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
-    """A column that is compared value by value: texts as an array; anything else as it is."""
-    if isinstance(column, np.ndarray) or not all(isinstance(value, str) for value in column):
-        return column
-    try:
-        return np.array(column, np.dtypes.StringDType())
-    except UnicodeEncodeError:  # names of files that are not UTF-8
-        return np.array([*column, None], object)[:-1]

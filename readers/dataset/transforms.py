@@ -81,17 +81,22 @@ class Chain:
         return found
 
 
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+"""The kinds of random generators that transforms and samplers hold."""
+
+
 def _copy(transform: AnyTransform) -> AnyTransform:
     """A thread's own copy. Generators that the transform holds are replaced by new ones: no two copies draw alike."""
-    return deepcopy(transform, {id(generator): _fresh(generator) for generator in _generators(transform, set())})
+    found = parts_of(transform, GENERATORS, set())
+    return deepcopy(transform, {id(generator): fresh_generator(generator) for generator in found})
 
 
-def _generators(value: Any, seen: set[int]) -> Iterator[Any]:
-    """The random generators that a value holds, in its attributes and in lists, tuples, dicts and sets."""
+def parts_of(value: Any, kinds: tuple[type, ...], seen: set[int]) -> Iterator[Any]:
+    """The objects of some kinds that a value is or holds, in its attributes and in lists, tuples, dicts and sets."""
     if id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, np.random.Generator | np.random.RandomState | random.Random | torch.Generator):
+    if isinstance(value, kinds):
         yield value
         return
     if isinstance(value, dict):
@@ -105,18 +110,18 @@ def _generators(value: Any, seen: set[int]) -> Iterator[Any]:
     else:
         parts = list(getattr(value, "__dict__", {}).values()) if not isinstance(value, type | ModuleType) else ()
     for part in parts:
-        yield from _generators(part, seen)
+        yield from parts_of(part, kinds, seen)
 
 
-def _fresh(generator: Any) -> Any:
-    """A generator of the same kind, seeded by the system."""
+def fresh_generator(generator: Any, seed: int | None = None) -> Any:
+    """A generator of the same kind, with a 64-bit seed, or seeded by the system."""
     if isinstance(generator, np.random.Generator):
-        return np.random.Generator(type(generator.bit_generator)())
+        return np.random.Generator(type(generator.bit_generator)(seed))
     if isinstance(generator, torch.Generator):
         fresh = torch.Generator(generator.device)
-        fresh.seed()
+        fresh.seed() if seed is None else fresh.manual_seed(seed)
         return fresh
-    return type(generator)()
+    return type(generator)(seed & 0xFFFFFFFF if seed is not None else None)
 
 
 def rows_of(columns: dict[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:

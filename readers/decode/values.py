@@ -13,6 +13,9 @@ import numpy.typing as npt
 from shardspec.columns import Columns
 from shardspec.schema import Field
 
+BFLOAT16 = np.dtype("V2")
+"""numpy has no bfloat16: its bits travel as two bytes each, and are torch's bfloat16 in a batch."""
+
 _LINE_BYTES = 64
 """Bytes of a cache line. No vector register is larger."""
 _HUGE_PAGE_BYTES = 1 << 21

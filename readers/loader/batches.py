@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 
 from readers.dataset.base import SampleDataset
-from readers.dataset.collate import collate_columns
+from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import SeededBatch
 from readers.loader.threads import ReadAhead
 from readers.order.order import Cut, EpochOrder, Picks
+from readers.order.own import OwnEpoch
 from readers.order.permutation import mix_array, mix_words
 from shardspec.columns import Columns
 
@@ -31,7 +32,7 @@ class BatchPicks:
 
     Parameters
     ----------
-    sequence : EpochOrder
+    sequence : EpochOrder or OwnEpoch
         Not shared with any other object.
     cut : Cut
     consumed : int
@@ -41,7 +42,7 @@ class BatchPicks:
     batch_size : int
     """
 
-    def __init__(self, sequence: EpochOrder, cut: Cut, consumed: int, length: int, batch_size: int) -> None:
+    def __init__(self, sequence: EpochOrder | OwnEpoch, cut: Cut, consumed: int, length: int, batch_size: int) -> None:
         self._sequence = sequence
         self._cut = cut
         self._consumed = consumed
@@ -54,13 +55,45 @@ class BatchPicks:
     def __call__(self, number: int) -> Picks:
         """The picks of batch `number` of this rank."""
         start = number * self._batch_size
-        stop = min(start + self._batch_size, self._length)
+        stop = start + self.size(number)
         with self._lock:
             if self._picks is None or not self._start <= start <= stop <= self._start + len(self._picks):
                 end = min(start + max(1, _POSITIONS // self._batch_size) * self._batch_size, self._length)
                 self._picks = self._sequence.at(self._cut.positions(start, end, self._consumed))
                 self._start = start
             return self._picks.part(start - self._start, stop - self._start)
+
+    def size(self, number: int) -> int:
+        """Number of samples of batch `number`."""
+        return min(self._batch_size, self._length - number * self._batch_size)
+
+
+class OwnBatchPicks:
+    """The picks of every batch of an iteration over an order of batches, which no rank divides. Safe between threads.
+
+    Parameters
+    ----------
+    sequence : OwnEpoch
+    cut : Cut
+    consumed : int
+        Batches of the epoch that all ranks together had consumed before.
+    """
+
+    def __init__(self, sequence: OwnEpoch, cut: Cut, consumed: int) -> None:
+        self._sequence = sequence
+        self._cut = cut
+        self._consumed = consumed
+
+    def __call__(self, number: int) -> Picks:
+        """The picks of batch `number` of this rank."""
+        return self._sequence.batch(int(self._cut.positions(number, number + 1, self._consumed)[0]))
+
+    def size(self, number: int) -> int:
+        """Number of samples of batch `number`."""
+        return len(self(number))
+
+
+AnyBatchPicks = BatchPicks | OwnBatchPicks
 
 
 class BatchWork:
@@ -70,7 +103,7 @@ class BatchWork:
         self,
         dataset: SampleDataset,
         layout: BatchLayout,
-        picks: BatchPicks,
+        picks: AnyBatchPicks,
         buffers: "Buffers",
         seeds_wanted: bool,
         ahead: ReadAhead | None,
@@ -129,15 +162,16 @@ class Ring:
         return type(self), (self._rows, self._keep)  # without the memory
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Columns to fill with a batch of `rows` rows, at most the ring's."""
+        """Columns to fill with a batch of `rows` rows. One larger than any before makes the ring's memory larger."""
         out: Columns = {}
+        most = self._rows = max(self._rows, rows)
         for name, value in layout.items():
             if value.shape is None or value.dtype is None:
                 out[name] = [None] * rows
             elif rows * math.prod(value.shape) * value.dtype.itemsize < _LEASE_BYTES_MIN:
                 out[name] = np.empty((rows, *value.shape), value.dtype)
             else:
-                out[name] = self._lease(name, (self._rows, *value.shape), value.dtype, value.begin, rows)
+                out[name] = self._lease(name, (most, *value.shape), value.dtype, value.begin, rows)
         return out
 
     def _lease(
@@ -168,9 +202,11 @@ class PinnedBuffers:
             if value.shape is None or value.dtype is None:
                 out[name] = [None] * rows
             else:
-                like = torch.from_numpy(np.empty(0, value.dtype))
+                stored = stored_dtype(value.dtype)
+                like = torch.from_numpy(np.empty(0, stored))
                 # The array keeps the tensor, and with it the page-locked memory.
-                out[name] = torch.empty((rows, *value.shape), dtype=like.dtype, pin_memory=True).numpy()
+                pinned = torch.empty((rows, *value.shape), dtype=like.dtype, pin_memory=True)
+                out[name] = pinned.numpy().view(value.dtype)
         return out
 
 

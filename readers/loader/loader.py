@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from inspect import signature
 from typing import Any, ClassVar, Never
@@ -14,13 +14,19 @@ from torch.utils.data import get_worker_info
 from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
+from readers.dataset.views import ViewDataset
 from readers.formats.machine import available_processors
-from readers.formats.pool import explain_thread
-from readers.loader.batches import BatchPicks, BatchWork, Buffers, PinnedBuffers, Ring, sample_seeds
+from readers.loader.batches import (
+    AnyBatchPicks,
+    BatchPicks,
+    Buffers,
+    OwnBatchPicks,
+    PinnedBuffers,
+    Ring,
+    sample_seeds,
+)
 from readers.loader.device import (
     BatchTransform,
-    DeviceStage,
-    SeededBatch,
     apply_transform,
     as_device,
     as_pinned,
@@ -28,12 +34,15 @@ from readers.loader.device import (
     move,
     wants_seeds,
 )
+from readers.loader.iterator import LoaderIterator
+from readers.loader.own_orders import choose_own
 from readers.loader.samplers import LoaderBatchSampler, LoaderSampler
-from readers.loader.threads import ReadAhead, Stage, StageTimes, default_depth, take_one_thread
+from readers.loader.threads import StageTimes, default_depth
 from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_shuffle, find_residence
-from readers.order.order import WINDOW_BLOCKS, Cut, Picks
+from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
+from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.seeding import SampleTransform, SeededTransform
+from readers.seeding import AnyTransform, SampleTransform, SeededTransform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -52,14 +61,15 @@ class Loader(Resumable):
     dataset : SampleDataset
         From `readers.open_dataset`; or a subset, clips, a mixture.
     batch_size : int
-        Samples of a batch, per rank.
+        Samples of a batch, per rank. With an order of batches it is left out, and as an attribute it is the size of the
+        largest batch.
     shuffle : {"auto", "full", "blocks", False}
         ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory
         and for network file systems. ``"auto"`` chooses it for such data if the dataset has blocks, and ``"full"``
         otherwise; `order` and `order_reason` say which and why. The choice is made when the first epoch begins. Under
         ``torch.distributed`` rank 0 makes it for all ranks, which therefore must begin the epoch together. If
         `world_size` is given, the ranks cannot ask each other, and if each decided for itself, two orders might be
-        mixed; the choice is then ``"full"``. A state that is loaded brings its order with it.
+        mixed; the choice is then ``"full"``. A state that is loaded brings its order with it. True is ``"full"``.
     seed : int
         Seed of the order and of seeded transforms.
     drop_last : bool
@@ -78,6 +88,19 @@ class Loader(Resumable):
         memory that may hold them.
     weights, draws
         Draws with replacement (`readers.order.order.Order`).
+    order : callable, optional
+        An order of one's own: a function of the epoch that gives the rows to visit, (n,), in their sequence. Without
+        `batch_size` it gives batches of rows, ``[[4, 2], [0, 7, 1]]``. Marked by ``seeded = True``, it is called with
+        (epoch, seed). It must give the same for the same arguments, on every rank: each takes its share of the rows, or
+        of the whole batches. A row that is repeated is augmented with draws of its own each time. Ready-made ones are
+        `readers.BalancedBatches`, `readers.PairBatches` and `readers.PKBatches`.
+    sampler, batch_sampler : iterable, optional
+        The same for a sampler of torch's kind, not divided by ranks: what it draws from torch's, numpy's and Python's
+        generators, and from its own, becomes a function of (seed, epoch).
+    views : int or sequence of callable, optional
+        Number of views of each sample, which are augmented apart; or a transform for each view, after all others
+        (None for none). Fields get an axis of views behind the batch's: ``image`` is (B, V, 3, H, W). Numbers and text
+        come once, from the first view.
     rank, world_size : int, optional
         By default those of ``torch.distributed`` if it is initialised, otherwise 0 of 1.
     sample_transform : callable, optional
@@ -101,7 +124,7 @@ class Loader(Resumable):
     def __init__(
         self,
         dataset: SampleDataset,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
         shuffle: AnyShuffle = "auto",
         seed: int = 0,
@@ -112,6 +135,10 @@ class Loader(Resumable):
         window: int = WINDOW_BLOCKS,
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
+        order: RowsOfEpoch | None = None,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        views: int | Sequence[AnyTransform | None] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         sample_transform: SampleTransform | SeededTransform | None = None,
@@ -122,13 +149,13 @@ class Loader(Resumable):
         **unknown: Never,
     ) -> None:
         refuse_unknown(unknown, [name for name in signature(Loader).parameters if name != "unknown"])
-        self.batch_size = as_count("batch_size", batch_size)
         self.workers = available_processors() if workers is None else as_count("workers", workers)
         self.prefetch = self.workers + 2 if prefetch is None else as_count("prefetch", prefetch)
         self._read_ahead = None if read_ahead is None else as_count("read_ahead", read_ahead, 0, "batches")
         self.timeout_s = as_number("timeout_s", timeout_s)
         if not 0 < self.timeout_s < math.inf:
             raise UsageError(f"timeout_s: expected seconds above 0, found {timeout_s}")
+        batch_size = None if batch_size is None else as_count("batch_size", batch_size)
         if batch_transform is not None and not callable(batch_transform):
             raise UsageError(f"batch_transform: expected a callable from batch to batch, found {batch_transform!r}")
         if (rank is None) != (world_size is None):
@@ -138,28 +165,47 @@ class Loader(Resumable):
                 f"dataset: expected one of readers, found {type(dataset).__name__}: open_dataset(path), "
                 "its subset(rows) or split(fractions), or torch's own DataLoader"
             )
-        self.dataset = dataset.with_transform(sample_transform)
+        self.dataset: SampleDataset = dataset.with_transform(sample_transform)
+        if views is not None:
+            self.dataset = ViewDataset(self.dataset, views)
         self.drop_last = drop_last
         self.device = None if device is None else as_device(device)
         self.batch_transform = batch_transform
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
-        order = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
-        self._progress = EpochProgress(order, self._cut(), auto=shuffle == "auto")
-        rows = min(self.batch_size, max(1, len(order)))
+        own = choose_own(len(self.dataset), seed, batch_size, order, sampler, batch_sampler)
+        self._batched = own is not None and own.batched
+        if batch_size is None:
+            if own is None:
+                raise UsageError("batch_size: expected the number of samples of a batch, found none")
+            batch_size = own.epoch(0).largest
+        self.batch_size = batch_size
+        self._step = 1 if self._batched else batch_size  # a batch, in what the order counts
+        if own is None:
+            chosen = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
+            self._progress = EpochProgress(chosen, self._cut(), auto=shuffle == "auto")
+        else:
+            if shuffle not in ("auto", False) or weights is not None or draws is not None:
+                raise UsageError(
+                    "shuffle, weights, draws: expected none beside an order of your own (order=, sampler= or "
+                    "batch_sampler=), which decides what they would, found one: leave it out"
+                )
+            self._progress = EpochProgress(own, self._cut())
+        rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._handed: Picks | None = None  # picks of the batch whose indices were given last
 
     def __len__(self) -> int:
-        return self._batches(self._cut().length(len(self._progress.order)))
+        return self._batches(self._cut().length(self._progress.total))
 
     def __repr__(self) -> str:
         threads = counted(self.workers, "thread")
+        size = f"up to {self.batch_size}" if self._batched else str(self.batch_size)
         device = "" if self.device is None else f", to {self.device}"
         return (
-            f"{type(self).__name__}: {len(self)} batches of {self.batch_size} an epoch, {self._progress}, "
+            f"{type(self).__name__}: {len(self)} batches of {size} an epoch, {self._progress}, "
             f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
         )
 
@@ -188,17 +234,20 @@ class Loader(Resumable):
         self._progress.cut = self._cut()
         if self._progress.undecided:
             self.decide_order(self._choose())
-        return self._progress.begin(least=self.batch_size if self.drop_last else 1)
+        return self._progress.begin(least=self._step if self.drop_last else 1)
 
     def _length(self, iteration: Iteration) -> int:
-        """Samples that this rank takes of an iteration."""
-        length = self._progress.cut.length(len(self._progress.order), iteration.consumed)
-        return length - length % self.batch_size if self.drop_last else length
+        """Samples that this rank takes of an iteration, or batches if the order is one of batches."""
+        order, cut = self._progress.order, self._progress.cut
+        length = cut.length(order.length(iteration.epoch), iteration.consumed)
+        return length - length % self._step if self.drop_last else length
 
-    def _picks(self, iteration: Iteration) -> BatchPicks:
+    def _picks(self, iteration: Iteration) -> AnyBatchPicks:
         """The picks of an iteration's batches."""
-        order, cut = self._progress.order.epoch(iteration.epoch), self._progress.cut
-        return BatchPicks(order, cut, iteration.consumed, self._length(iteration), self.batch_size)
+        sequence, cut = self._progress.order.epoch(iteration.epoch), self._progress.cut
+        if self._batched and isinstance(sequence, OwnEpoch):
+            return OwnBatchPicks(sequence, cut, iteration.consumed)
+        return BatchPicks(sequence, cut, iteration.consumed, self._length(iteration), self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a pickle, begins at the same place in the epochs and is independent from then on.
@@ -257,13 +306,14 @@ class Loader(Resumable):
         return None if iterator is None else iterator.times
 
     def _batches(self, samples: int) -> int:
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return samples // self._step if self.drop_last else -(-samples // self._step)
 
     def _choose(self) -> Choice:
         stores, has_blocks = self.dataset.stores, self.dataset.blocks is not None
-        if self._ranks is None:
+        if self._ranks is None and isinstance(self._progress.order, Order):
             return agree(stores, has_blocks, self._progress.order, self.device)
-        return choose_shuffle(stores, has_blocks) if self._ranks.world_size == 1 else choose_apart()
+        alone = self._ranks is not None and self._ranks.world_size == 1
+        return choose_shuffle(stores, has_blocks) if alone else choose_apart()
 
     def _cut(self) -> Cut:
         """The part of this rank as it is now: torch.distributed is often initialised after the Loader is made."""
@@ -272,76 +322,6 @@ class Loader(Resumable):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return Cut(torch.distributed.get_rank(), torch.distributed.get_world_size(), self.drop_last)
         return Cut(drop=self.drop_last)
-
-
-class LoaderIterator(Iterator[Batch]):
-    """One epoch of a `Loader`. Its threads end when it is exhausted, closed or no longer referred to."""
-
-    def __init__(self, loader: Loader, iteration: Iteration) -> None:
-        dataset, length = loader.dataset, loader._length(iteration)
-        self._batch_size = loader.batch_size
-        self._iteration = iteration
-        jobs = -(-length // self._batch_size)
-        self._left = length
-        # Getting the layout runs the transform, which may fail; so it comes before there are threads to end.
-        layout = dataset.layout if jobs else {}
-        ahead = None
-        if loader.read_ahead:
-            ahead = ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead)
-        work = BatchWork(
-            dataset, layout, loader._picks(iteration), loader._buffers, wants_seeds(loader.batch_transform), ahead
-        )
-        torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
-        self._stage: Stage[SeededBatch] = Stage(
-            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
-        )
-        # Not a method of this object, which the threads must not keep alive. At exit it runs before the interpreter
-        # ends.
-        self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
-        self._batches = DeviceStage(self._stage, loader.device, loader.batch_transform)
-
-    def __next__(self) -> Batch:
-        try:
-            batch = next(self._batches)
-        except BaseException as error:
-            self._iteration.ended = isinstance(error, StopIteration)
-            self.close()
-            raise
-        samples = min(self._batch_size, self._left)
-        self._iteration.taken += samples
-        self._left -= samples
-        return batch
-
-    @property
-    def samples(self) -> int:
-        """Samples that were handed out."""
-        return self._iteration.taken
-
-    @property
-    def times(self) -> StageTimes:
-        """Where the time goes."""
-        return self._stage.times
-
-    def close(self) -> None:
-        """End the threads and drop the batches that were not taken."""
-        self._finalizer()
-
-
-class _Asker:
-    """Asks the system for the bytes of a batch. Has no reference to the iterator, which its thread would keep alive."""
-
-    def __init__(self, dataset: SampleDataset, picks: BatchPicks) -> None:
-        self._dataset = dataset
-        self._picks = picks
-
-    def __call__(self, number: int) -> None:
-        self._dataset.read_ahead(self._picks(number))
-
-
-def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
-    stage.stop()
-    if ahead is not None:
-        ahead.stop()
 
 
 def _refuse_worker() -> None:

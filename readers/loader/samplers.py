@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils.data import Sampler, SequentialSampler
 
+from readers.order.own import OwnEpoch
 from readers.seeding import SampledIndex
 from shardspec.errors import UsageError
 
@@ -25,9 +26,10 @@ class LoaderBatchSampler(Sampler[list[int]]):
         loader = self._loader
         iteration = loader._begin()
         picks = loader._picks(iteration)
-        for number in range(-(-loader._length(iteration) // loader.batch_size)):
+        length = loader._length(iteration)
+        for number in range(-(-length // loader._step)):
             loader._handed = batch = picks(number)
-            iteration.taken += len(batch)
+            iteration.taken = min(iteration.taken + loader._step, length)
             pairs = zip(batch.rows.tolist(), batch.seeds.tolist(), strict=True)
             yield [SampledIndex(row, seed, iteration.epoch) for row, seed in pairs]
         iteration.ended = True
@@ -76,8 +78,13 @@ class LoaderSampler(SequentialSampler):
         self._loader = loader
 
     def __len__(self) -> int:
-        samples = self._loader._cut().length(len(self._loader._progress.order))
-        return samples - samples % self._loader.batch_size if self._loader.drop_last else samples
+        loader = self._loader
+        progress, cut = loader._progress, loader._cut()
+        length = cut.length(progress.total)
+        sequence = progress.order.epoch(progress.epoch)
+        if loader._batched and isinstance(sequence, OwnEpoch):
+            return sum(len(sequence.batch(position)) for position in cut.positions(0, length).tolist())
+        return length - length % loader.batch_size if loader.drop_last else length
 
     def __iter__(self) -> Iterator[int]:
         for batch in LoaderBatchSampler(self._loader):

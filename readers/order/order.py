@@ -17,9 +17,9 @@ from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 
-Shuffle = Literal["full", "blocks", False]
+Shuffle = Literal["full", "blocks", True, False]
 
-SHUFFLES: tuple[Shuffle, ...] = ("full", "blocks", False)
+SHUFFLES: tuple[Shuffle, ...] = ("full", "blocks", True, False)
 WINDOW_BLOCKS = 16
 """Blocks that are mixed with each other in the order ``"blocks"``."""
 
@@ -92,7 +92,7 @@ class Order:
         Rows of the dataset, subset or mixture that is sampled.
     shuffle : {"full", "blocks", False}
         ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them.
-        Neither takes memory that grows with the dataset.
+        Neither takes memory that grows with the dataset. True is ``"full"``.
     seed : int
     blocks : Blocks or None
         ``"blocks"`` needs them.
@@ -121,7 +121,7 @@ class Order:
                 f"shuffle: expected 'full', 'blocks' or False ('auto' in a Loader or a sampler), found {self.shuffle!r}"
             )
         if not isinstance(self.shuffle, str):  # a state with numpy's False, say, could not be saved
-            object.__setattr__(self, "shuffle", False)
+            object.__setattr__(self, "shuffle", "full" if self.shuffle else False)
         if self.draws is not None:
             object.__setattr__(self, "draws", as_count("draws", self.draws, least=0))
             if self.weights is None:
@@ -137,6 +137,20 @@ class Order:
     def __len__(self) -> int:
         return self.samples if self.draws is None else self.draws
 
+    @property
+    def takes_shuffle(self) -> bool:
+        """Whether the shuffle matters: it does not to weighted draws."""
+        return self.weights is None
+
+    @property
+    def name(self) -> str | bool:
+        """The shuffle, or ``"weighted"``."""
+        return "weighted" if self.weights is not None else self.shuffle
+
+    def length(self, epoch: int) -> int:
+        """Samples of an epoch: the same of all."""
+        return len(self)
+
     def with_shuffle(self, shuffle: Shuffle, seed: int) -> "Order":
         """The same order with another shuffle and seed."""
         return replace(self, shuffle=shuffle, seed=seed)
@@ -145,12 +159,12 @@ class Order:
         """The sequence of one epoch."""
         return EpochOrder(self, check_epoch(epoch))
 
-    def state(self) -> dict[str, int | str | bool | None]:
-        """What a resume compares: orders of equal state have equal sequences if their blocks and weights are equal."""
+    def state(self, epoch: int) -> dict[str, int | str | bool | None]:
+        """What a resume compares, the same in all epochs: orders of equal state have equal sequences if their blocks and weights are equal."""
         return {
             "length": len(self),
             "seed": self.seed,
-            "shuffle": "weighted" if self.weights is not None else self.shuffle,
+            "shuffle": self.name,
             "window": self.window if self.shuffle == "blocks" and self.weights is None else None,
         }
 

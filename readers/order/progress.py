@@ -8,6 +8,7 @@ from typing import Any
 from readers.arguments import as_integer
 from readers.order.auto import Choice, announce
 from readers.order.order import Cut, Order
+from readers.order.own import OwnOrder
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
 
@@ -41,7 +42,8 @@ class EpochProgress:
 
     Parameters
     ----------
-    order : Order
+    order : Order or OwnOrder
+        Orders of batches count batches where this says samples.
     cut : Cut
     auto : bool
         Whether the shuffle of `order` is still to be chosen, by `decide` or by a state that is loaded.
@@ -55,10 +57,10 @@ class EpochProgress:
         The iteration that was begun last; None if an epoch was set or a state loaded since.
     """
 
-    def __init__(self, order: Order, cut: Cut, auto: bool = False) -> None:
+    def __init__(self, order: Order | OwnOrder, cut: Cut, auto: bool = False) -> None:
         self.order = order
         self.cut = cut
-        self.undecided = self._auto = auto and order.weights is None
+        self.undecided = self._auto = auto and order.takes_shuffle
         self.reason = "as asked for"
         self.running: Iteration | None = None
         self._epoch = 0
@@ -71,14 +73,14 @@ class EpochProgress:
 
     def decide(self, choice: Choice) -> None:
         """Use the order that was chosen."""
-        self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
+        if isinstance(self.order, Order):
+            self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
         self.undecided, self.reason = False, choice.reason
 
     @property
     def shuffle(self) -> str | bool:
         """The order's name; ``"auto"`` until it is decided."""
-        name = _order_state(self.order, self.undecided)["shuffle"]
-        return name if isinstance(name, bool) else str(name)
+        return "auto" if self.undecided else self.order.name
 
     def begin(self, least: int = 1, unused_again: bool = False) -> Iteration:
         """Start an iteration, with a count of its own.
@@ -94,8 +96,7 @@ class EpochProgress:
         if self.running is not None:
             onward = self._used or not unused_again
         else:
-            left = self.cut.length(len(self.order), self._consumed)
-            onward = self._consumed > 0 and left < least and not self._chosen
+            onward = self._consumed > 0 and not self._chosen and self.length(self._consumed) < least
             self._used = False
         if onward:
             self._epoch += 1
@@ -117,9 +118,19 @@ class EpochProgress:
         self._epoch = epoch
         self.running, self._chosen = None, True
 
-    def length(self) -> int:
-        """Samples that this rank takes of a whole epoch."""
-        return self.cut.length(len(self.order))
+    @property
+    def epoch(self) -> int:
+        """The epoch that is running or comes next."""
+        return self._epoch
+
+    @property
+    def total(self) -> int:
+        """Samples of the present epoch, over all ranks."""
+        return self.order.length(self._epoch)
+
+    def length(self, consumed: int = 0) -> int:
+        """Samples that this rank takes of the present epoch after the first `consumed` of all ranks."""
+        return self.cut.length(self.total, consumed)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state after all ranks together have consumed `consumed` samples of the present epoch.
@@ -135,7 +146,7 @@ class EpochProgress:
             If the epoch does not have so many; a few more than the order's length are allowed, since samples are
             repeated to make the ranks' lengths equal.
         """
-        total, running = len(self.order), self.running
+        total, running = self.total, self.running
         if consumed is None:
             consumed = self._consumed
             if running is not None:
@@ -146,7 +157,7 @@ class EpochProgress:
                 "count from the epoch's beginning, over all ranks, and a smaller last batch by the samples in it"
             )
         return {
-            **_order_state(self.order, self.undecided),
+            **_order_state(self.order, self.undecided, self._epoch),
             "epoch": self._epoch,
             "consumed": min(index(consumed), total),
         }
@@ -165,12 +176,12 @@ class EpochProgress:
         if not isinstance(state, Mapping):
             raise UsageError(f"state: expected what state_dict() gave, found {state!r}")
         order, undecided, reason = self.order, self.undecided, self.reason
-        if self._auto and state.get("shuffle") in ("full", "blocks"):
+        if self._auto and isinstance(order, Order) and state.get("shuffle") in ("full", "blocks"):
             order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
             reason = "as in the state that was loaded"
         elif self._auto and state.get("shuffle") == "auto":
             undecided = True
-        expected = _order_state(order, undecided)
+        expected = _order_state(order, undecided, state.get("epoch"))
         found = {name: state.get(name) for name in expected}
         if found != expected:
             differing = [name for name in expected if found[name] != expected[name]]
@@ -179,8 +190,9 @@ class EpochProgress:
                 f"here {expected}, in the state {found}: make the dataset and the loader as they were when it was saved"
             )
         epoch, consumed = check_epoch(state.get("epoch")), as_integer("consumed", state.get("consumed"))
-        if not 0 <= consumed <= len(self.order):
-            raise UsageError(f"state: expected 0 to {len(self.order)} samples consumed, found {consumed}")
+        total = order.length(epoch)
+        if not 0 <= consumed <= total:
+            raise UsageError(f"state: expected 0 to {total} samples consumed, found {consumed}")
         self.order, self.undecided, self.reason = order, undecided, reason
         self._epoch, self._consumed = epoch, consumed
         self.running, self._chosen = None, False
@@ -198,7 +210,7 @@ class Resumable:
 
     @property
     def order(self) -> str | bool:
-        """``"full"``, ``"blocks"``, False or ``"weighted"``; ``"auto"`` until it is decided."""
+        """``"full"``, ``"blocks"``, False, ``"weighted"`` or ``"own"``; ``"auto"`` until it is decided."""
         return self._progress.shuffle
 
     @property
@@ -207,8 +219,8 @@ class Resumable:
         return self._progress.reason
 
     def decide_order(self, choice: Choice) -> None:
-        """Use an order that all ranks have agreed on, before the first epoch. It does not affect weighted draws."""
-        if self._progress.order.weights is None:
+        """Use an order that all ranks have agreed on, before the first epoch. Weighted draws and own orders stay."""
+        if self._progress.order.takes_shuffle:
             self._progress.decide(choice)
             if self._progress.cut.rank == 0:
                 announce(choice)
@@ -224,7 +236,7 @@ class Resumable:
         ----------
         consumed : int, optional
             Samples of this epoch that the training loops of all ranks together have consumed; by default the number
-            that was handed out here, times the number of ranks. The default is right for a `Loader`, and for a sampler
+            that was handed out here, times the number of ranks. An order of batches counts batches. The default is right for a `Loader`, and for a sampler
             in a StatefulDataLoader, which keeps the state of every batch. The workers of torch's DataLoader run ahead
             of the loop, so there only the loop knows the number: steps × batch size × ranks, with the last batch
             counted by the samples in it.
@@ -247,6 +259,6 @@ class Resumable:
         self._progress.load_state_dict(state)
 
 
-def _order_state(order: Order, undecided: bool) -> dict[str, int | str | bool | None]:
+def _order_state(order: Order | OwnOrder, undecided: bool, epoch: Any) -> dict[str, int | str | bool | None]:
     """What a resume compares; an order that is not decided yet has no name."""
-    return order.state() | ({"shuffle": "auto", "window": None} if undecided else {})
+    return order.state(epoch) | ({"shuffle": "auto", "window": None} if undecided else {})

@@ -9,6 +9,7 @@ from torch.utils.data import Sampler
 
 from readers.order.auto import Choice
 from readers.order.order import Cut, Order
+from readers.order.own import OwnOrder
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex
 
@@ -51,7 +52,7 @@ class OrderSampler(Resumable, Sampler[int]):
         # which nothing is taken uses up no epoch, since torchdata makes several for each one that it reads.
         return self._iterate(self._progress.begin(unused_again=True), self._progress.order)
 
-    def _iterate(self, iteration: Iteration, order: Order) -> Iterator[int]:
+    def _iterate(self, iteration: Iteration, order: Order | OwnOrder) -> Iterator[int]:
         self._progress.use(iteration)
         epoch, consumed, cut = iteration.epoch, iteration.consumed, self._progress.cut
         sequence = order.epoch(epoch)

@@ -1,10 +1,10 @@
 """Builds that are killed at every operation on files, one after another. Run as a program:
-``crash_points.py SOURCE FOLDER STEP [overwrite]``.
+``crash_points.py SOURCE FOLDER STEP [overwrite | update]``.
 
 Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation
 (seen by an audit hook); then it forks again and lets the same build run to its end. It prints one JSON line per round:
 the operation, the state of the folder at that moment, and its state in the end. With ``overwrite``, each build replaces
-a dataset of smaller pictures.
+a dataset of smaller pictures; with ``update``, it adds the last third of the pictures to a dataset of the others.
 """
 
 import json
@@ -33,9 +33,9 @@ OLD_SIZE = 8
 NEW_SIZE = 16
 
 
-def build(source: Path, out: Path, overwrite: bool) -> None:
+def build(source: Path, out: Path, mode: str) -> None:
     """The build that is crashed: several tasks, several shards, in one process."""
-    how = {"overwrite": overwrite, "engine": "inline", "progress": False}
+    how: dict[str, Any] = {"engine": "inline", "progress": False} | ({mode: True} if mode else {})
     steps = ("decode", "resize", "support.steps:log_items")
     packer.build(source, out, steps=steps, size=NEW_SIZE, shard_size=20_000, label_from="folder", **how)
 
@@ -43,6 +43,18 @@ def build(source: Path, out: Path, overwrite: bool) -> None:
 def build_old(source: Path, out: Path) -> None:
     """The dataset that is replaced: other samples, more shards of the same names, another index."""
     packer.build(source, out, size=OLD_SIZE, shard_size=4_000, engine="inline", progress=False)
+
+
+def build_part(source: Path, aside: Path, out: Path) -> None:
+    """The dataset that is added to: that of the first two thirds of the pictures."""
+    aside.mkdir()
+    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    late = paths[len(paths) * 2 // 3 :]
+    for number, path in enumerate(late):
+        path.rename(aside / str(number))
+    build(source, out, "")
+    for number, path in enumerate(late):
+        (aside / str(number)).rename(path)
 
 
 def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
@@ -56,9 +68,9 @@ def describe(event: str, arguments: tuple[Any, ...], out: Path) -> str | None:
     return f"{event} {' '.join(inside)}" if inside else None
 
 
-def run_forked(source: Path, out: Path, overwrite: bool, kill_at: int | None) -> tuple[int, str]:
+def run_forked(source: Path, out: Path, mode: str, kill_at: int | None) -> tuple[int, str]:
     """Build in a child; its exit status, and the operation before which it was killed."""
-    return run_hooked(lambda: build(source, out, overwrite), out, kill_at)
+    return run_hooked(lambda: build(source, out, mode), out, kill_at)
 
 
 def run_hooked(call: Callable[[], None], out: Path, kill_at: int | None) -> tuple[int, str]:
@@ -116,34 +128,43 @@ def look(out: Path) -> dict[str, Any]:
     return found
 
 
-def main(source: Path, folder: Path, step: int, overwrite: bool) -> None:
+def identities(out: Path) -> dict[str, list[int]]:
+    """Which file each shard is."""
+    return {path.name: [path.stat().st_ino, path.stat().st_mtime_ns] for path in out.glob("*.lmdb")}
+
+
+def main(source: Path, folder: Path, step: int, mode: str) -> None:
     """Crash at every `step`-th operation."""
     assert InlineEngine.__module__ in sys.modules  # loaded before the forks, once for all
     old = folder / "old"
-    if overwrite:
+    os.environ[LOG] = str(folder / "old.log")
+    if mode == "overwrite":
         build_old(source, old)
+    elif mode == "update":
+        build_part(source, folder / "aside", old)
     kill_at = 0
     while True:
         out = folder / f"{kill_at:04d}"
-        if overwrite:
+        if mode:
             shutil.copytree(old, out)
+        standing = identities(out)
         log = folder / f"{kill_at:04d}.log"
         os.environ[LOG] = str(log)
-        status, operation = run_forked(source, out, overwrite, kill_at)
+        status, operation = run_forked(source, out, mode, kill_at)
         if os.WIFEXITED(status):
             print(json.dumps({"whole": fingerprints(out), "status": status}))
             return
         at_crash = look(out)
         before = read_log(log)
-        status, _ = run_forked(source, out, overwrite, None)
+        status, _ = run_forked(source, out, mode, None)
         line: dict[str, Any] = {"killed_before": operation, "status": status, "crash": at_crash, "before": before}
         if not status:
             check_whole(out)
-            shards = {path.name: [path.stat().st_ino, path.stat().st_mtime_ns] for path in out.glob("*.lmdb")}
-            line |= {"fingerprints": fingerprints(out), "shards": shards, "after": read_log(log)[len(before) :]}
+            line |= {"fingerprints": fingerprints(out), "standing": standing, "shards": identities(out)}
+            line["after"] = read_log(log)[len(before) :]
         print(json.dumps(line), flush=True)
         kill_at += step
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["overwrite"])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), "".join(sys.argv[4:]))

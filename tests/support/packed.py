@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardspec.codecs import codec_for
+from shardspec.entries import total
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 from support.datasets import open_shard, read_rows
@@ -37,7 +38,7 @@ def check_whole(root: Path) -> Manifest:
         layout.check_digest(entry)
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     assert files == {"manifest.json", *(entry.name for entry in entries)}
-    counts = manifest.generations[-1].counts
+    counts = total(manifest.generations)
     items = [json.loads(line) for line in layout.items.read_text("utf-8").split("\n") if line]
     rejects = [json.loads(line) for line in layout.rejects.read_text("utf-8").split("\n") if line]
     assert counts.items == len(items) == counts.packed_items + counts.rejected_items

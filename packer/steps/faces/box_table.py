@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from packer.sources.rows import where_in
 from packer.sources.table import read_csv, read_jsonl
-from packer.steps.faces.boxes import FARTHEST, GIVEN_SCORE, are_boxes, check_any
+from packer.steps.faces.boxes import FARTHEST, GIVEN_SCORE, NO_BOX, are_boxes, check_any
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from shardspec.errors import ItemError, UsageError
 from shardspec.points import get_layout
@@ -37,6 +37,9 @@ class TableBoxes:
     UsageError
         If a column is missing or seems to be misspelt, or if a value is not what its column should hold.
     """
+
+    no_box = NO_BOX
+    floors: Mapping[str, float] = {}
 
     def __init__(self, path: Path, scale: float) -> None:
         self._path = path
@@ -77,11 +80,11 @@ class TableBoxes:
             wrong[order[1:][same]] = True
         self._refuse(wrong, "each track once in a frame", self._tracks)
 
-    def check(self, names: Sequence[str]) -> None:
+    def check(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `packer.steps.faces.boxes.Boxes`."""
-        check_any(self._path, self._rows, names)
+        return check_any(self._path, self._rows, names)
 
-    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+    def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         """See `packer.steps.faces.boxes.Boxes`."""
         rows = self._rows.get(name)
         if rows is None:

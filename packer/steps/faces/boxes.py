@@ -1,4 +1,6 @@
-"""Boxes that the user gives instead of a detector's: JSON as the DFDC tools write it, or a table (``docs/faces.md``).
+"""Boxes that the user gives instead of a detector's (``docs/faces.md``).
+
+They come as JSON as the DFDC tools write it, as a table, or as a packed dataset.
 
 The boxes of an item are looked up by its name, which is its path relative to the source, for the frames that are
 sampled.
@@ -15,10 +17,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from packer.sources.packed import check_digests, is_packed
 from packer.sources.walking import walk
 from packer.steps.faces.frame import FrameFaces
 from shardspec.errors import ItemError, UsageError
+from shardspec.layout import REJECTS_NAME, Layout
+from shardspec.manifest import sha256_json
 from shardspec.registry import Entry, resolve
+from shardspec.wording import counted, shorten
+
+NO_BOX = "no box is given for it"
+"""Why a frame has no face that is in no file of boxes."""
 
 GIVEN_SCORE = 1.0
 """Score of a box that comes without one."""
@@ -30,6 +39,7 @@ _FRAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 _TABLES: Mapping[str, Entry] = {
     suffix: Entry("packer.steps.faces.box_table:TableBoxes") for suffix in (".csv", ".jsonl", ".ndjson", ".parquet")
 }
+_FOLDERS: Mapping[str, Entry] = {"packed dataset": Entry("packer.steps.faces.packed_boxes:PackedBoxes")}
 
 
 class Boxes(Protocol):
@@ -37,14 +47,22 @@ class Boxes(Protocol):
 
     Attributes
     ----------
-    has_points : bool
-        Whether any face has points.
+    no_box : str
+        Why a frame that has no entry has no face.
+    floors : dict of str to float
+        Options that the boxes were chosen by, and their values: faces below them are missing.
     """
 
-    has_points: bool
+    no_box: str
+    floors: Mapping[str, float]
 
-    def check(self, names: Sequence[str]) -> None:
-        """Compare with the names of all items.
+    @property
+    def has_points(self) -> bool:
+        """Whether any face has points."""
+        ...
+
+    def check(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Compare with the names of all items, and say what belongs to none of them.
 
         Raises
         ------
@@ -53,13 +71,19 @@ class Boxes(Protocol):
         """
         ...
 
-    def faces(self, name: str) -> Mapping[int, FrameFaces]:
-        """The faces of an item by the frame's index; frames without a face may be left out.
+    def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces | str]:
+        """The faces of an item by the frame's index, or why a frame has none; frames without a face may be left out.
+
+        Parameters
+        ----------
+        name : str
+        file_bytes : int
+            Size of the item's file, 0 if there is none.
 
         Raises
         ------
         ItemError
-            If there are no boxes under that name, or they cannot be read.
+            If there are no boxes under that name, if they cannot be read, or if they are those of another file.
         """
         ...
 
@@ -77,10 +101,15 @@ def open_boxes(path: str, scale: float) -> Boxes:
     ------
     UsageError
         If the path does not exist, is of an unknown kind, or has other contents than its kind requires.
+    DatasetError
+        If it is a packed dataset that is unfinished, or cannot be read.
     MissingDependencyError
         If the library for a table of that kind is not installed.
     """
     place = Path(path)
+    if is_packed(place) or Layout(place).build.is_dir():  # of an unfinished one, it says so
+        packed: Boxes = resolve("boxes", "packed dataset", _FOLDERS)(place, scale)
+        return packed
     if place.is_dir():
         return JsonFolder(place, scale)
     if not place.is_file():
@@ -96,12 +125,18 @@ def open_boxes(path: str, scale: float) -> Boxes:
 def digest_file_or_folder(path: str) -> str:
     """SHA-256 of a file, or of the names and contents of all ``.json`` files below a folder.
 
+    That of a packed dataset covers its samples, rejects and recipes; the shards are compared with the manifest.
+
     Raises
     ------
     UsageError
         If the file or folder cannot be read.
+    DatasetError
+        If a packed dataset differs from its manifest.
     """
     place = Path(path)
+    if is_packed(place):
+        return _digest_packed(Layout(place))
     try:
         if not place.is_dir():
             with place.open("rb") as file:
@@ -113,6 +148,16 @@ def digest_file_or_folder(path: str) -> str:
         return digest.hexdigest()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _digest_packed(layout: Layout) -> str:
+    manifest = layout.load()
+    check_digests(layout, manifest)
+    rejects = manifest.find_file(REJECTS_NAME)
+    if rejects is not None:
+        layout.check_digest(rejects)
+    recipes = [dict(generation.recipe) for generation in manifest.generations]
+    return sha256_json([manifest.digest, None if rejects is None else rejects.sha256, recipes])
 
 
 def _json_files(root: Path) -> Iterator[str]:
@@ -136,12 +181,14 @@ class JsonFolder:
     """One JSON file per item: for ``a/clip.mp4`` the first of ``a/clip.mp4.json``, ``a/clip.json``, ``clip.json``."""
 
     has_points = False
+    no_box = NO_BOX
+    floors: Mapping[str, float] = {}
 
     def __init__(self, root: Path, scale: float) -> None:
         self._root = root
         self._scale = scale
 
-    def check(self, names: Sequence[str]) -> None:
+    def check(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `Boxes`."""
         taken: dict[Path, str] = {}
         for name in names:
@@ -153,8 +200,9 @@ class JsonFolder:
                 )
         if names and not taken:
             raise UsageError(f"boxes: expected {self._candidates(names[0])[1]} or the like, found none for any item")
+        return ()
 
-    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+    def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         """See `Boxes`."""
         path = self._find(name)
         if path is None:
@@ -179,6 +227,8 @@ class JsonFile:
     """One JSON object with an entry for each item, by the item's name."""
 
     has_points = False
+    no_box = NO_BOX
+    floors: Mapping[str, float] = {}
 
     def __init__(self, path: Path, scale: float) -> None:
         try:
@@ -191,24 +241,30 @@ class JsonFile:
         self._items: dict[str, Any] = document
         self._scale = scale
 
-    def check(self, names: Sequence[str]) -> None:
+    def check(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `Boxes`."""
-        check_any(self._path, self._items, names)
+        return check_any(self._path, self._items, names)
 
-    def faces(self, name: str) -> Mapping[int, FrameFaces]:
+    def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces]:
         """See `Boxes`."""
         if name not in self._items:
             raise ItemError(f"boxes: expected an entry {name!r} in {self._path.name}, found none")
         return parse_frames(self._items[name], f"{self._path.name}, {name!r}", self._scale)
 
 
-def check_any(path: Path, known: Iterable[str], names: Sequence[str]) -> None:
-    """Raise `UsageError` if not one of the names is known."""
+def check_any(path: Path, known: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Raise `UsageError` if not one of the names is known; else say what is known that is not among the names."""
     entries = set(known)
     if names and not entries.intersection(names):
         example = next(iter(entries), None)
         found = "found none" if example is None else f"found others, such as {example!r}"
         raise UsageError(f"{path}: expected boxes under the items' paths, such as {names[0]!r}, {found}")
+    others = sorted(entries.difference(names))
+    if not others:
+        return ()
+    return (
+        f"{path.name}: boxes of {counted(len(others), 'item')} that are not in the source, such as {shorten(others[0])}",
+    )
 
 
 def parse_frames(document: Any, where: str, scale: float) -> dict[int, FrameFaces]:

@@ -23,6 +23,10 @@ LARGEST_CROP = 4
 FARTHEST_POINT = 2
 """Greatest distance of a point from the centre of its face's box, in sides of the box; MTCNN's reach one half or so."""
 
+ROUNDING = 1e-3
+"""How far points that were stored in a crop may seem to have moved in it, in pixels of the crop; float32 keeps them to
+1e-4."""
+
 
 class FaceCutter:
     """Cuts faces out of frames. Made once per worker: loads the landmarks' model.
@@ -42,7 +46,11 @@ class FaceCutter:
         self._layout = self._landmarks.layout
 
     def cut(
-        self, frame: Image, box: npt.NDArray[np.float32], points5: npt.NDArray[np.float32] | None
+        self,
+        frame: Image,
+        box: npt.NDArray[np.float32],
+        points5: npt.NDArray[np.floating] | None,
+        before: npt.NDArray[np.float32] | None = None,
     ) -> dict[str, Any]:
         """Cut the fields ``image`` and ``matrix`` and those of the landmarks.
 
@@ -54,6 +62,9 @@ class FaceCutter:
         points5 : ndarray, (5, 2), or None
             The detector's points in frame pixels. Without them, or if one is far from the box, there are no landmarks:
             they are zero, and ``landmarks_valid`` is false.
+        before : ndarray, (2, 3), optional
+            The matrix by which the face was cut before. An aligned crop that would lie there but for the rounding of
+            the points lies there exactly.
 
         Raises
         ------
@@ -66,7 +77,7 @@ class FaceCutter:
         if points5 is not None and _is_astray(points5, box):
             points5 = None
         if self._align or self._likeness is not None:
-            matrix = self._align_matrix(frame, points5)
+            matrix = self._align_matrix(frame, points5, before)
         else:
             matrix = crop_matrix(box, self._margin, self._size)
         if self._likeness is not None:
@@ -107,13 +118,17 @@ class FaceCutter:
             return bilinear(frame, matrix.astype(np.float64), self._size)
         return cut(frame, matrix, self._size) if matrix[0, 1] == 0 == matrix[1, 0] else warp(frame, matrix, self._size)
 
-    def _align_matrix(self, frame: Image, points5: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float64]:
+    def _align_matrix(
+        self, frame: Image, points5: npt.NDArray[np.floating] | None, before: npt.NDArray[np.float32] | None
+    ) -> npt.NDArray[np.float64]:
         if points5 is None:
             raise ValueError("expected five points near the box, which an aligned crop needs, found none")
         if self._likeness is not None:
             matrix = likeness_matrix(points5, self._likeness, self._size)
         else:
             matrix = align_matrix(points5, self._size, self._margin)
+        if before is not None and np.abs(apply(before, points5) - apply(matrix, points5)).max() <= ROUNDING:
+            matrix = before.astype(np.float64)
         side = self._size / float(np.hypot(matrix[0, 0], matrix[1, 0]))
         if side > LARGEST_CROP * max(frame.shape[:2]):
             raise ValueError(
@@ -130,7 +145,7 @@ class FaceCutter:
         }
 
 
-def _is_astray(points5: npt.NDArray[np.float32], box: npt.NDArray[np.float32]) -> bool:
+def _is_astray(points5: npt.NDArray[np.floating], box: npt.NDArray[np.float32]) -> bool:
     """Whether some point is too far away to belong to the face in the box."""
     away = np.abs(points5 - box.reshape(2, 2).mean(axis=0)).max()
     return bool(away > FARTHEST_POINT * (box[2:] - box[:2]).max())

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from packer.recipe import Recipe
+
 NO_TRACK = -1
+
+DETECT_FIELDS = ("box", "box_valid", "score", "track", "landmarks", "landmarks_valid", "frame_size", "source_bytes")
+"""The fields that the step ``detect`` adds to a frame's."""
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -22,19 +27,25 @@ class FrameFaces:
     boxes : ndarray, (N, 4), float32
         Left, top, right, bottom.
     scores : ndarray, (N,), float32
-    points : ndarray, (N, 5, 2), float32
+    points : ndarray, (N, 5, 2), float32 or float64
         Right eye, left eye, nose, right and left corner of the mouth (the person's). NaN where a face has none.
     tracks : ndarray, (N,), int64, or None
         `NO_TRACK` for a face without one; None where no tracks were looked for.
     shape : tuple of int or None
-        Shape of the frame in which the faces were found, (H, W, 3); None if the user gives them.
+        Shape of the frame in which the faces were found, (H, W, 3); None if the user gives them without it.
+    time : float or None
+        Presentation time of the frame in seconds, where given faces come with it.
+    matrices : ndarray, (N, 2, 3), float32, or None
+        The matrices by which the faces were cut before; None where they were not.
     """
 
     boxes: FloatArray
     scores: FloatArray
-    points: FloatArray
+    points: npt.NDArray[np.floating]
     tracks: npt.NDArray[np.int64] | None = None
     shape: tuple[int, ...] | None = None
+    time: float | None = None
+    matrices: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -49,15 +60,18 @@ class Face:
     box : ndarray, (4,), float32
         Left, top, right, bottom in frame pixels; it may reach beyond the frame.
     score : float
-    points : ndarray, (5, 2), float32, or None
+    points : ndarray, (5, 2), float32 or float64, or None
         In frame pixels.
     track : int
+    matrix : ndarray, (2, 3), float32, or None
+        The one by which the face was cut before.
     """
 
     box: npt.NDArray[np.float32]
     score: float
-    points: npt.NDArray[np.float32] | None
+    points: npt.NDArray[np.floating] | None
     track: int
+    matrix: FloatArray | None = None
 
     @property
     def area(self) -> float:
@@ -68,6 +82,17 @@ class Face:
 def shorter_sides(boxes: FloatArray) -> FloatArray:
     """The shorter side of each box, (N,), in pixels."""
     return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]), np.float32)
+
+
+def counting_faces(found: FrameFaces, recipe: Recipe) -> npt.NDArray[np.intp]:
+    """Which faces of a frame are large and certain enough, (n,)."""
+    good = np.isfinite(found.boxes).all(axis=1) & (shorter_sides(found.boxes) >= recipe.min_face)
+    return np.flatnonzero(good & (found.scores >= recipe.min_score))
+
+
+def known_points(points: npt.NDArray[np.floating]) -> npt.NDArray[np.floating] | None:
+    """The points of a face; None if it has none."""
+    return points if np.isfinite(points).all() else None
 
 
 def choose_face(rule: str, faces: Sequence[Face], frame: Picture, mask: Picture | None) -> Face:

@@ -10,13 +10,19 @@ import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.sources.item import BOXES_FROM, Item, ItemFile
-from packer.steps.chain import Sample
+from packer.steps.chain import Sample, require_image
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.second import SecondFile
 from packer.vision.detect import Detector
 from packer.vision.detect.detections import FaceDetector
 from shardspec.errors import ItemError
+
+BATCH_FRAMES = 4
+"""Number of frames of one item that the detector gets at a time."""
+
+SAME_TIME_S = 1e-3
+"""By how much the time of a frame may differ from what was recorded of it, in seconds."""
 
 KEPT_FRAMES = 20_000
 """Frames whose faces a worker remembers: about 1 KB each."""
@@ -63,7 +69,8 @@ class FaceSearch:
         """
         other = item.files.get(BOXES_FROM)
         if self._boxes is not None:
-            yield _Given(self._boxes.faces(item.name if other is None else other.name))
+            file = item if other is None else other
+            yield _Given(self._boxes.faces(file.name, file.bytes), self._boxes.no_box, timed=other is None)
             return
         assert self._detector is not None
         if other is None:
@@ -100,20 +107,48 @@ class ItemSearch(Protocol):
 
 
 class _Given:
-    """Gives known faces by frame."""
+    """Gives known faces by frame.
 
-    def __init__(self, known: Mapping[int, FrameFaces]) -> None:
+    Parameters
+    ----------
+    known : mapping of int to FrameFaces or str
+        The faces by frame, or why there are none.
+    no_box : str
+        Why there are none in any other frame.
+    timed : bool
+        Whether frames must lie where they lay when the faces were found.
+    """
+
+    def __init__(self, known: Mapping[int, FrameFaces | str], no_box: str, *, timed: bool) -> None:
         self._known = known
+        self._no_box = no_box
+        self._timed = timed
         self._asked: set[int] = set()
 
     def faces(self, frames: Sequence[Sample]) -> list[FrameFaces | str]:
         """See `ItemSearch`."""
         self._asked.update(frame["frame"] for frame in frames)
-        return [self._known.get(frame["frame"], "no box is given for it") for frame in frames]
+        return [self._faces(frame) for frame in frames]
 
     def unused(self) -> int:
         """See `ItemSearch`."""
-        return sum(len(faces) for frame, faces in self._known.items() if frame not in self._asked)
+        unused = (faces for frame, faces in self._known.items() if frame not in self._asked)
+        return sum(len(faces) for faces in unused if isinstance(faces, FrameFaces))
+
+    def _faces(self, frame: Sample) -> FrameFaces | str:
+        known = self._known.get(frame["frame"], self._no_box)
+        if isinstance(known, str):
+            return known
+        shape = frame["image"].shape
+        if known.shape is not None and known.shape != shape:
+            sizes = " and ".join(f"{width} x {height}" for height, width, _ in (known.shape, shape))
+            raise ItemError(f"boxes: expected frames of the same size as their boxes, found {sizes}")
+        if self._timed and known.time is not None and abs(known.time - frame["time"]) > SAME_TIME_S:
+            raise ItemError(
+                f"boxes: expected frame {frame['frame']} at {known.time:g} s, as when its boxes were packed, "
+                f"found it at {frame['time']:g} s"
+            )
+        return known
 
 
 class _Detecting:
@@ -219,7 +254,13 @@ def make_detector(recipe: Recipe) -> Detector:
 
 def takes_decoded(recipe: Recipe) -> bool:
     """Whether faces are searched for in the frames as they are decoded; other steps may change frames or drop some."""
-    return [step.use for step in recipe.chain[:2]] == ["decode", "faces"]
+    return [step.use for step in recipe.chain[:2]] in (["decode", "faces"], ["decode", "detect"])
+
+
+def as_frame(sample: Sample) -> Sample:
+    """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
+    require_image(sample)
+    return sample if "frame" in sample else {"frame": 0, "time": 0.0, **sample}
 
 
 def _detect(detector: FaceDetector, pictures: Sequence[npt.NDArray[np.uint8]]) -> list[FrameFaces]:

@@ -5,22 +5,26 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
-import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.sources.item import ItemReport
-from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step, require_image
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.faces.crop import FaceCutter
-from packer.steps.faces.frame import FRAME_RULES, NO_TRACK, Face, FrameFaces, choose_face, shorter_sides
+from packer.steps.faces.frame import (
+    FRAME_RULES,
+    NO_TRACK,
+    Face,
+    FrameFaces,
+    choose_face,
+    counting_faces,
+    known_points,
+)
 from packer.steps.faces.misses import Misses, describe_largest
 from packer.steps.faces.refill import Found, Refill, refilling
-from packer.steps.faces.search import FaceSearch, ItemSearch, takes_decoded
+from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, ItemSearch, as_frame, takes_decoded
 from packer.steps.faces.second import SecondCutter, cutting_second
+from packer.steps.faces.tracks import VideoTracks
 from packer.vision.detect.detections import FaceDetector
-from packer.vision.detect.tracks import Tracker
-
-BATCH_FRAMES = 4
-"""Number of frames of one item that the detector gets at a time."""
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
@@ -29,7 +33,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
     weigh = _WEIGHTS.get(recipe.choose)
 
     def faces(samples: Iterator[Sample]) -> Iterator[Sample]:
-        found = finder.crops(map(_as_frame, samples))
+        found = finder.crops(map(as_frame, samples))
         return found if weigh is None else _one_track(found, weigh)
 
     return faces
@@ -61,7 +65,7 @@ class FaceFinder:
             refilling(self._recipe, self._search, search, self._cutter, first) as refill,
         ):
             known = sampled if takes_decoded(self._recipe) else None
-            tracker = _VideoTracks(known, report) if item.is_video else None
+            tracker = VideoTracks(known, report) if item.is_video else None
             looks = self._looks(chain([first], frames), search, refill, report)
             yield from self._crops(looks, second, refill, tracker, report)
             report.unused_boxes = search.unused()
@@ -110,7 +114,7 @@ class FaceFinder:
         looks: "Iterator[_Look]",
         second: SecondCutter | None,
         refill: Refill | None,
-        tracker: "_VideoTracks | None",
+        tracker: VideoTracks | None,
         report: ItemReport,
     ) -> Iterator[Sample]:
         faceless: list[Sample] = []
@@ -142,7 +146,7 @@ class FaceFinder:
         sample: Sample,
         found: FrameFaces,
         second: SecondCutter | None,
-        tracker: "_VideoTracks | None",
+        tracker: VideoTracks | None,
         report: ItemReport,
     ) -> list[Sample]:
         """The samples of a frame with faces that count.
@@ -155,7 +159,7 @@ class FaceFinder:
         crops, failures = [], []
         for face in wanted:
             try:
-                cut = self._cutter.cut(sample["image"], face.box, face.points)
+                cut = self._cutter.cut(sample["image"], face.box, face.points, face.matrix)
             except ValueError as error:  # a UsageError is one too
                 failures.append(f"a face could not be cut: {error}")
                 continue
@@ -167,13 +171,8 @@ class FaceFinder:
             report.add_damage(f"frame {frame}: {failures[0]}")
         return crops
 
-    def _counting(self, found: FrameFaces) -> npt.NDArray[np.intp]:
-        """Which faces of a frame are large and certain enough."""
-        good = np.isfinite(found.boxes).all(axis=1) & (shorter_sides(found.boxes) >= self._recipe.min_face)
-        return np.flatnonzero(good & (found.scores >= self._recipe.min_score))
-
     def _counts(self, found: FrameFaces) -> bool:
-        return len(self._counting(found)) > 0
+        return len(counting_faces(found, self._recipe)) > 0
 
     def _wanted(
         self,
@@ -181,16 +180,22 @@ class FaceFinder:
         sample: Sample,
         found: FrameFaces,
         second: SecondCutter | None,
-        tracker: "_VideoTracks | None",
+        tracker: VideoTracks | None,
     ) -> list[Face]:
         """The faces of one frame that count, or the one of them that the recipe chooses."""
-        keep = self._counting(found)
+        keep = counting_faces(found, self._recipe)
         if found.tracks is not None:
             tracks = found.tracks[keep]
         else:
             tracks = np.full(len(keep), NO_TRACK) if tracker is None else tracker.update(place, found.boxes[keep])
         faces = [
-            Face(found.boxes[i], float(found.scores[i]), _known_points(found.points[i]), int(track))
+            Face(
+                found.boxes[i],
+                float(found.scores[i]),
+                known_points(found.points[i]),
+                int(track),
+                None if found.matrices is None else found.matrices[i],
+            )
             for i, track in zip(keep.tolist(), tracks.tolist(), strict=True)
         ]
         if self._recipe.choose not in FRAME_RULES:
@@ -216,50 +221,6 @@ class _Look:
     place: int
     sample: Sample | None
     found: Found | None
-
-
-class _VideoTracks:
-    """The tracks of one video. Sampled frames that are missing because of damage count as frames without a face.
-
-    Parameters
-    ----------
-    sampled : tuple of int or None
-        The indices of all sampled frames, rising; None where they are not known: then missing frames are not counted.
-    report : ItemReport
-        Counts the faces that were followed, and lost, from frame to frame.
-    """
-
-    def __init__(self, sampled: tuple[int, ...] | None, report: ItemReport) -> None:
-        self._tracker = Tracker()
-        self._report = report
-        self._known = 0
-        self._places = None if sampled is None else {index: place for place, index in enumerate(sampled)}
-        self._next = 0
-
-    def update(self, frame: int, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Number the boxes of a sampled frame, or of what stands in for it; frames come in their order."""
-        if self._places is not None:
-            for _ in range(self._places[frame] - self._next):
-                self._tracker.update(np.empty((0, 4)))
-            self._next = self._places[frame] + 1
-        tracks = self._tracker.update(boxes)
-        if len(tracks):
-            if self._report.face_frames:
-                self._report.followed += len(tracks)
-                self._report.lost += int((tracks >= self._known).sum())
-            self._report.face_frames += 1
-            self._known = max(self._known, int(tracks.max()) + 1)
-        return tracks
-
-
-def _as_frame(sample: Sample) -> Sample:
-    """A sample with a picture; one that the source brought is frame 0, as if it had been decoded."""
-    require_image(sample)
-    return sample if "frame" in sample else {"frame": 0, "time": 0.0, **sample}
-
-
-def _known_points(points: npt.NDArray[np.float32]) -> npt.NDArray[np.float32] | None:
-    return points if np.isfinite(points).all() else None
 
 
 def _box_area(sample: Sample) -> float:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ STEPS = ("--steps", "decode,resize,support.steps:log_items")
 
 
 NAMES = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)]
+OLD_NAMES = len(NAMES) * 2 // 3
+LATE_NAMES = sorted(NAMES)[OLD_NAMES:]
 
 
 def crash(folder: Path, step: int, *more: str) -> list[dict[str, Any]]:
@@ -60,7 +62,22 @@ def check_crashes(rounds: list[dict[str, Any]]) -> None:
         check_nothing_is_done_twice(found)
 
 
-def check_nothing_is_done_twice(found: dict[str, Any]) -> None:
+def check_additions(rounds: list[dict[str, Any]]) -> None:
+    """What must hold after every crash of a build that adds to a dataset, and after every resume."""
+    *crashed, whole = rounds
+    assert whole["status"] == 0
+    for found in crashed:
+        where, state = found["killed_before"], found["crash"]
+        assert found["status"] == 0, where
+        assert found["fingerprints"] == whole["whole"], where
+        assert state["readable"], where
+        assert state["problems"] == [], where
+        assert state["samples"] in (OLD_NAMES, len(NAMES)), where
+        assert found["standing"].items() <= found["shards"].items(), where
+        check_nothing_is_done_twice(found, LATE_NAMES)
+
+
+def check_nothing_is_done_twice(found: dict[str, Any], names: Sequence[str] = NAMES) -> None:
     """Neither the items of finished tasks, nor shards that stand."""
     where, state = found["killed_before"], found["crash"]
     assert not set(state["parts"]) & set(found["after"]), where
@@ -69,7 +86,7 @@ def check_nothing_is_done_twice(found: dict[str, Any]) -> None:
     for name, identity in state["shards"].items():
         assert found["shards"][name] == identity, where
     assert max(Counter(found["after"]).values(), default=1) == 1, where
-    assert set(found["before"]) | set(found["after"]) == set(NAMES)
+    assert set(found["before"]) | set(found["after"]) == set(names)
 
 
 def check_replacements(rounds: list[dict[str, Any]]) -> None:
@@ -102,6 +119,23 @@ def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path:
     check_replacements(rounds)
     places = " ".join(found["killed_before"] for found in rounds[:-1])
     for phase in ("parts/part-", "staging/shard-", "os.remove index/", "os.remove shard-", "os.link "):
+        assert phase in places
+
+
+def test_a_crash_of_an_update_leaves_the_dataset_with_all_of_it_or_none(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 9, "update")
+    check_additions(rounds)
+    sizes = [found["crash"]["samples"] for found in rounds[:-1]]
+    assert sizes == sorted(sizes)
+    assert set(sizes) == {OLD_NAMES, len(NAMES)}
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_operation_of_an_update(tmp_path: Path) -> None:
+    rounds = crash(tmp_path, 1, "update")
+    check_additions(rounds)
+    places = " ".join(found["killed_before"] for found in rounds[:-1])
+    for phase in ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.link next-index/"):
         assert phase in places
 
 

@@ -121,26 +121,92 @@ def test_another_recipe_is_an_error_that_names_the_difference(
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
-def test_another_source_is_an_error_that_names_the_difference(
+class Listener:
+    """Keeps the lines for the user."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_progress(self, progress: Any) -> None:
+        """Progress is of no interest."""
+
+    def on_message(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_an_unfinished_build_goes_on_with_another_source(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is finished of equal items is kept, under their new numbers; everything else is packed anew."""
+    out, listener = tmp_path / "out", Listener()
+    begin(source, out, monkeypatch)
+    write_picture(source / "99.png", scene(99, (24, 18)))
+    write_picture(source / "000.png", scene(97, (24, 18)))
+    (source / "00.png").unlink()
+    write_picture(source / "01.png", scene(98, (24, 18)))
+    os.utime(source / "05.png", ns=(0, 0))
+    decoded: list[str] = []
+    with monkeypatch.context() as patch:
+        note_decoded(patch, decoded)
+        result = build(source, out, progress=listener)
+    assert result.resumed
+    (line,) = (line for line in listener.lines if "has changed" in line)
+    for part in ("'00.png' gone", "'000.png' and 1 more new", "'01.png' and 1 more changed"):
+        assert part in line
+    assert sorted(decoded) == ["000.png", "01.png", "05.png", *(f"{n}.png" for n in range(32, 36)), "99.png"]
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_an_unfinished_overwrite_goes_on_with_another_source(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    begin(source, out, monkeypatch)
-    write_picture(source / "99.png", scene(99, (24, 18)))
-    (source / "00.png").unlink()
-    write_picture(source / "01.png", scene(98, (24, 18)))
-    with pytest.raises(ResumeMismatchError) as caught:
-        build(source, out)
-    for part in ("'00.png' gone", "'99.png' new", "'01.png' changed"):
-        assert part in str(caught.value)
+    build(source, out, size=8)
+    begin(source, out, monkeypatch, overwrite=True)
+    write_picture(source / "000.png", scene(97, (24, 18)))
+    decoded: list[str] = []
+    with monkeypatch.context() as patch:
+        note_decoded(patch, decoded)
+        build(source, out, overwrite=True)
+    assert sorted(decoded) == ["000.png", *(f"{n}.png" for n in range(32, 36))]
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
-def test_another_time_of_a_file_is_a_difference(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    begin(source, out, monkeypatch)
-    os.utime(source / "05.png", ns=(0, 0))
-    with pytest.raises(ResumeMismatchError, match=r"source: '05\.png' changed"):
+def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
+    """Note the names of the items that are worked on."""
+    from packer.builds.work import BuildWork
+
+    whole = BuildWork._pack
+
+    def noted(work: Any, item: Any, *more: Any) -> Any:
+        names.append(item.name)
+        return whole(work, item, *more)
+
+    patch.setattr(BuildWork, "_pack", noted)
+
+
+def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever plan comes next, no part counts for the items of another."""
+    import packer.jobs.job as module
+
+    for attempt, name in enumerate(("discard", "append_line")):
+        out = tmp_path / f"out-{attempt}"
+        begin(source, out, monkeypatch)
+        write_picture(source / "000.png", scene(97, (24, 18)))
+        with monkeypatch.context() as patch:
+
+            def stop(*_: Any, **__: Any) -> None:
+                raise Stop
+
+            patch.setattr(module, name, stop)
+            with pytest.raises(Stop):
+                build(source, out)
+        (source / "000.png").unlink()
         build(source, out)
+        build(source, tmp_path / f"whole-{attempt}")
+        assert fingerprints(out) == fingerprints(tmp_path / f"whole-{attempt}")
 
 
 def test_another_library_is_an_error_that_names_the_difference(

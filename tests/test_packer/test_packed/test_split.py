@@ -462,3 +462,15 @@ def test_readers_part_groups_as_the_command_does(tmp_path: Path) -> None:
             assert open_dataset(out / name).column("key") == part.column("key")
         assert abs(len(val) - 44) <= 3
         assert set(train.column("label")) == set(val.column("label")) == {0, 1}
+
+
+def test_a_part_far_from_its_ratio_is_warned_of(tmp_path: Path) -> None:
+    with packer.Writer(tmp_path / "in", progress=False) as out:
+        for person, samples in (("a", 60), ("b", 40), ("c", 20)):
+            for number in range(samples):
+                out.write(person=person, number=number)
+    done = run_packer("split", tmp_path / "in", tmp_path / "out", "--by", "person")
+    assert "warning: train, val: far from the ratio that was wanted, since few or large values of person" in done.stdout
+    assert "train 60" in done.stdout or "60 samples" in done.stdout
+    done = run_packer("split", tmp_path / "in", tmp_path / "two", "--by", "person", "--ratios", "train=0.8,val=0.2")
+    assert "warning" not in done.stdout

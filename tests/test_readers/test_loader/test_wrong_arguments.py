@@ -32,7 +32,6 @@ def refused(message, make):
         ({"prefetch": None, "workers": 0}, "workers: expected 1 or more, found 0"),
         ({"read_ahead": "a"}, "read_ahead: expected an integer, found 'a'"),
         ({"shuffle": "yes"}, "shuffle: expected 'full', 'blocks' or False"),
-        ({"shuffle": True}, "shuffle: expected 'full', 'blocks' or False"),
         ({"seed": "a"}, "seed: expected an integer, found 'a'"),
         ({"seed": 1.0}, "seed: expected an integer, found 1.0"),
         ({"window": "a"}, "window: expected an integer, found 'a'"),
@@ -84,7 +83,6 @@ def test_memory_is_pinned_where_there_is_a_device_to_pin_it_for(raw_path):
         ("num_workers", "use workers="),
         ("prefetch_factor", "use prefetch="),
         ("timeout", "use timeout_s="),
-        ("sampler", "shuffle=, seed= and weights="),
         ("generator", "seed="),
         ("collate_fn", "batch_transform="),
         ("persistent_workers", "leave it out"),
@@ -93,6 +91,11 @@ def test_memory_is_pinned_where_there_is_a_device_to_pin_it_for(raw_path):
 def test_torchs_names_lead_to_the_loaders(raw_path, name, instead):
     with pytest.raises(UsageError, match=f"^{name}: expected an argument of Loader, found one of torch's.*{instead}"):
         Loader(open_dataset(raw_path), 4, **{name: None})
+
+
+def test_torchs_samplers_are_the_loaders_alone(raw_path):
+    with pytest.raises(UsageError, match=r"^sampler: .*readers\.Loader takes one of your own by order="):
+        PackedDataModule(raw_path, batch_size=4, sampler=[1])
 
 
 def test_a_misspelt_name(raw_path):

@@ -1,0 +1,302 @@
+"""``packer rejects``: why items were rejected, summed up by reason, and the table of those to try again."""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from packer.builds.part import Part
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
+from packer.workspace import Workspace
+from packer.workspace.durable import write_durably
+from shardspec.entries import total
+from shardspec.errors import DatasetError, NotADatasetError, ShardspecError, UsageError
+from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout
+from shardspec.manifest import Manifest
+from shardspec.wording import LONG, counted, cut, shorten
+
+EXAMPLES = 3
+"""Items that are named for each reason."""
+
+_REASONS = 1000
+"""Reasons that are told apart; those that come after them are counted together."""
+
+_SHOWN = 20
+_OTHERS = "other reasons"
+_LINE_BYTES = 1 << 26
+_VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![A-Za-z_])[0-9]+(?:\.[0-9]+)?")
+"""What differs between reasons of one kind: names in quotes, and numbers."""
+
+_ROW = re.compile(r"row-[0-9]{8,}\Z")
+
+
+class Example(NamedTuple):
+    """One rejected item of a kind.
+
+    Attributes
+    ----------
+    item : str
+    reason : str
+    """
+
+    item: str
+    reason: str
+
+
+@dataclass
+class RejectKind:
+    """The rejects with one reason.
+
+    Attributes
+    ----------
+    step : str
+        Where the items were rejected.
+    reason : str
+        The reason, with ``…`` in place of names and numbers.
+    items : int
+    examples : list of Example
+        The first of the items.
+    """
+
+    step: str
+    reason: str
+    items: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The kind as JSON."""
+        examples = [example._asdict() for example in self.examples]
+        return {"step": self.step, "reason": self.reason, "items": self.items, "examples": examples}
+
+
+@dataclass(frozen=True, repr=False)
+class RejectsReport(Result):
+    """Why items were rejected.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    finished : bool
+        Whether it is a packed dataset; otherwise an unfinished build, or one that packed nothing.
+    items : int
+        Items that were tried.
+    rejected : int
+    damaged : int
+        Items that are packed only in part.
+    kinds : tuple of RejectKind
+        By reason, the most frequent first.
+    table : Path or None
+        The table that was written.
+    left_out : int
+        Rejected items without a path, which the table lacks.
+    """
+
+    path: Path
+    finished: bool
+    items: int
+    rejected: int
+    damaged: int
+    kinds: tuple[RejectKind, ...]
+    table: Path | None = None
+    left_out: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON."""
+        values = {**vars(self), "path": str(self.path), "table": None if self.table is None else str(self.table)}
+        return {**values, "kinds": [kind.to_json() for kind in self.kinds]}
+
+    def describe(self) -> str:
+        """The reasons, each with examples, and what can be done."""
+        state = "" if self.finished else ", not finished"
+        damaged = f"; {self.damaged} packed only in part, since they are damaged" if self.damaged else ""
+        lines = [f"{self.path}{state}: {self.rejected} of {counted(self.items, 'item')} rejected{damaged}"]
+        for kind in self.kinds[:_SHOWN]:
+            lines.append(f"  {counted(kind.items, 'item')}, {kind.step}: {cut(kind.reason, LONG)}")
+            for example in kind.examples:
+                why = "" if example.reason == kind.reason else f": {cut(example.reason, LONG)}"
+                lines.append(f"    {shorten(example.item, LONG)}{why}")
+        if len(self.kinds) > _SHOWN:
+            lines.append(f"  and {len(self.kinds) - _SHOWN} more reasons (--json lists them)")
+        if self.table is not None:
+            written = counted(self.rejected - self.left_out, "item")
+            left = f"; {self.left_out} without a path left out" if self.left_out else ""
+            lines.append(f"{self.table}: {written}{left}; to try them: packer build {self.table} OUT --root SOURCE")
+        return "\n".join(lines)
+
+
+def rejects(
+    dataset: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool | ProgressListener = True,
+) -> RejectsReport:
+    """Sum up the rejected items of a packed dataset by reason, and write the table of those to try again.
+
+    An unfinished build, or one that packed nothing, is summed up as far as it has come.
+
+    Parameters
+    ----------
+    dataset : path
+        A packed dataset, or the folder of a build.
+    out : path, optional
+        A table to write, ``.csv`` or ``.jsonl``: the column ``path`` has the names of the rejected items, which are
+        relative to the source; ``label`` has the first folder, where the dataset was labelled by folders. ``packer
+        build TABLE OUT --root SOURCE`` takes it. An existing file is replaced.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    RejectsReport
+
+    Raises
+    ------
+    UsageError
+        If `out` is no table, lies in the dataset, or cannot be written.
+    DatasetError
+        If there is neither a dataset nor a build, or its reports cannot be read.
+    """
+    layout = Layout(Path(dataset))
+    target = None if out is None else _checked_table(Path(out), layout)
+    manifest = _manifest(layout)
+    lines = _build_lines(layout) if manifest is None else _dataset_lines(layout, manifest)
+    kinds: dict[tuple[str, str], RejectKind] = {}
+    names: list[str] = []
+    items = rejected = damaged = 0
+    with Stage(listener_of(progress), "summing up", 1, "datasets") as stage:
+        for line in lines:
+            items += line.get("items", 0)
+            damaged += line.get("kind") == "damage"
+            if line.get("kind") == "item":
+                rejected += 1
+                name = str(line.get("item"))
+                _add(kinds, name, str(line.get("step")), str(line.get("reason")))
+                if target is not None and not _ROW.match(name):
+                    names.append(name)
+        stage.advance()
+    found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
+    if target is not None:
+        _write_table(target, names, by_folder=manifest is not None and _by_folder(manifest))
+    left = rejected - len(names) if target is not None else 0
+    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left)
+
+
+def _manifest(layout: Layout) -> Manifest | None:
+    """The manifest; None for the folder of a build without one."""
+    try:
+        return layout.load()
+    except NotADatasetError:
+        if not layout.build.is_dir():
+            raise
+        return None
+
+
+def _dataset_lines(layout: Layout, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """The lines of a dataset's report, after one with the number of items."""
+    yield {"items": total(manifest.generations).items}
+    entry = manifest.find_file(REJECTS_NAME)
+    if entry is None:
+        raise DatasetError(f"{layout.root}: expected a report {REJECTS_NAME}, found none")
+    layout.check_digest(entry)
+    yield from _report_lines(layout.file(entry))
+
+
+def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
+    """What the finished tasks of an unfinished build say, or the reasons why nothing was packed."""
+    space = Workspace(layout.root / BUILD_FOLDER)
+    reports = [path for path in (space.reasons, space.final / REJECTS_NAME) if path.exists()]
+    if reports:
+        done = space.final / "items.jsonl"
+        for line in _report_lines(reports[0]):
+            yield line
+            if not done.exists() and line.get("kind") == "item":
+                yield {"items": 1}
+        if done.exists():
+            yield {"items": sum(1 for _ in _report_lines(done))}
+        return
+    paths = sorted(space.parts.glob("part-*")) if space.parts.is_dir() else []
+    for path in paths:
+        if path.suffix == ".partial":
+            continue
+        try:
+            found = Part(path).reports()
+        except FileNotFoundError:  # joined, or used up, by the build that is under way
+            continue
+        for report in found:
+            yield {"items": 1}
+            if not report.samples and not report.empty:
+                yield {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
+            elif report.damage is not None:
+                yield {"kind": "damage", "item": report.name}
+
+
+def _report_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(_LINE_BYTES):
+            number += 1
+            try:
+                line = json.loads(raw)
+            except (ValueError, RecursionError) as error:
+                raise DatasetError(f"{path}, line {number}: expected a JSON object, {error}") from error
+            if not isinstance(line, dict):
+                raise DatasetError(f"{path}, line {number}: expected a JSON object, found {type(line).__name__}")
+            yield {name: value for name, value in line.items() if name != "items"}
+
+
+def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason: str) -> None:
+    alike = _VARIES.sub("…", reason)
+    key = (step, alike)
+    if key not in kinds and len(kinds) >= _REASONS:
+        key = ("", _OTHERS)
+    kind = kinds.setdefault(key, RejectKind(key[0] or "any step", key[1]))
+    kind.items += 1
+    if len(kind.examples) < EXAMPLES:
+        kind.examples.append(Example(item, reason))
+
+
+def _by_folder(manifest: Manifest) -> bool:
+    return all(generation.recipe.get("label_from") == "folder" for generation in manifest.generations)
+
+
+def _checked_table(path: Path, layout: Layout) -> Path:
+    if path.suffix.lower() not in (".csv", ".jsonl"):
+        raise UsageError(f"{path}: expected a table to write (.csv or .jsonl), found {path.suffix or 'no suffix'}")
+    if path.absolute().parent.resolve().is_relative_to(layout.root.resolve()):
+        raise UsageError(f"{path}: expected a table outside the dataset, found one in {layout.root}")
+    return path
+
+
+def _write_table(path: Path, names: list[str], *, by_folder: bool) -> None:
+    rows = [{"path": name, **({"label": PurePosixPath(name).parts[0]} if by_folder else {})} for name in names]
+    if path.suffix.lower() == ".jsonl":
+        data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in rows)
+    else:
+        data = _as_csv(path, rows, ["path", *(["label"] if by_folder else [])])
+    try:
+        write_durably(path, data)
+    except ShardspecError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _as_csv(path: Path, rows: list[dict[str, str]], header: list[str]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows([[row[name] for name in header] for row in rows])
+    try:
+        return text.getvalue().encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{path}: expected names that can be encoded as UTF-8, found others, which no CSV can hold: "
+            f"write {path.with_suffix('.jsonl').name}"
+        ) from error

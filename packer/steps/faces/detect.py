@@ -1,0 +1,78 @@
+"""``detect``: frames become the faces in them, a sample each and no picture; a frame without a face is a sample too."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from packer.recipe import Recipe
+from packer.sources.item import Item
+from packer.steps.chain import ITEM, REPORT, SAMPLED, Equipment, Sample, Step
+from packer.steps.faces.frame import NO_TRACK, FrameFaces, counting_faces, known_points
+from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, as_frame, takes_decoded
+from packer.steps.faces.tracks import VideoTracks
+
+
+def make(recipe: Recipe, equipment: Equipment) -> Step:
+    """The step of a recipe. Loads the detector, if none is given, once per worker."""
+    search = FaceSearch(recipe, equipment.detector)
+
+    def detect(samples: Iterator[Sample]) -> Iterator[Sample]:
+        return _detections(map(as_frame, samples), search, recipe)
+
+    return detect
+
+
+def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) -> Iterator[Sample]:
+    """The faces that count in the frames of one item; within a frame in the detector's order, largest first."""
+    first = next(frames, None)
+    if first is None:
+        return
+    item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
+    report.faces = 0
+    tracker = VideoTracks(sampled if takes_decoded(recipe) else None, report) if item.is_video else None
+    rest = chain([first], frames)
+    with search.of_item(item, sampled) as faces:
+        while batch := list(islice(rest, BATCH_FRAMES)):
+            for sample, found in zip(batch, faces.faces(batch), strict=True):
+                assert isinstance(found, FrameFaces)
+                report.faces += len(found)
+                counting = counting_faces(found, recipe)
+                tracks = np.full(len(counting), NO_TRACK)
+                if tracker is not None:
+                    tracks = tracker.update(sample["frame"], found.boxes[counting])
+                height, width = sample.pop("image").shape[:2]
+                size = {"frame_size": np.array([width, height], np.int64), "source_bytes": _bytes_of(item)}
+                for face, track in zip(counting.tolist(), tracks.tolist(), strict=True):
+                    yield {**sample, **size, **_face(found, face), "track": track}
+                if not len(counting):
+                    yield {**sample, **size, **_NO_FACE}
+
+
+def _bytes_of(item: Item) -> int:
+    """Size of an item's file; 0 if it is not known, as that of a value in a Parquet file."""
+    return 0 if item.member is not None and item.member.kind == "parquet" else item.bytes
+
+
+def _face(found: FrameFaces, number: int) -> dict[str, Any]:
+    """The fields of one face, in pixels of the frame."""
+    points = known_points(found.points[number])
+    return {
+        "box": found.boxes[number].astype(np.float32),
+        "box_valid": True,
+        "score": np.float32(found.scores[number]),
+        "landmarks": np.zeros((5, 2), np.float32) if points is None else points.astype(np.float32),
+        "landmarks_valid": points is not None,
+    }
+
+
+_NO_FACE: dict[str, Any] = {
+    "box": np.zeros(4, np.float32),
+    "box_valid": False,
+    "score": np.float32(0),
+    "landmarks": np.zeros((5, 2), np.float32),
+    "landmarks_valid": False,
+    "track": NO_TRACK,
+}
+"""The fields of a frame in which no face counts."""

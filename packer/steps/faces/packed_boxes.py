@@ -1,0 +1,287 @@
+"""Boxes in a packed dataset: of face crops, or what ``packer detect`` packed."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.assembly.groups import read_groups
+from packer.assembly.rows import PackedRows, read_column
+from packer.steps.faces.boxes import FARTHEST, are_boxes, check_any
+from packer.steps.faces.frame import NO_TRACK, FrameFaces
+from packer.vision.geometry.affine import apply, invert
+from packer.vision.landmarks.similarity import five_points
+from shardspec.columns import Columns
+from shardspec.errors import ItemError, UsageError
+from shardspec.layout import REJECTS_NAME, Layout
+from shardspec.points import LAYOUTS
+from shardspec.schema import Field, Schema
+
+_Shape = tuple[int | None, ...]
+
+_FIELDS: Mapping[str, tuple[str, _Shape]] = {
+    "frame": ("iu", ()),
+    "box": ("f", (4,)),
+    "box_valid": ("b", ()),
+    "score": ("f", ()),
+    "track": ("i", ()),
+    "time": ("f", ()),
+    "landmarks": ("f", (None, 2)),
+    "landmarks_valid": ("b", ()),
+    "matrix": ("f", (2, 3)),
+    "frame_size": ("iu", (2,)),
+    "source_bytes": ("iu", ()),
+}
+"""The fields that are read, with the kinds of their dtypes and their shapes; None stands for any number."""
+
+_REQUIRED = ("source", "frame", "box")
+
+
+class PackedBoxes:
+    """The faces of a packed dataset (`packer.steps.faces.boxes.Boxes`), read item by item.
+
+    Landmarks beside a ``matrix`` lie in a crop, and are mapped back into the frame by it; in a dataset without pictures
+    they lie in the frame. Of denser landmarks five points are made. Memory: 16 bytes a sample, and the items' names.
+
+    Parameters
+    ----------
+    path : Path
+        The dataset's folder.
+    scale : float, > 0
+        If it is not 1, neither the size of the frames nor that of the file is compared.
+
+    Raises
+    ------
+    UsageError
+        If the dataset lacks a field that is needed, or if one is of another kind than expected.
+    """
+
+    def __init__(self, path: Path, scale: float) -> None:
+        self._path = path
+        self._scale = scale
+        self._layout = Layout(path)
+        self._manifest = self._layout.load()
+        schema = self._manifest.schema
+        self._fields = list(_check_fields(path, schema))
+        self._in_crop = "matrix" in self._fields
+        count = schema["landmarks"].fixed_shape[0] if "landmarks" in self._fields else 0
+        known = str(count) in LAYOUTS and (self._in_crop or not any(field.is_image for field in schema))
+        self._points = str(count) if known else None
+        recipes = [g.recipe for g in self._manifest.generations if g.recipe.get("preset") == "faces"]
+        self._keeps_faceless = any(recipe.get("keep_faceless") is True for recipe in recipes)
+        self.floors = {
+            name: least for name in ("min_face", "min_score") if (least := _floor(recipes, name)) is not None
+        }
+        self.no_box = f"no box is given for it: {path.name} never looked at it"
+        groups = read_groups(path, "source")
+        order = np.argsort(groups.of_row, kind="stable")
+        starts = np.searchsorted(groups.of_row[order], np.arange(len(groups.names) + 1))
+        self._order = order
+        self._rows = {name: slice(*starts[at : at + 2].tolist()) for at, name in enumerate(groups.names)}
+        self._rejects = dict(self._find_rejects())
+
+    @cached_property
+    def has_points(self) -> bool:
+        """See `packer.steps.faces.boxes.Boxes`."""
+        if self._points is None:
+            return False
+        if "landmarks_valid" not in self._fields:
+            return True
+        return bool(np.any(read_column(self._path, self._manifest, "landmarks_valid")))
+
+    def check(self, names: Sequence[str]) -> tuple[str, ...]:
+        """See `packer.steps.faces.boxes.Boxes`."""
+        return check_any(self._path, self._rows, names)
+
+    def faces(self, name: str, file_bytes: int = 0) -> Mapping[int, FrameFaces | str]:
+        """See `packer.steps.faces.boxes.Boxes`."""
+        reports = list(self._reports(name))
+        place = self._rows.get(name)
+        if place is None:
+            for report in reports:
+                if report.get("kind") == "item":
+                    raise ItemError(f"boxes: rejected in {self._path.name} ({report.get('step')}: {report['reason']})")
+            raise ItemError(f"boxes: expected samples with source {name!r} in {self._path.name}, found none")
+        rows = np.sort(self._order[place])
+        with closing(PackedRows.of(self._path, check="size", manifest=self._manifest)) as packed:
+            keys = ["key"] if "key" in packed.schema else []
+            columns = packed.read(rows, [*self._fields, *keys])
+        columns = self._check(name, _sorted(columns), file_bytes)
+        known: dict[int, FrameFaces | str] = {
+            frame: f"no face of it in {self._path.name}: {report['reason']}"
+            for report in reports
+            if report.get("kind") == "frames"
+            for frame in report["frames"]
+        }
+        cuts = np.flatnonzero(np.diff(columns["frame"])) + 1
+        for some in np.split(np.arange(len(rows)), cuts):
+            known[int(columns["frame"][some[0]])] = self._faces(
+                {field: column[some] for field, column in columns.items()}
+            )
+        return known
+
+    def _faces(self, columns: Columns) -> FrameFaces:
+        """The faces of one frame."""
+        real = columns["box_valid"]
+        shape = None
+        if "frame_size" in columns and self._scale == 1:
+            width, height = columns["frame_size"][0].tolist()
+            shape = (height, width, 3)
+        return FrameFaces(
+            (columns["box"][real] * self._scale).astype(np.float32),
+            columns["score"][real].astype(np.float32),
+            self._points_of(columns)[real] * self._scale,
+            columns["track"][real].astype(np.int64) if "track" in columns else None,
+            shape,
+            float(columns["time"][0]) if "time" in columns else None,
+            columns["matrix"][real] if self._in_crop and self._scale == 1 else None,
+        )
+
+    def _points_of(self, columns: Columns) -> npt.NDArray[np.floating]:
+        """The five points of each row in the frame, (rows, 5, 2); NaN where there are none."""
+        count = len(columns["box"])
+        points = np.full((count, 5, 2), np.nan, np.float32 if self._points == "5" and not self._in_crop else np.float64)
+        if self._points is None:
+            return points
+        valid = columns["landmarks_valid"] if "landmarks_valid" in columns else np.ones(count, np.bool_)
+        for row in np.flatnonzero(valid).tolist():
+            found = columns["landmarks"][row]
+            if not np.isfinite(found).all():
+                continue
+            five = found if self._points == "5" else five_points(found, self._points)
+            points[row] = _in_frame(columns["matrix"][row], five) if self._in_crop else five
+        points[~(np.abs(points) < FARTHEST).all(axis=(1, 2))] = np.nan
+        return points
+
+    def _check(self, name: str, columns: Columns, file_bytes: int) -> Columns:
+        """The columns of one item with ``box_valid`` and ``score``; an `ItemError` if a value cannot be."""
+        count = len(columns["box"])
+        columns.setdefault("box_valid", np.ones(count, np.bool_))
+        real: npt.NDArray[np.bool_] = columns["box_valid"]
+        score = columns.setdefault("score", np.ones(count, np.float32))
+        if self._keeps_faceless:  # whole frames, which stand for an item without a face
+            placed: npt.NDArray[np.bool_] = columns.get("landmarks_valid", real)
+            columns["box_valid"] = real = real & (placed | (score != 0))
+
+        def refuse(wrong: npt.NDArray[np.bool_], field: str, expected: str) -> None:
+            if wrong.any():
+                found = columns[field][int(np.flatnonzero(wrong)[0])].tolist()
+                raise ItemError(f"boxes: {self._path.name}, {name!r}: expected {expected}, found {found}")
+
+        refuse(columns["frame"] < 0, "frame", "frames of 0 and more")
+        refuse(real & ~are_boxes(columns["box"].astype(np.float64)), "box", "boxes with an area")
+        refuse(real & ~((score >= 0) & (score <= 1)), "score", "scores from 0 to 1")
+        if "track" in columns:
+            refuse(columns["track"] < NO_TRACK, "track", f"tracks of {NO_TRACK} and more")
+            refuse(real & _doubled(columns["frame"], columns["track"]), "track", "each track once in a frame")
+        if "source_bytes" in columns and self._scale == 1 and file_bytes:
+            before = columns["source_bytes"]
+            if (before[before > 0] != file_bytes).any():
+                raise ItemError(
+                    f"boxes: expected {name!r} as it was when {self._path.name} was packed, with "
+                    f"{int(before[before > 0][0]):,} bytes, found {file_bytes:,}"
+                )
+        return columns
+
+    def _find_rejects(self) -> Iterator[tuple[str, list[int]]]:
+        """By item, where the lines begin that say why it, or frames of it, gave no sample."""
+        found: dict[str, list[int]] = {}
+        entry = self._manifest.find_file(REJECTS_NAME)
+        if entry is None:
+            return
+        with self._layout.file(entry).open("rb") as file:
+            at = 0
+            for line in file:
+                report = _read_report(line)
+                if report is not None:
+                    found.setdefault(report["item"], []).append(at)
+                at += len(line)
+        yield from found.items()
+
+    def _reports(self, name: str) -> Iterator[dict[str, Any]]:
+        places = self._rejects.get(name, [])
+        entry = self._manifest.find_file(REJECTS_NAME)
+        if entry is None or not places:
+            return
+        with self._layout.file(entry).open("rb") as file:
+            for place in places:
+                file.seek(place)
+                report = _read_report(file.readline())
+                if report is not None:
+                    yield report
+
+
+def _read_report(line: bytes) -> dict[str, Any] | None:
+    """A line of ``rejects.jsonl`` that says why an item, or frames of it, gave no sample."""
+    try:
+        report = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(report, dict) or not all(isinstance(report.get(name), str) for name in ("item", "reason")):
+        return None
+    frames = report.get("frames")
+    if report.get("kind") == "frames" and isinstance(frames, list) and all(type(frame) is int for frame in frames):
+        return report
+    return report if report.get("kind") == "item" else None
+
+
+def _check_fields(path: Path, schema: Schema) -> Iterator[str]:
+    """The fields of a dataset that are read, besides ``source``."""
+    missing = [name for name in _REQUIRED if name not in schema]
+    if missing:
+        raise UsageError(
+            f"{path}: expected a packed dataset of faces, with the fields {', '.join(_REQUIRED)}, found none called "
+            f"{' or '.join(missing)}: pack one with --preset faces, or with packer detect"
+        )
+    if schema["source"].kind != "text":
+        raise UsageError(f"{path}: expected text in field 'source', found {schema['source'].kind}")
+    for name, (kinds, shape) in _FIELDS.items():
+        if name not in schema:
+            continue
+        field = schema[name]
+        if not _fits(field, kinds, shape):
+            shown = f"{field.dtype} of shape {list(field.shape)}"
+            raise UsageError(f"{path}: field {name!r} is not that of faces: found {shown}")
+        yield name
+
+
+def _fits(field: Field, kinds: str, shape: _Shape) -> bool:
+    if not field.is_fixed or field.dtype[1] not in kinds or len(field.fixed_shape) != len(shape):
+        return False
+    return all(axis in (None, found) for axis, found in zip(shape, field.fixed_shape, strict=True))
+
+
+def _floor(recipes: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The largest value that an option had in any generation; None if none has it."""
+    values = [value for recipe in recipes if isinstance(value := recipe.get(name), int | float)]
+    return max(values, default=None)
+
+
+def _sorted(columns: Columns) -> Columns:
+    """The rows of one item by frame, and within a frame by key: a dataset may be shuffled."""
+    frames = columns["frame"]
+    keys = [bytes(key) for key in columns.pop("key", [b""] * len(frames))]
+    order = sorted(range(len(frames)), key=lambda row: (int(frames[row]), len(keys[row]), keys[row]))
+    return {name: column[order] for name, column in columns.items()}
+
+
+def _in_frame(matrix: npt.NDArray[np.floating], points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Points of a crop in its frame; NaN if the matrix cannot be inverted."""
+    try:
+        return apply(invert(matrix), points)
+    except ValueError:
+        return np.full((5, 2), np.nan)
+
+
+def _doubled(frames: npt.NDArray[Any], tracks: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which rows have a track that an earlier row of the same frame has."""
+    order = np.lexsort((tracks, frames))
+    same = (np.diff(frames[order]) == 0) & (np.diff(tracks[order]) == 0) & (tracks[order][1:] != NO_TRACK)
+    out = np.zeros(len(frames), np.bool_)
+    out[order[1:][same]] = True
+    return out

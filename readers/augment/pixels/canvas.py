@@ -1,0 +1,157 @@
+"""The pictures that a chain of transforms works on: in memory of its own, with a look-up table that is not applied yet.
+
+A table maps each of the 256 values of a pixel to its new value. Tables that follow one another become one, which is
+applied when a transform needs the pixels, or at the end: then also to floating numbers, at the cost of one pass.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from readers.augment.base import Fusible, Params, Picture, Sample, Transform, get_field
+from readers.decode.values import BFLOAT16
+from shardspec.errors import UsageError
+
+Table = npt.NDArray[Any]
+"""(256,) for all channels, or (256, C); the dtype is that of the new values."""
+
+
+class Pixels:
+    """One picture, (H, W, C), on its way through a chain of transforms.
+
+    Parameters
+    ----------
+    picture : ndarray, (H, W, C), uint8, or a floating dtype
+        Not written to.
+    """
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture: npt.NDArray[Any] = picture
+        self._owned = False
+        self._table: Table | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(H, W, C)."""
+        return self._picture.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values after the table."""
+        return self._picture.dtype if self._table is None else self._table.dtype
+
+    def look_up(self, table: Table) -> None:
+        """Replace each value by its entry in a table; the values must be uint8 so far."""
+        if self._table is None:
+            self._table = table
+        elif table.ndim == self._table.ndim == 2:
+            self._table = np.take_along_axis(table, self._table.astype(np.intp), axis=0)
+        else:  # one of them is for all channels
+            self._table = table[self._table]
+
+    def values(self) -> npt.NDArray[Any]:
+        """The pixels as they are now; not to be written to."""
+        if self._table is not None:
+            self._picture, self._table, self._owned = _looked_up(self._picture, self._table), None, True
+        return self._picture
+
+    def writable(self) -> npt.NDArray[Any]:
+        """The pixels as they are now, in memory that may be written to."""
+        picture = self.values()
+        if not self._owned:
+            self._picture, self._owned = picture.copy(), True
+        return self._picture
+
+    def replace(self, picture: npt.NDArray[Any]) -> None:
+        """Go on with another picture, which must be nobody else's; cv2 drops a last axis of 1, which is put back."""
+        self._picture, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
+
+
+def _looked_up(picture: npt.NDArray[Any], table: Table) -> npt.NDArray[Any]:
+    """The entries of a table for the values of a picture (H, W, C), uint8."""
+    bits = np.ascontiguousarray(table)
+    if table.dtype in (np.float16, BFLOAT16):  # OpenCV moves the bits, whatever they mean
+        bits = bits.view(np.uint16)
+    if bits.ndim == 2:
+        bits = bits[None]
+    return np.asarray(cv2.LUT(picture, bits)).reshape(picture.shape).view(table.dtype)
+
+
+class Canvas:
+    """A sample whose pictures are being changed: its fields, and the pictures of ``image``, one or a clip's.
+
+    Parameters
+    ----------
+    sample : dict
+    user : str
+        The transform's name, for messages.
+
+    Raises
+    ------
+    UsageError
+        If ``image`` is not an array (H, W, C) or (T, H, W, C).
+    """
+
+    def __init__(self, sample: Sample, user: str) -> None:
+        image = get_field(sample, "image", user)
+        if image.ndim not in (3, 4):
+            raise UsageError(f"{user}: expected image as (H, W, C) or (T, H, W, C), found {image.dtype} {image.shape}")
+        self.fields = sample
+        self.clip = image.ndim == 4
+        self.pictures = [Pixels(frame) for frame in (image if self.clip else image[None])]
+
+    def frames(self, user: str) -> list[Pixels]:
+        """The pictures, for a transform of uint8 values.
+
+        Raises
+        ------
+        UsageError
+            If the values are floating.
+        """
+        for picture in self.pictures[:1]:
+            if picture.dtype != np.uint8:
+                raise UsageError(
+                    f"{user}: expected image as uint8, found {name_of(picture.dtype)}: put Normalize or ToFloat after "
+                    "it, and only one of them"
+                )
+        return self.pictures
+
+    def sample(self) -> Sample:
+        """The sample with its new pictures: a new dict."""
+        values = [picture.values() for picture in self.pictures]
+        return {**self.fields, "image": np.stack(values) if self.clip else values[0]}
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """A dtype for messages."""
+    return "bfloat16" if dtype == BFLOAT16 else str(dtype)
+
+
+class PixelTransform(Transform[Params], Fusible):
+    """The base of transforms of the values of pixels: colours, erasing, numbers for the network."""
+
+    @abstractmethod
+    def paint(self, canvas: Canvas, params: Params) -> None:
+        """Apply drawn parameters to the pictures of a canvas. The same parameters give the same result."""
+
+    def apply(self, sample: Sample, params: Params) -> Sample:
+        """The sample with other pixels."""
+        canvas = Canvas(sample, type(self).__name__)
+        self.paint(canvas, params)
+        return canvas.sample()
+
+    @staticmethod
+    def together(transforms: Sequence[Any], sample: Sample, rng: np.random.Generator) -> Sample:
+        """Transforms of this kind one after the other, with the draws that they would make one by one."""
+        canvas = None
+        for transform in transforms:
+            if rng.random() >= transform.p:
+                continue
+            if canvas is None:
+                canvas = Canvas(sample, type(transform).__name__)
+            transform.paint(canvas, transform.draw(canvas.fields, rng))
+        return sample if canvas is None else canvas.sample()

@@ -1,0 +1,131 @@
+"""Changes of colour on given parameters, as torchvision v2 defines them for uint8 pictures.
+
+What is a function of each value alone is a table; the others need the pixels. Where the arithmetic differs from
+torchvision's (brightness of a pixel in whole numbers instead of floating ones), results are within one grey level.
+"""
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from readers.augment.pixels.canvas import Pixels, Table
+from shardspec.errors import UsageError
+
+_GREY = np.array([0.2989, 0.587, 0.114])
+"""Weights of red, green and blue in torchvision's grey."""
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+_FLOOR = -0.498
+"""Added before OpenCV rounds to nearest, ties to even: torchvision cuts off, and whole numbers stay."""
+_LEVELS = np.arange(256, dtype=np.float32)
+
+
+def check_channels(picture: Pixels, user: str) -> None:
+    """Refuse pictures that are neither grey nor RGB.
+
+    Raises
+    ------
+    UsageError
+        If there are not one or three channels.
+    """
+    if picture.shape[-1] not in (1, 3):
+        raise UsageError(f"{user}: expected pictures of 1 or 3 channels, found {picture.shape[-1]}")
+
+
+def adjust_brightness(picture: Pixels, factor: float) -> None:
+    """Values times a factor, 0 or more."""
+    picture.look_up(_cut(_LEVELS * np.float32(factor)))
+
+
+def adjust_contrast(picture: Pixels, factor: float) -> None:
+    """Values spread about the picture's mean grey by a factor, 0 or more."""
+    mean = np.float32(cv2.mean(_grey(picture.values()))[0])
+    if picture.shape[-1] == 3:
+        mean = max(mean - np.float32(0.5), np.float32(0))  # torchvision cuts each pixel's grey off
+    picture.look_up(_cut(_LEVELS * np.float32(factor) + np.float32(1 - factor) * mean))
+
+
+def adjust_saturation(picture: Pixels, factor: float) -> None:
+    """Colours moved from each pixel's grey by a factor: 0 gives grey, 1 changes nothing."""
+    if picture.shape[-1] == 1:
+        return
+    values = picture.values()
+    grey = cv2.cvtColor(_grey(values), cv2.COLOR_GRAY2RGB)
+    # half a level less, on the average, is the grey that torchvision has cut off
+    shift = _FLOOR - (1 - factor) / 2
+    picture.replace(np.asarray(cv2.addWeighted(values, factor, grey, 1 - factor, shift)))
+
+
+def adjust_hue(picture: Pixels, shift: float) -> None:
+    """Hue turned by a share of the colour circle, from -0.5 to 0.5."""
+    if picture.shape[-1] == 1:
+        return
+    values = np.multiply(picture.values(), np.float32(1 / 255), dtype=np.float32)
+    turned = cv2.cvtColor(values, cv2.COLOR_RGB2HSV, dst=values)
+    turned = cv2.add(turned, (360.0 * (shift % 1.0), 0.0, 0.0, 0.0), dst=turned)
+    colours = cv2.cvtColor(turned, cv2.COLOR_HSV2RGB, dst=turned)  # takes hues of more than one turn
+    picture.replace(np.asarray(cv2.convertScaleAbs(colours, alpha=255.999, beta=_FLOOR)))
+
+
+def _grey(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The grey of each pixel, (H, W), rounded."""
+    if values.shape[-1] == 1:
+        return values[..., 0]
+    return np.asarray(cv2.cvtColor(values, cv2.COLOR_RGB2GRAY))
+
+
+def _cut(values: npt.NDArray[np.float32]) -> Table:
+    """A table of values, cut off to whole numbers."""
+    return np.clip(values, 0, 255).astype(np.uint8)
+
+
+def adjust_sharpness(picture: Pixels, factor: float) -> None:
+    """Pixels moved from a smoothed picture by a factor: 0 gives that one, 1 changes nothing; the rim stays."""
+    height, width, _ = picture.shape
+    if height <= 2 or width <= 2:
+        return
+    values = picture.values()
+    smooth = cv2.filter2D(values, -1, _SMOOTH)
+    sharp = np.asarray(cv2.addWeighted(values, factor, smooth, 1 - factor, _FLOOR)).reshape(values.shape)
+    sharp[[0, -1]] = values[[0, -1]]
+    sharp[:, [0, -1]] = values[:, [0, -1]]
+    picture.replace(sharp)
+
+
+def posterize(picture: Pixels, bits: int) -> None:
+    """Only the upper bits of each value, from 0 to 8 of them."""
+    picture.look_up(np.arange(256, dtype=np.uint8) & np.uint8(0xFF00 >> bits & 0xFF))
+
+
+def solarize(picture: Pixels, threshold: float) -> None:
+    """Values from a threshold on turned into 255 minus the value."""
+    levels = np.arange(256, dtype=np.uint8)
+    picture.look_up(np.where(levels >= threshold, 255 - levels, levels))
+
+
+def autocontrast(picture: Pixels) -> None:
+    """Each channel spread from 0 to 255; one of a single value stays."""
+    rows = picture.values()
+    least = cv2.reduce(rows, 0, cv2.REDUCE_MIN).reshape(-1, rows.shape[-1]).min(0).astype(np.float32)
+    most = cv2.reduce(rows, 0, cv2.REDUCE_MAX).reshape(-1, rows.shape[-1]).max(0).astype(np.float32)
+    flat = most == least
+    scale = np.where(flat, 1, (most - least) * np.float32(1 / 255)).astype(np.float32)
+    picture.look_up(_cut((_LEVELS[:, None] - np.where(flat, 0, least).astype(np.float32)) / scale))
+
+
+def equalize(picture: Pixels) -> None:
+    """Each channel's values as evenly frequent as PIL makes them."""
+    values = picture.values()
+    channels = range(values.shape[-1])
+    picture.look_up(np.stack([_equal(values, channel) for channel in channels], axis=1))
+
+
+def _equal(values: npt.NDArray[np.uint8], channel: int) -> Table:
+    """The table of `equalize` for a channel."""
+    counts = cv2.calcHist([values], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
+    step = int(counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
+    if step == 0:
+        return np.arange(256, dtype=np.uint8)
+    before = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    table: Table = np.clip((before + step // 2) // step, 0, 255).astype(np.uint8)
+    table[0] = 0
+    return table

@@ -1,0 +1,154 @@
+"""Floating numbers for the network, by one look-up table: 0 … 255 to 0 … 1, or normalised."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_number
+from readers.augment.base import Sample
+from readers.augment.pixels.canvas import Canvas, PixelTransform, Table
+from readers.decode.values import BFLOAT16
+from shardspec.errors import UsageError
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+}
+
+
+class ToFloat(PixelTransform[None]):
+    """Turns pictures of uint8 into floating numbers from 0 to 1, as torchvision's ``v2.ToDtype(dtype, scale=True)``.
+
+    Parameters
+    ----------
+    dtype : str or dtype
+        ``"float32"``, ``"float16"`` or ``"bfloat16"``, or torch's or numpy's dtype of that name. In a sample,
+        bfloat16 is an array of dtype ``V2`` with its bits, since numpy has no such dtype; in a batch it is torch's.
+
+    Notes
+    -----
+    The numbers of every dtype are those of float32, rounded once. Goes last in a chain: only `RandomErasing` may
+    follow. In a `Compose`, a table before it (of `ColorJitter`, say) and its own are one.
+    """
+
+    def __init__(self, dtype: Any = "float32") -> None:
+        super().__init__(1.0)
+        self.dtype = as_float_name("ToFloat", dtype)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> None:
+        """Nothing: there are no parameters."""
+
+    def paint(self, canvas: Canvas, params: None) -> None:
+        """Give the pictures their table."""
+        for picture in canvas.frames("ToFloat"):
+            picture.look_up(_unit_table(self.dtype))
+
+
+class Normalize(PixelTransform[None]):
+    """Turns pictures of uint8 into (x / 255 - mean) / std.
+
+    In float32 to the last bit what torchvision's ``v2.ToDtype(torch.float32, scale=True)`` and then
+    ``v2.Normalize(mean, std)`` give.
+
+    Parameters
+    ----------
+    mean, std : sequence of float
+        One per channel, or one for all, for pictures from 0 to 1; ImageNet's by default.
+    dtype : str or dtype
+        See `ToFloat`.
+
+    Raises
+    ------
+    UsageError
+        When made: if the numbers are not finite, or a std is not above 0. When called: if the picture has another
+        number of channels, or is floating already.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(1.0)
+        self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
+        if len(self.mean) != len(self.std) or min(self.std) <= 0:
+            raise UsageError(f"Normalize: expected as many means as positive stds, found {mean!r} and {std!r}")
+        self.dtype = as_float_name("Normalize", dtype)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> None:
+        """Nothing: there are no parameters."""
+
+    def paint(self, canvas: Canvas, params: None) -> None:
+        """Give the pictures their table."""
+        for picture in canvas.frames("Normalize"):
+            if len(self.mean) not in (1, picture.shape[-1]):
+                raise UsageError(
+                    f"Normalize: expected as many means and stds as channels, found {len(self.mean)} for a picture of "
+                    f"{picture.shape[-1]}"
+                )
+            picture.look_up(_normal_table(self.mean, self.std, self.dtype))
+
+
+def as_float_name(user: str, dtype: Any) -> str:
+    """The name of a floating dtype of numpy, torch or in text.
+
+    Raises
+    ------
+    UsageError
+        If it is none of float32, float16 and bfloat16.
+    """
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
+    name = name.removeprefix("torch.")
+    if name not in _DTYPES:
+        raise UsageError(f"{user}: expected dtype to be one of {', '.join(_DTYPES)}, found {dtype!r}")
+    return name
+
+
+def encoded(values: npt.ArrayLike, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Numbers in a dtype of pictures, rounded to nearest, ties to even; of bfloat16 the bits.
+
+    Parameters
+    ----------
+    values : array_like
+        Finite.
+    dtype : dtype
+        float32, float16 or `BFLOAT16`.
+    """
+    numbers = np.asarray(values, np.float32)
+    if dtype != BFLOAT16:
+        with np.errstate(over="ignore"):  # beyond float16's largest number: infinity, as torch has it
+            return numbers.astype(dtype)
+    bits = np.ascontiguousarray(numbers).view(np.uint32).reshape(numbers.shape)
+    upper = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    return upper.astype(np.uint16).view(BFLOAT16)
+
+
+@lru_cache(maxsize=16)
+def _unit_table(dtype: str) -> Table:
+    return encoded(_unit(), _DTYPES[dtype])
+
+
+@lru_cache(maxsize=16)
+def _normal_table(mean: tuple[float, ...], std: tuple[float, ...], dtype: str) -> Table:
+    table = (_unit()[:, None] - np.array(mean, np.float32)) / np.array(std, np.float32)
+    return encoded(table[:, 0] if len(mean) == 1 else table, _DTYPES[dtype])
+
+
+def _unit() -> npt.NDArray[np.float32]:
+    """0 to 1 as torchvision has it: times 1/255, which is not the same as divided by 255."""
+    return np.arange(256, dtype=np.float32) * np.float32(1 / 255)
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    try:
+        numbers = tuple(as_number(f"Normalize: {name}", value) for value in values)
+    except TypeError:
+        numbers = (as_number(f"Normalize: {name}", values),)
+    if not numbers or not np.isfinite(numbers).all():
+        raise UsageError(f"Normalize: expected {name} as one finite number per channel, found {values!r}")
+    return numbers

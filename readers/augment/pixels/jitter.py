@@ -1,0 +1,119 @@
+"""Random brightness, contrast, saturation and hue."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from readers.arguments import as_number, as_pair
+from readers.augment.base import Sample
+from readers.augment.pixels.canvas import Canvas, Pixels, PixelTransform
+from readers.augment.pixels.colors import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    check_channels,
+)
+from shardspec.errors import UsageError
+
+Range = float | tuple[float, float] | None
+
+_CHANGES: tuple[tuple[str, Callable[[Pixels, float], None]], ...] = (
+    ("brightness", adjust_brightness),
+    ("contrast", adjust_contrast),
+    ("saturation", adjust_saturation),
+    ("hue", adjust_hue),
+)
+
+
+@dataclass(frozen=True)
+class _Jitter:
+    order: tuple[int, ...]  # of the changes, by their number
+    factors: tuple[float | None, ...]  # None: this one is not made
+
+
+class ColorJitter(PixelTransform[_Jitter]):
+    """Changes brightness, contrast, saturation and hue in a random order, as torchvision's ``v2.ColorJitter``.
+
+    Parameters
+    ----------
+    brightness, contrast, saturation : float, or (float, float), or None
+        The factor is drawn evenly from these bounds, 0 or more; one number x means (max(0, 1 - x), 1 + x). None
+        leaves it out.
+    hue : float, or (float, float), or None
+        The turn of the colour circle is drawn evenly from these bounds, from -0.5 to 0.5; one number x means (-x, x).
+    p : float
+
+    Raises
+    ------
+    UsageError
+        When made: if a bound is out of range. When called: if the picture is floating, or has neither one nor three
+        channels.
+
+    Notes
+    -----
+    On the same factors, in the same order, brightness is torchvision's to the last bit; each of the others is within
+    one grey level of it (with factors up to 2). In a `Compose`, a brightness or contrast that comes last and the table
+    of `Normalize` or `ToFloat` are one.
+    """
+
+    def __init__(
+        self,
+        brightness: Range = None,
+        contrast: Range = None,
+        saturation: Range = None,
+        hue: Range = None,
+        p: float = 1.0,
+    ) -> None:
+        super().__init__(p)
+        self.brightness = _factors("brightness", brightness)
+        self.contrast = _factors("contrast", contrast)
+        self.saturation = _factors("saturation", saturation)
+        self.hue = _bounds("hue", hue, -0.5, 0.5)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> _Jitter:
+        """The order and the factors."""
+        order = tuple(rng.permutation(len(_CHANGES)).tolist())
+        shares = rng.random(len(_CHANGES)).tolist()
+        bounds = (getattr(self, name) for name, _ in _CHANGES)
+        factors = (
+            None if between is None else between[0] + share * (between[1] - between[0])
+            for between, share in zip(bounds, shares, strict=True)
+        )
+        return _Jitter(order, tuple(factors))
+
+    def paint(self, canvas: Canvas, params: _Jitter) -> None:
+        """Change the colours; each frame of a clip has its own mean grey."""
+        for picture in canvas.frames("ColorJitter"):
+            check_channels(picture, "ColorJitter")
+            for number in params.order:
+                factor = params.factors[number]
+                if factor is not None:
+                    _CHANGES[number][1](picture, factor)
+
+
+def _factors(name: str, value: Any) -> tuple[float, float] | None:
+    """Bounds of a factor; one number is the distance from 1."""
+    if value is None or isinstance(value, Sequence | np.ndarray):
+        return _bounds(name, value, 0.0, np.inf)
+    spread = as_number(f"ColorJitter: {name}", value)
+    if not 0 <= spread < np.inf:
+        raise UsageError(f"ColorJitter: expected {name} as 0 or more, or as (least, largest), found {value!r}")
+    return (max(0.0, 1 - spread), 1 + spread) if spread else None
+
+
+def _bounds(name: str, value: Any, floor: float, ceiling: float) -> tuple[float, float] | None:
+    """Bounds that a caller gives; one number x is (-x, x)."""
+    if value is None:
+        return None
+    if isinstance(value, Sequence | np.ndarray):
+        least, most = as_pair(f"ColorJitter: {name}", value)
+    else:
+        most = as_number(f"ColorJitter: {name}", value)
+        least = -most
+    if not floor <= least <= most <= ceiling or most == np.inf:
+        limits = f"from {floor} to {ceiling}" if np.isfinite(ceiling) else f"of {floor:.0f} or more"
+        raise UsageError(f"ColorJitter: expected {name} as (least, largest) {limits}, found {value!r}")
+    return least, most

@@ -1,0 +1,178 @@
+"""Mixtures of the pictures of a batch, with soft labels, each row by its own draw."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from readers.arguments import as_count, as_number, as_probability
+from readers.augment.batch_ops import choose, masks_of, over, uniform
+from readers.augment.batched import Batch, BatchModule, Seeds
+from readers.augment.masks import as_mask_names
+from shardspec.errors import UsageError
+
+_SEED_BITS = 24
+"""Of a uniform number."""
+
+
+class _BatchMix(BatchModule):
+    """The base: each row is mixed with the row before it, the first with the last, as torchvision's modules do.
+
+    Attributes
+    ----------
+    keeps_range : bool
+        True (see `BatchModule`).
+    """
+
+    keeps_range = True
+
+    def __init__(self, num_classes: int, alpha: float, p: float) -> None:
+        super().__init__()
+        user = type(self).__name__
+        self.num_classes = as_count(f"{user}: num_classes", num_classes, unit="class")
+        self.alpha = as_number(f"{user}: alpha", alpha)
+        if not 0 < self.alpha < np.inf:
+            raise UsageError(f"{user}: expected alpha above 0, found {alpha}")
+        self.p = as_probability(user, p)
+
+    def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
+        """The batch with mixed pictures, and ``label`` as shares, (B, num_classes), float32."""
+        user = type(self).__name__
+        image, label = batch.get("image"), batch.get("label")
+        if not isinstance(image, Tensor) or image.ndim != 4:
+            raise UsageError(f"{user}: expected image as one tensor (B, C, H, W), found {_kind(image)}")
+        soft = self._soft(label, len(image))
+        numbers = uniform(torch.empty(len(image), 0), 5, seeds)  # not on the device, which would have to be waited for
+        kept = self._shares(numbers[:, :3]).to(image.device, non_blocking=True)
+        out, kept = self.mixed(batch, kept, numbers[:, 3:].to(image.device, non_blocking=True))
+        if image.is_contiguous(memory_format=torch.channels_last):
+            out["image"] = out["image"].contiguous(memory_format=torch.channels_last)
+        kept = kept[:, None]
+        return {**out, "label": soft * kept + soft.roll(1, 0) * (1 - kept)}
+
+    @abstractmethod
+    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor) -> tuple[Batch, Tensor]:
+        """The batch with mixed pictures, given each row's own share (B,), and two numbers in [0, 1), (B, 2).
+
+        Returns
+        -------
+        batch : dict
+        kept : Tensor, (B,), float32
+            Each row's own share in the result.
+        """
+
+    def _shares(self, numbers: Tensor) -> Tensor:
+        """Each row's own share, (B,), float32: of Beta(alpha, alpha), and 1 where the row is not mixed."""
+        drawn = numbers.double().numpy()
+        shares = np.ones(len(drawn), np.float32)
+        bits = (drawn[:, 1:] * 2**_SEED_BITS).astype(np.int64)
+        for row in np.flatnonzero(drawn[:, 0] < self.p):
+            shares[row] = np.random.default_rng(bits[row]).beta(self.alpha, self.alpha)
+        return torch.from_numpy(shares)
+
+    def _soft(self, label: object, rows: int) -> Tensor:
+        """The labels as shares of the classes, (B, num_classes), float32."""
+        user, classes = type(self).__name__, self.num_classes
+        if isinstance(label, Tensor) and label.is_floating_point() and label.shape == (rows, classes):
+            return label.float()  # mixed before
+        if not isinstance(label, Tensor) or label.is_floating_point() or label.shape != (rows,):
+            raise UsageError(
+                f"{user}: expected label as whole numbers {(rows,)}, or as shares {(rows, classes)}, "
+                f"found {_kind(label)}"
+            )
+        if label.device.type == "cpu" and rows and not 0 <= int(label.min()) <= int(label.max()) < classes:
+            raise UsageError(
+                f"{user}: expected labels from 0 to {classes - 1}, found {int(label.min())} to {int(label.max())}: "
+                "give it the dataset's number of classes"
+            )
+        return torch.nn.functional.one_hot(label.long(), classes).float()
+
+
+class BatchMixUp(_BatchMix):
+    """Blends each picture with the one before it, as torchvision's ``v2.MixUp``, but by a share of each row's own.
+
+    The share is drawn from Beta(alpha, alpha). ``label`` becomes (B, num_classes): the same blend of both labels, as
+    torch's cross-entropy takes it. Pictures of uint8 become float32, still from 0 to 255. All other fields, masks and
+    geometry too, stay as they are.
+
+    Parameters
+    ----------
+    num_classes : int
+    alpha : float
+        Above 0.
+    p : float
+        Probability of each row that it is mixed.
+
+    Raises
+    ------
+    UsageError
+        When made: if an argument is out of range. When called: if ``image`` is not a tensor (B, C, H, W), or ``label``
+        is neither (B,) nor mixed before.
+    """
+
+    def __init__(self, num_classes: int, alpha: float = 1.0, p: float = 1.0) -> None:
+        super().__init__(num_classes, alpha, p)
+
+    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor) -> tuple[Batch, Tensor]:
+        """Blended pictures."""
+        image: Tensor = batch["image"]
+        values = image if image.is_floating_point() else image.float()
+        share = over(kept, values).to(values.dtype)
+        return {**batch, "image": values * share + values.roll(1, 0) * (1 - share)}, kept
+
+
+class BatchCutMix(_BatchMix):
+    """Pastes a rectangle of the picture before into each, as torchvision's ``v2.CutMix``, but one for each row.
+
+    The rectangle covers a share of the picture that is drawn from Beta(alpha, alpha), and is cut off at the rim.
+    ``label`` becomes (B, num_classes): both labels by their shares of the pixels. Masks go along with the picture; all
+    other fields stay as they are.
+
+    Parameters
+    ----------
+    num_classes, alpha, p
+        See `BatchMixUp`.
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`; here (B, H, W) or (B, C, H, W).
+
+    Raises
+    ------
+    UsageError
+        As for `BatchMixUp`.
+    """
+
+    def __init__(
+        self, num_classes: int, alpha: float = 1.0, p: float = 1.0, masks: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(num_classes, alpha, p)
+        self.masks = as_mask_names(masks, "BatchCutMix")
+
+    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor) -> tuple[Batch, Tensor]:
+        """Pictures with a rectangle of another."""
+        image: Tensor = batch["image"]
+        height, width = image.shape[-2:]
+        half = 0.5 * (1 - kept.double()).sqrt()
+        left, right = _side(choose(numbers[:, 0], width), half, width)
+        top, bottom = _side(choose(numbers[:, 1], height), half, height)
+        x, y = torch.arange(width, device=image.device), torch.arange(height, device=image.device)
+        columns = (x >= left[:, None]) & (x < right[:, None])
+        rows = (y >= top[:, None]) & (y < bottom[:, None])
+        inside = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
+        out = dict(batch)
+        for name in ("image", *masks_of(batch, self.masks, "BatchCutMix")):
+            value: Tensor = batch[name]
+            out[name] = torch.where(inside if value.ndim == 3 else inside[:, None], value.roll(1, 0), value)
+        pasted = (right - left) * (bottom - top)
+        return out, 1 - pasted.float() / (height * width)
+
+
+def _side(middle: Tensor, half: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The first pixels within and beyond a rectangle, along one side of the picture."""
+    reach = (half * length).long()
+    return (middle - reach).clamp(min=0), (middle + reach).clamp(max=length)
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,256 @@
+"""Random choices among many changes, as torchvision's RandAugment and TrivialAugment make them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_count
+from readers.augment.base import Sample, get_field
+from readers.augment.geometry import move
+from readers.augment.masks import masks_of
+from readers.augment.paint import Fill, check_fill
+from readers.augment.pixels.canvas import Canvas, Pixels, PixelTransform
+from readers.augment.pixels.colors import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_saturation,
+    adjust_sharpness,
+    autocontrast,
+    check_channels,
+    equalize,
+    posterize,
+    solarize,
+)
+from shardspec.errors import UsageError
+
+Change = tuple[str, float]
+"""The name of a change, as torchvision has it, and its magnitude."""
+FloatArray = npt.NDArray[np.float64]
+
+_COLORS: Mapping[str, Callable[[Pixels, float], None]] = {
+    "AutoContrast": lambda picture, _: autocontrast(picture),
+    "Brightness": lambda picture, magnitude: adjust_brightness(picture, 1 + magnitude),
+    "Color": lambda picture, magnitude: adjust_saturation(picture, 1 + magnitude),
+    "Contrast": lambda picture, magnitude: adjust_contrast(picture, 1 + magnitude),
+    "Equalize": lambda picture, _: equalize(picture),
+    "Identity": lambda picture, _: None,
+    "Posterize": lambda picture, magnitude: posterize(picture, int(magnitude)),
+    "Sharpness": lambda picture, magnitude: adjust_sharpness(picture, 1 + magnitude),
+    "Solarize": lambda picture, magnitude: solarize(picture, 255 * magnitude),
+}
+
+_CHANGES = (
+    *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"),
+    *("Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"),
+)
+_BITS: Mapping[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+"""As what OpenCV moves masks, by the bytes of an item; wider ones might be changed as floating numbers."""
+_UNSIGNED = ("Identity", "Posterize", "Solarize", "AutoContrast", "Equalize")
+
+
+class _Policy(PixelTransform[tuple[Change, ...]]):
+    """The base: what was drawn is applied change by change."""
+
+    def __init__(self, bins: int, p: float, fill: Fill, fill_mask: int, masks: Sequence[str] | None) -> None:
+        super().__init__(p, masks)
+        self.num_magnitude_bins = as_count(f"{type(self).__name__}: num_magnitude_bins", bins, least=2, unit="bins")
+        self.fill = check_fill(fill, type(self).__name__)
+        self.fill_mask = fill_mask
+
+    def paint(self, canvas: Canvas, params: tuple[Change, ...]) -> None:
+        """Apply the changes one after the other; those that move pixels move the geometry as well."""
+        user = type(self).__name__
+        for picture in canvas.frames(user):
+            check_channels(picture, user)
+        for name, magnitude in params:
+            change = _COLORS.get(name)
+            if change is None:
+                height, width, _ = canvas.pictures[0].shape
+                self._warp(canvas, _inverse(name, magnitude, height, width))
+                continue
+            for picture in canvas.pictures:
+                change(picture, magnitude)
+
+    def _warp(self, canvas: Canvas, inverse: FloatArray) -> None:
+        """Move pictures, masks and geometry, given the matrix (2, 3) from new places to old ones."""
+        forward = np.linalg.inv(np.vstack([inverse, (0, 0, 1)]))[:2]
+        image = canvas.fields["image"]
+        fields = move(canvas.fields, forward)
+        for name in masks_of(fields, image, self.masks, type(self).__name__):
+            mask = fields[name]
+            if image.ndim == 4:
+                fields[name] = np.stack([_picked(frame, inverse, self.fill_mask) for frame in mask])
+            else:
+                fields[name] = _picked(mask, inverse, self.fill_mask)
+        canvas.fields = fields
+        for picture in canvas.pictures:
+            channels = picture.shape[-1]
+            fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * channels
+            if len(fill) != channels:
+                raise UsageError(
+                    f"{type(self).__name__}: expected one fill, or one per channel, found {len(fill)} for a picture "
+                    f"of {channels} channels"
+                )
+            picture.replace(_warped(picture.values(), inverse, fill))
+
+
+def _warped(picture: npt.NDArray[Any], inverse: FloatArray, fill: Sequence[float]) -> npt.NDArray[Any]:
+    """The nearest pixels of a picture, (H, W, ...), at the places that the matrix gives."""
+    centred = inverse.copy()  # OpenCV's pixel centres are whole numbers
+    centred[:, 2] += inverse[:, :2] @ (0.5, 0.5) - 0.5
+    height, width = picture.shape[:2]
+    flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
+    warped = cv2.warpAffine(picture, centred, (width, height), flags=flags, borderValue=fill)
+    return np.asarray(warped).reshape(picture.shape)
+
+
+def _picked(mask: npt.NDArray[Any], inverse: FloatArray, fill: int) -> npt.NDArray[Any]:
+    """`_warped` for a mask (H, W) or (H, W, C) of any dtype."""
+    outside = np.full((), fill, mask.dtype)
+    bits = _BITS.get(mask.itemsize)
+    if bits is not None and (mask.ndim == 2 or mask.shape[-1] <= 4):
+        return _warped(mask.view(bits), inverse, (float(outside.view(bits)),) * 4).view(mask.dtype)
+    height, width = mask.shape[:2]
+    y, x = np.mgrid[:height, :width] + 0.5
+    columns, rows = (np.rint(row[0] * x + row[1] * y + row[2] - 0.5).astype(np.int64) for row in inverse)
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    moved = np.full_like(mask, outside)
+    moved[inside] = mask[rows[inside], columns[inside]]
+    return moved
+
+
+class RandAugment(_Policy):
+    """Makes some changes drawn from fourteen, all of one magnitude, as torchvision's ``v2.RandAugment``.
+
+    Shears, shifts and rotations take the nearest pixel and move masks, landmarks, hull, regions and matrix too; the
+    other changes are of colour.
+
+    Parameters
+    ----------
+    num_ops : int
+        Changes one after the other, 0 or more.
+    magnitude : int
+        From 0 to ``num_magnitude_bins - 1``.
+    num_magnitude_bins : int
+        2 or more.
+    fill : int or tuple of int
+        Value of pixels that come from outside the picture.
+    p : float
+    fill_mask : int
+        The same for masks.
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`.
+
+    Raises
+    ------
+    UsageError
+        When made: if an argument is out of range. When called: if the picture is floating, or has neither one nor three
+        channels.
+
+    Notes
+    -----
+    On the same changes and magnitudes, those of colour are within one grey level of torchvision's; in those that move,
+    some pixels in a thousand may be their neighbours.
+    """
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        num_magnitude_bins: int = 31,
+        fill: Fill = 0,
+        p: float = 1.0,
+        fill_mask: int = 0,
+        masks: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(num_magnitude_bins, p, fill, fill_mask, masks)
+        self.num_ops = as_count("RandAugment: num_ops", num_ops, least=0)
+        self.magnitude = as_count("RandAugment: magnitude", magnitude, least=0)
+        if self.magnitude >= self.num_magnitude_bins:
+            raise UsageError(
+                f"RandAugment: expected a magnitude from 0 to {self.num_magnitude_bins - 1}, found {magnitude}"
+            )
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Change, ...]:
+        """The changes and their magnitudes."""
+        height, width = get_field(sample, "image", "RandAugment").shape[-3:-1]
+        tops = {"Shear": 0.3, "TranslateX": 150 / 331 * width, "TranslateY": 150 / 331 * height, "Rotate": 30.0}
+        return tuple(_drawn(rng, tops, 0.9, 4, self.magnitude, self.num_magnitude_bins) for _ in range(self.num_ops))
+
+
+class TrivialAugment(_Policy):
+    """Makes one change drawn from fourteen, of random magnitude, as torchvision's ``v2.TrivialAugmentWide``.
+
+    Parameters
+    ----------
+    num_magnitude_bins, fill, p, fill_mask, masks
+        See `RandAugment`.
+
+    Raises
+    ------
+    UsageError
+        As for `RandAugment`.
+    """
+
+    def __init__(
+        self,
+        num_magnitude_bins: int = 31,
+        fill: Fill = 0,
+        p: float = 1.0,
+        fill_mask: int = 0,
+        masks: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(num_magnitude_bins, p, fill, fill_mask, masks)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Change, ...]:
+        """The change and its magnitude."""
+        tops = {"Shear": 0.99, "TranslateX": 32.0, "TranslateY": 32.0, "Rotate": 135.0}
+        bin_ = int(rng.integers(self.num_magnitude_bins))
+        return (_drawn(rng, tops, 0.99, 6, bin_, self.num_magnitude_bins),)
+
+
+def _drawn(
+    rng: np.random.Generator, tops: Mapping[str, float], color: float, bits: int, bin_: int, bins: int
+) -> Change:
+    """One change, at a bin of its magnitudes, with a random sign if it has one.
+
+    Parameters
+    ----------
+    tops : dict of str to float
+        The largest magnitudes of the changes that move pixels.
+    color : float
+        That of changes of colour.
+    bits : int
+        Most bits that Posterize drops.
+    """
+    which, sign = rng.random(2).tolist()
+    name = _CHANGES[int(which * len(_CHANGES))]
+    share = bin_ / (bins - 1)
+    if name == "Posterize":
+        return name, float(round(8 - share * bits))
+    if name == "Solarize":
+        return name, 1 - share
+    if name in _UNSIGNED:
+        return name, 0.0
+    top = tops.get(name, tops["Shear"] if name.startswith("Shear") else color)
+    return name, top * share * (-1 if sign <= 0.5 else 1)
+
+
+def _inverse(name: str, magnitude: float, height: int, width: int) -> FloatArray:
+    """The matrix (2, 3) from new places to old ones; pixel (0, 0) covers [0, 1) x [0, 1)."""
+    if name == "ShearX":  # about the upper left corner
+        return np.array([[1.0, magnitude, 0.0], [0.0, 1.0, 0.0]])
+    if name == "ShearY":
+        return np.array([[1.0, 0.0, 0.0], [magnitude, 1.0, 0.0]])
+    if name == "TranslateX":
+        return np.array([[1.0, 0.0, -int(magnitude)], [0.0, 1.0, 0.0]])
+    if name == "TranslateY":
+        return np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -int(magnitude)]])
+    cosine, sine = math.cos(math.radians(magnitude)), math.sin(math.radians(magnitude))  # about the middle
+    turn = np.array([[cosine, -sine], [sine, cosine]])
+    middle = np.array([width / 2, height / 2])
+    return np.column_stack([turn, middle - turn @ middle])

@@ -1,0 +1,202 @@
+"""Which rows meet a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``."""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.dataset.base import SampleDataset
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.wording import did_you_mean, list_some, shorten
+
+Condition = str | Callable[..., npt.ArrayLike]
+
+Column = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+_LONGEST = 10_000
+_DEEPEST = 50
+
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def rows_where(dataset: SampleDataset, condition: Condition, fields: Sequence[str] | None = None) -> IntArray:
+    """The rows for which a condition on small fields holds, ascending. Pictures are not read.
+
+    Parameters
+    ----------
+    condition : str or callable
+        An expression of comparisons (``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``), ``and``,
+        ``or``, ``not`` and parentheses, of names of fields with numbers or text, and of constants. Names of classes are
+        compared with ``label``.
+
+        A callable is called once with the whole column of each field, in order, and returns booleans, (N,). Texts are
+        an array too, of numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole
+        columns; other fields of varying shape are lists.
+    fields : sequence of str, optional
+        Those that a callable gets. Scalar fields come from the dataset's index; any other field is read from the
+        shards, from the first row to the last.
+
+    Raises
+    ------
+    UsageError
+        If the expression has something else in it, or compares what cannot be compared; or if the callable does not
+        return booleans, (N,).
+    """
+    if isinstance(condition, str):
+        if fields is not None:
+            raise UsageError("fields: expected none beside an expression, which names its fields itself, found some")
+        return np.flatnonzero(_Expression(dataset, condition).rows())
+    if not callable(condition) or fields is None:
+        raise UsageError(
+            "where: expected an expression such as \"label == 'fake' and score > 0.9\", or a callable and the fields "
+            f"that it gets, found {shorten(condition)}{' without fields' if callable(condition) else ''}"
+        )
+    chosen = np.asarray(condition(*(comparable(dataset.column(name)) for name in fields)))
+    if chosen.shape != (len(dataset),) or chosen.dtype != bool:
+        raise UsageError(
+            f"predicate: expected booleans of shape ({len(dataset)},), found {chosen.dtype} of shape {chosen.shape}"
+        )
+    return np.flatnonzero(chosen)
+
+
+def comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Any]:
+    """A column that is compared value by value: texts as an array; anything else as it is."""
+    if isinstance(column, np.ndarray) or not all(isinstance(value, str) for value in column):
+        return column
+    try:
+        return np.array(column, np.dtypes.StringDType())
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        return np.array([*column, None], object)[:-1]
+
+
+class _Expression:
+    """An expression on a dataset's fields. Its parts are taken from the syntax tree; nothing of it is run as code."""
+
+    def __init__(self, dataset: SampleDataset, text: str) -> None:
+        self._dataset = dataset
+        self._text = text
+        self._columns: dict[str, Column] = {}
+        if len(text) > _LONGEST:
+            raise UsageError(
+                f"where: expected an expression of at most {_LONGEST} characters, found {len(text)}: give a callable"
+            )
+        try:
+            self._tree = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            raise UsageError(
+                f"where: expected an expression such as \"label == 'fake' and score > 0.9\", found {shorten(text)}"
+                + (": for equality write ==" if "=" in re.sub("[=!<>]=", "", text) else "")
+            ) from error
+
+    def rows(self) -> Mask:
+        """Whether each row meets it: bool, (N,)."""
+        return self._truth(self._tree, 0)
+
+    def _truth(self, node: ast.expr, depth: int) -> Mask:
+        if depth > _DEEPEST:
+            raise UsageError(f"where: expected at most {_DEEPEST} conditions in one another, found more")
+        if isinstance(node, ast.BoolOp):
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            joined: Mask = join.reduce([self._truth(part, depth + 1) for part in node.values])
+            return joined
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ~self._truth(node.operand, depth + 1)
+        if isinstance(node, ast.Compare):
+            operands = list(pairwise([node.left, *node.comparators]))
+            pairs = zip(node.ops, operands, strict=True)
+            compared: Mask = np.logical_and.reduce([self._compare(op, left, right) for op, (left, right) in pairs])
+            return compared
+        if isinstance(node, ast.Name):
+            column = self._column(node.id)
+            if column.dtype == bool:
+                return np.asarray(column)
+            raise self._wrong(node, f"compare {node.id!r} with something, since it is not true or false by itself")
+        raise self._wrong(
+            node, "it takes comparisons, and, or, not, in, names of fields and constants; else a callable"
+        )
+
+    def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Mask:
+        if isinstance(op, ast.In | ast.NotIn):
+            if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not isinstance(left, ast.Name):
+                raise self._wrong(right, "write a field, in, and a list: source in ['a.mp4', 'b.mp4']")
+            found = np.zeros(len(self._dataset), np.bool_)
+            for value in right.elts:
+                found |= self._compare(ast.Eq(), left, value)
+            return found if isinstance(op, ast.In) else ~found
+        compare = _COMPARISONS.get(type(op))
+        if compare is None:
+            raise self._wrong(left, "write == or !=, and not is")
+        values = [self._value(node) for node in (left, right)]
+        names = [node.id for node in (left, right) if isinstance(node, ast.Name)]
+        if not names:
+            raise self._wrong(left, "one side of a comparison is a field")
+        of_label = "label" in names and self._dataset.classes is not None
+        for place, value in enumerate(values):
+            if of_label and isinstance(value, str):
+                if not isinstance(op, ast.Eq | ast.NotEq):
+                    raise self._wrong(left, "names of classes are compared by ==, != and in")
+                values[place] = self._class(value)
+        if len({self._is_text(value) for value in values}) > 1:
+            text, number = ("text", "numbers") if self._is_text(self._column(names[0])) else ("numbers", "text")
+            raise self._wrong(right, f"{names[0]!r} has {text}, which are not compared with {number}")
+        truth: Mask = np.asarray(compare(*values), np.bool_)
+        return truth
+
+    def _value(self, node: ast.expr) -> Any:
+        """A column, or a constant."""
+        if isinstance(node, ast.Name):
+            return self._column(node.id)
+        sign = 1
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            node, sign = node.operand, -1
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
+            if sign == 1:
+                return node.value
+            if not isinstance(node.value, str):
+                return -node.value
+        raise self._wrong(node, "a comparison is one of fields, numbers and texts in quotes")
+
+    def _column(self, name: str) -> Column:
+        if name not in self._columns:
+            known = self._dataset.small_fields
+            if name not in known:
+                like = did_you_mean(name, known)
+                quoted = f": write {name!r} in quotes" if name in (self._dataset.classes or ()) else ""
+                raise UsageError(
+                    f"where: expected a field of numbers or text, of {list_some(known)}, found {name!r}{quoted or like}"
+                )
+            column = comparable(self._dataset.column(name))
+            if not isinstance(column, np.ndarray) or column.ndim != 1:
+                raise UsageError(f"where: expected a field of numbers or text, found {name!r}, which has other values")
+            self._columns[name] = column
+        return self._columns[name]
+
+    def _class(self, name: str) -> int:
+        classes = self._dataset.classes or ()
+        if name not in classes:
+            raise UsageError(
+                f"where: expected one of the classes {list_some(list(map(repr, classes)))}, found {shorten(name)}"
+                f"{did_you_mean(name, classes)}"
+            )
+        return classes.index(name)
+
+    def _is_text(self, value: Any) -> bool:
+        return isinstance(value, str) if not isinstance(value, np.ndarray) else value.dtype.kind in "TUO"
+
+    def _wrong(self, node: ast.expr, remedy: str) -> UsageError:
+        part = ast.get_source_segment(self._text.strip(), node) or self._text
+        return UsageError(f"where: expected an expression of comparisons, found {shorten(part)}: {remedy}")

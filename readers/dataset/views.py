@@ -1,0 +1,149 @@
+"""Several views of each sample, augmented apart, as one sample: for contrastive and self-supervised training."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_count
+from readers.dataset.base import SampleDataset
+from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.order.auto import Store
+from readers.order.blocks import Blocks
+from readers.order.order import Picks
+from readers.seeding import AnyTransform
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import UsageError
+from shardspec.wording import shorten
+
+
+class ViewDataset(SampleDataset):
+    """Every field gets a leading axis of views, ``image`` (V, H, W, 3); numbers and text come once, from the first.
+
+    The views of a sample have draws of their own, in random decode plans and in transforms; those of the first are the
+    draws that the sample has without views.
+
+    Parameters
+    ----------
+    base : SampleDataset
+    views : int or sequence of callable
+        How many; or the transform of each view, after those of `base`, and None for none.
+
+    Raises
+    ------
+    UsageError
+        If there are no views, or they differ in fields, shapes or dtypes.
+    """
+
+    def __init__(self, base: SampleDataset, views: int | Sequence[AnyTransform | None]) -> None:
+        super().__init__()
+        if isinstance(views, Sequence) and not isinstance(views, str):
+            transforms: Sequence[AnyTransform | None] = views
+            as_count("views", len(views), unit="transform")
+        elif callable(views):
+            raise UsageError(
+                f"views: expected a number, or a list of transforms, found {shorten(views)} without a list"
+            )
+        else:
+            transforms = [None] * as_count("views", views)
+        self.base = base
+        self._views = [base.with_transform(transform) for transform in transforms]
+        self._once = frozenset(name for name, value in base.raw_layout.items() if value.shape == ())
+        self._stacked: BatchLayout | None = None
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {len(self)} samples in {len(self._views)} views, of {self.base!r}"
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.base.classes
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Those of the base dataset."""
+        return self.base.blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """The base dataset's with an axis of views, or without for numbers and text."""
+        if self._stacked is None:
+            first, *others = [view.layout for view in self._views]
+            for number, other in enumerate(others, 1):
+                differing = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+                if differing:
+                    name = differing[0]
+                    raise UsageError(
+                        f"views: expected the same fields, shapes and dtypes in all, found {name!r} "
+                        f"{first.get(name, 'missing')} in the first and {other.get(name, 'missing')} in number {number}: "
+                        "resize or convert it by the view's transform"
+                    )
+            self._stacked = {n: v if n in self._once or v.shape is None else self._stack(v) for n, v in first.items()}
+        return self._stacked
+
+    def _stack(self, value: ValueLayout) -> ValueLayout:
+        return replace(value, shape=(len(self._views), *(value.shape or ())))
+
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read each view with its transforms, sample i into place ``at[i]``."""
+        count, layout = len(self._views), self._views[0].layout
+        apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
+        columns: Columns = {}
+        for name, value in layout.items():
+            if name not in apart and value.shape is not None:
+                columns[name] = out[name].reshape(-1, *value.shape)
+                if not np.may_share_memory(columns[name], out[name]) and out[name].size:
+                    raise UsageError(
+                        f"field {name!r}: expected an array whose samples follow one another, found one with gaps"
+                    )
+        # Values of fields apart are read into columns made here, the others into the batch; all use the same places.
+        columns.update(allocate_values(apart, (int(at.max()) + 1) * count if len(at) else 0))
+        for number, view in enumerate(self._views):
+            occurrences = np.full(len(picks), number, np.int64)
+            view.read_picks(picks.again(occurrences, self.nesting), columns, at * count + number)
+        for name in apart:
+            for place in at.tolist():
+                values = columns[name][place * count : (place + 1) * count]
+                once = name in self._once or isinstance(values[0], str)
+                out[name][place] = values[0] if once else list(values)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset."""
+        return self.base.stores
+
+    @property
+    def sample_bytes(self) -> float:
+        """That of the base dataset."""
+        return self.base.sample_bytes
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.base.read_ahead(picks)
+
+    def origins(self, picks: Picks) -> Picks:
+        """Those of the first view."""
+        return self.base.origins(picks)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or any(view.draws_at_random for view in self._views)
+
+    @property
+    def nesting(self) -> int:
+        """One more than in the base dataset."""
+        return 1 + self.base.nesting
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self.base.describe(row)
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """A column of the base dataset."""
+        return self.base.column(name)

@@ -1,0 +1,92 @@
+"""One epoch of a `Loader`: the threads that make its batches, and how far it was consumed."""
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from readers.dataset.base import SampleDataset
+from readers.dataset.collate import Batch
+from readers.formats.pool import explain_thread
+from readers.loader.batches import AnyBatchPicks, BatchWork
+from readers.loader.device import DeviceStage, SeededBatch, wants_seeds
+from readers.loader.threads import ReadAhead, Stage, StageTimes, take_one_thread
+from readers.order.progress import Iteration
+
+if TYPE_CHECKING:
+    from readers.loader.loader import Loader
+
+
+class LoaderIterator(Iterator[Batch]):
+    """One epoch of a `Loader`. Its threads end when it is exhausted, closed or no longer referred to."""
+
+    def __init__(self, loader: "Loader", iteration: Iteration) -> None:
+        dataset, length = loader.dataset, loader._length(iteration)
+        self._step = loader._step
+        self._iteration = iteration
+        jobs = -(-length // self._step)
+        self._left = length
+        self._picks = loader._picks(iteration)
+        self._number = self._samples = 0
+        # Getting the layout runs the transform, which may fail; so it comes before there are threads to end.
+        layout = dataset.layout if jobs else {}
+        ahead = None
+        if loader.read_ahead:
+            ahead = ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead)
+        work = BatchWork(
+            dataset, layout, loader._picks(iteration), loader._buffers, wants_seeds(loader.batch_transform), ahead
+        )
+        torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
+        self._stage: Stage[SeededBatch] = Stage(
+            work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
+        )
+        # Not a method of this object, which the threads must not keep alive. At exit it runs before the interpreter
+        # ends.
+        self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
+        self._batches = DeviceStage(self._stage, loader.device, loader.batch_transform)
+
+    def __next__(self) -> Batch:
+        try:
+            batch = next(self._batches)
+        except BaseException as error:
+            self._iteration.ended = isinstance(error, StopIteration)
+            self.close()
+            raise
+        taken = min(self._step, self._left)
+        self._iteration.taken += taken
+        self._left -= taken
+        self._samples += self._picks.size(self._number)
+        self._number += 1
+        return batch
+
+    @property
+    def samples(self) -> int:
+        """Samples that were handed out."""
+        return self._samples
+
+    @property
+    def times(self) -> StageTimes:
+        """Where the time goes."""
+        return self._stage.times
+
+    def close(self) -> None:
+        """End the threads and drop the batches that were not taken."""
+        self._finalizer()
+
+
+class _Asker:
+    """Asks the system for the bytes of a batch. Has no reference to the iterator, which its thread would keep alive."""
+
+    def __init__(self, dataset: SampleDataset, picks: AnyBatchPicks) -> None:
+        self._dataset = dataset
+        self._picks = picks
+
+    def __call__(self, number: int) -> None:
+        self._dataset.read_ahead(self._picks(number))
+
+
+def _end(stage: Stage[SeededBatch], ahead: ReadAhead | None) -> None:
+    stage.stop()
+    if ahead is not None:
+        ahead.stop()

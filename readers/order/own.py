@@ -1,0 +1,186 @@
+"""Orders of the user's own: a function of the epoch gives the rows to visit, or whole batches of them."""
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from readers.order.order import Picks, count_occurrences
+from readers.seeding import check_epoch, check_seed
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.wording import shorten
+
+RowsOfEpoch = Callable[..., Any]
+"""Called with the epoch, and with the seed as a second argument if it is marked by ``seeded = True``."""
+
+_MOST_TIMES = 1000
+"""An epoch that takes each row more often than this on average is taken for one without an end."""
+_LEAST_BOUND = 1 << 20
+
+
+class OwnOrder:
+    """The sequences that a function gives. It counts rows, or batches if the function gives batches.
+
+    Parameters
+    ----------
+    samples : int
+        Rows of the dataset.
+    rows_of : callable
+        A function of the epoch, or of (epoch, seed) if it is marked by ``seeded = True``. It gives rows, (n,), or
+        batches of rows, each of one row or more; the same for the same arguments, on every rank.
+    seed : int
+        Seed of the samples' draws.
+    batched : bool
+        Whether the function gives batches, which no rank divides.
+    """
+
+    takes_shuffle = False
+
+    def __init__(self, samples: int, rows_of: RowsOfEpoch, seed: int, batched: bool) -> None:
+        if not callable(rows_of):
+            raise UsageError(f"order: expected a function of the epoch that gives rows, found {shorten(rows_of)}")
+        self.samples = samples
+        self.seed = check_seed(seed)
+        self.batched = batched
+        self._rows_of = rows_of
+        self._last: OwnEpoch | None = None
+
+    @property
+    def name(self) -> str:
+        """``"own"``."""
+        return "own"
+
+    def length(self, epoch: int) -> int:
+        """Rows of an epoch, or its batches."""
+        return len(self.epoch(epoch))
+
+    def epoch(self, epoch: Any) -> "OwnEpoch":
+        """The sequence of one epoch. The last one is kept, so that the function is called once for it."""
+        epoch = check_epoch(epoch)
+        if self._last is None or self._last.epoch != epoch:
+            given = self._rows_of(epoch, self.seed) if getattr(self._rows_of, "seeded", False) else self._rows_of(epoch)
+            rows, ends = _as_batches(given, self.samples) if self.batched else (_as_rows(given, self.samples), None)
+            self._last = OwnEpoch(rows, ends, self.seed, epoch)
+        return self._last
+
+    def state(self, epoch: Any) -> dict[str, int | str | bool | None]:
+        """What a resume compares: that the function gives the epoch the same rows."""
+        sequence = self.epoch(epoch)
+        return {
+            "length": len(sequence),
+            "seed": self.seed,
+            "shuffle": self.name,
+            "window": None,
+            "rows": sequence.digest(),
+        }
+
+
+class OwnEpoch:
+    """The sequence of one epoch. Each copy of a row has draws of its own.
+
+    Parameters
+    ----------
+    rows : int64 array, (n,)
+    ends : int64 array, (b,), or None
+        Where each batch ends; None if the sequence is one of rows.
+    """
+
+    def __init__(self, rows: IntArray, ends: IntArray | None, seed: int, epoch: int) -> None:
+        self.epoch = epoch
+        self._ends = ends
+        self._picks = Picks(rows, np.full(len(rows), seed, np.uint64), epoch).again(count_occurrences(rows), level=0)
+        self._digest: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._picks) if self._ends is None else len(self._ends)
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch; of a sequence of rows, all."""
+        if self._ends is None or not len(self._ends):
+            return len(self._picks)
+        return int(np.diff(self._ends, prepend=0).max())
+
+    @property
+    def rows(self) -> IntArray:
+        """All rows."""
+        return self._picks.rows
+
+    def at(self, positions: IntArray) -> Picks:
+        """The picks at some positions of a sequence of rows. Those from the length on wrap around."""
+        places = positions % max(1, len(self))
+        return Picks(self._picks.rows[places], self._picks.seeds[places], self.epoch)
+
+    def batch(self, position: int) -> Picks:
+        """The picks of the batch at a position. Positions from the length on wrap around."""
+        assert self._ends is not None
+        number = position % len(self._ends)
+        return self._picks.part(int(self._ends[number - 1]) if number else 0, int(self._ends[number]))
+
+    def digest(self) -> str:
+        """A short digest of the rows and the batches."""
+        if self._digest is None:
+            state = blake2b(self._picks.rows.astype("<i8").tobytes(), digest_size=8)
+            state.update(b"" if self._ends is None else self._ends.astype("<i8").tobytes())
+            self._digest = state.hexdigest()
+        return self._digest
+
+
+def take_finite(values: Iterable[Any], samples: int) -> list[Any]:
+    """The values as a list.
+
+    Raises
+    ------
+    UsageError
+        If there is no end to them.
+    """
+    most = max(_LEAST_BOUND, _MOST_TIMES * samples)
+    found = list(islice(values, most + 1))
+    if len(found) > most:
+        raise UsageError(f"order: expected the rows of one epoch, found no end after {most}: give it a length")
+    return found
+
+
+def _as_rows(given: Any, samples: int) -> IntArray:
+    """Rows that were given, checked."""
+    if hasattr(given, "__next__"):
+        given = take_finite(given, samples)
+    try:
+        rows = np.asarray(given)
+    except (TypeError, ValueError):  # rows of differing lengths
+        rows = np.empty((0, 0), object)
+    if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
+        hint = ""
+        if rows.dtype == bool:
+            hint = ": a mask's rows are np.flatnonzero(mask)"
+        elif rows.ndim == 2:
+            hint = ": for batches of your own leave out batch_size"
+        raise UsageError(f"order: expected the rows of an epoch, integers of shape (n,), found {shorten(given)}{hint}")
+    rows = rows.astype(np.int64)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < samples:
+        raise UsageError(f"order: expected rows 0 to {samples - 1}, found {rows.min()} to {rows.max()}")
+    return rows
+
+
+def _as_batches(given: Any, samples: int) -> tuple[IntArray, IntArray]:
+    """The rows of all batches that were given, and where each batch ends."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
+        raise UsageError(f"order: expected batches of rows, such as [[4, 2], [0, 7]], found {shorten(given)}")
+    if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1]:  # quicker than batch by batch
+        rows = _as_rows(given.reshape(-1), samples)
+        return rows, given.shape[1] * np.arange(1, len(given) + 1)
+    batches = take_finite(given, samples)
+    for batch in batches:
+        if not isinstance(batch, Iterable) or isinstance(batch, str | bytes):
+            raise UsageError(
+                f"order: expected batches of rows, since there is no batch_size, found {shorten(batch)} as one: "
+                "for single rows give batch_size"
+            )
+    checked = [_as_rows(batch, samples) for batch in batches]
+    if not all(map(len, checked)):
+        raise UsageError("order: expected one row or more in every batch, found a batch without any")
+    ends = np.cumsum([len(rows) for rows in checked], dtype=np.int64)
+    return np.concatenate([np.empty(0, np.int64), *checked]), ends

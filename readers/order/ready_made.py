@@ -1,0 +1,283 @@
+"""Ready-made orders for `readers.Loader`: batches balanced over classes, P × K batches, pairs in one batch."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.arguments import as_count
+from readers.order.permutation import Permutation, mix_words
+from shardspec.columns import IntArray
+from shardspec.errors import UsageError
+from shardspec.wording import counted, shorten
+
+_ROWS_TAG, _BATCHES_TAG, _VALUES_TAG, _FILL_TAG = range(0x62617463680, 0x62617463684)
+
+Values = npt.ArrayLike | Sequence[str]
+
+
+class BalancedBatches:
+    """Batches with equally many samples of every class: exactly half and half for two.
+
+    An epoch has every sample of the largest class once, and every sample of the others once or more, as evenly as
+    possible; the last batch is filled up by repetition. Each copy of a sample is augmented with draws of its own. In a
+    batch the classes take turns: with two, every other sample is of the second.
+
+    Parameters
+    ----------
+    labels : array of int or sequence of str, (N,)
+        The class of each row of the dataset that is read: ``ds.column("label")``. Rows of no class, a negative number
+        or an empty text, are left out.
+    batch_size : int
+        Samples of a batch, per rank: a multiple of the number of classes.
+    repeat : bool
+        False: an epoch ends when the smallest class has no whole share of a batch left, and nothing is repeated in it.
+        Of larger classes the next epochs take other samples, as long as there are enough for a whole epoch.
+
+    Raises
+    ------
+    UsageError
+        If the labels are not one for each row, or the size is no multiple of the number of classes.
+
+    Examples
+    --------
+    >>> loader = Loader(ds, order=BalancedBatches(ds.column("label"), 64), seed=0)  # doctest: +SKIP
+    """
+
+    seeded: Literal[True] = True
+
+    def __init__(self, labels: Values, batch_size: int, repeat: bool = True) -> None:
+        self._groups = _Groups("labels", labels)
+        self.batch_size = as_count("batch_size", batch_size)
+        self.repeat = bool(repeat)
+        classes = len(self._groups.sizes)
+        if not classes:
+            raise UsageError("labels: expected samples of two classes or more, found none of any")
+        self._share = self.batch_size // classes
+        if self.batch_size % classes:
+            raise UsageError(
+                f"batch_size: expected a multiple of the number of classes, {classes}, "
+                f"found {batch_size}: take {max(1, self._share) * classes}, for example"
+            )
+        sizes = self._groups.sizes
+        self._batches = -(-int(sizes.max()) // self._share) if self.repeat else int(sizes.min()) // self._share
+        if not self._batches:
+            raise UsageError(
+                f"batch_size: expected {self._share} samples or more of every class for a batch of {batch_size}, found "
+                f"a class of {sizes.min()}: take repeat=True, or smaller batches"
+            )
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}: {len(self)} batches of {self.batch_size}, "
+            f"{self._share} of each of {len(self._groups.sizes)} classes"
+        )
+
+    def __call__(self, epoch: int, seed: int) -> IntArray:
+        """The batches of an epoch: int64, (batches, batch_size)."""
+        quota = self._batches * self._share
+        columns = []
+        for number, size in enumerate(self._groups.sizes.tolist()):
+            members = self._groups.members(number)
+            if self.repeat:
+                places = np.arange(quota) % size
+                taken = Permutation(size, seed, epoch, number, _ROWS_TAG)(places)
+            else:
+                cycle, part = divmod(epoch, size // quota)  # epochs of one cycle have no sample in common
+                taken = Permutation(size, seed, cycle, number, _ROWS_TAG)(part * quota + np.arange(quota))
+            columns.append(members[taken])
+        return np.stack(columns, axis=1).reshape(self._batches, self.batch_size)
+
+
+class PKBatches:
+    """Batches of P values with K samples each, as for triplet and other metric losses: P people, K pictures of each.
+
+    An epoch has every sample once or more. A value whose samples do not divide by K has a few of them twice, in
+    different batches if it has K or more; and some are taken again to give every batch P different values. Each copy
+    is augmented with draws of its own. In a batch the K samples of a value follow one another.
+
+    Parameters
+    ----------
+    values : array of int or sequence of str, (N,)
+        What each row of the dataset that is read belongs to: ``ds.column("person")``. Rows of none, a negative number
+        or an empty text, are left out.
+    p : int
+        Different values of a batch.
+    k : int
+        Samples of each.
+
+    Raises
+    ------
+    UsageError
+        If the values are not one for each row, or there are fewer than `p`.
+
+    Examples
+    --------
+    >>> loader = Loader(ds, order=PKBatches(ds.column("person"), p=16, k=4), seed=0)  # doctest: +SKIP
+    """
+
+    seeded: Literal[True] = True
+
+    def __init__(self, values: Values, p: int, k: int) -> None:
+        self._groups = _Groups("values", values)
+        self.p, self.k = as_count("p", p), as_count("k", k)
+        if len(self._groups.sizes) < self.p:
+            raise UsageError(f"p: expected at most the {len(self._groups.sizes)} different values, found {p}")
+        self._pieces: IntArray = -(-self._groups.sizes // self.k)
+        self._batches = max(int(self._pieces.max()), -(-int(self._pieces.sum()) // self.p))
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}: {len(self)} batches of {self.p} × {self.k}, "
+            f"of {len(self._groups.sizes)} different values"
+        )
+
+    def __call__(self, epoch: int, seed: int) -> IntArray:
+        """The batches of an epoch: int64, (batches, p · k)."""
+        groups, batches = self._groups, self._batches
+        pieces = self._pieces.copy()
+        places = np.arange(len(pieces))
+        shuffled = Permutation(len(pieces), seed, epoch, _FILL_TAG)(places)
+        missing = batches * self.p - int(pieces.sum())
+        while missing:  # one more piece for values in turn, none with more pieces than there are batches
+            more = shuffled[pieces[shuffled] < batches][:missing]
+            pieces[more] += 1
+            missing -= len(more)
+        sequence = Permutation(len(pieces), seed, epoch, _VALUES_TAG)(places)
+        # The pieces of a value follow one another, and there are no more of them than batches. So when pieces are dealt
+        # to the batches in turn, no batch gets two of one value.
+        of_piece = np.repeat(sequence, pieces[sequence])
+        nth = np.arange(len(of_piece)) - np.repeat(np.cumsum(pieces[sequence]) - pieces[sequence], pieces[sequence])
+        within = (nth[:, None] * self.k + np.arange(self.k)) % groups.sizes[of_piece][:, None]
+        rows = groups.shuffled(seed, epoch)[groups.starts[of_piece][:, None] + within]
+        dealt = rows.reshape(self.p, batches, self.k).swapaxes(0, 1).reshape(batches, self.p * self.k)
+        return dealt[Permutation(batches, seed, epoch, _BATCHES_TAG)(np.arange(batches))]
+
+
+class PairBatches:
+    """Batches of pairs: two samples of one value, such as a video, or the real and the fake of one original.
+
+    An epoch has every sample that has a partner once or more: of a value with an odd number of samples, one comes
+    twice; with `labels`, the fewer ones of a value are repeated evenly. Each copy is augmented with draws of its own.
+    Samples 2i and 2i + 1 of a batch are a pair; the last batch may be smaller.
+
+    Parameters
+    ----------
+    values : array of int or sequence of str, (N,)
+        What the two of a pair have in common, for each row of the dataset that is read: ``ds.column("original")``.
+        Rows of none, a negative number or an empty text, are left out, and so are rows without a partner; the ``repr``
+        counts them.
+    batch_size : int
+        Samples of a batch, per rank: an even number.
+    labels : array of int or sequence of str, (N,), optional
+        Two classes, of which a pair has one each, the lesser first.
+
+    Raises
+    ------
+    UsageError
+        If the values are not one for each row, the size is odd, or there is no pair.
+
+    Examples
+    --------
+    >>> order = PairBatches(ds.column("original"), 64, labels=ds.column("label"))  # doctest: +SKIP
+    >>> loader = Loader(ds, order=order, seed=0)  # doctest: +SKIP
+    """
+
+    seeded: Literal[True] = True
+
+    def __init__(self, values: Values, batch_size: int, labels: Values | None = None) -> None:
+        self.batch_size = as_count("batch_size", batch_size, 2)
+        if self.batch_size % 2:
+            raise UsageError(f"batch_size: expected an even number, since it holds pairs, found {batch_size}")
+        of_row = _numbered("values", values)
+        self._samples = len(of_row)
+        sides = [np.ones(len(of_row), np.bool_)]
+        if labels is not None:
+            classes = _numbered("labels", labels)
+            found = np.unique(classes[classes >= 0])
+            if len(classes) != len(of_row) or len(found) != 2:
+                raise UsageError(
+                    f"labels: expected one of two classes for each of {len(of_row)} samples, found {len(classes)} labels "
+                    f"of {len(found)} classes: reduce them to two with ds.map_labels"
+                )
+            sides = [classes == label for label in found.tolist()]
+        counts = [
+            np.bincount(of_row[side & (of_row >= 0)], minlength=int(of_row.max(initial=-1)) + 1) for side in sides
+        ]
+        least = np.minimum.reduce(counts)
+        paired = least >= (2 if labels is None else 1)
+        kept = [np.where((of_row >= 0) & side & np.append(paired, False)[of_row], of_row, -1) for side in sides]
+        self._sides = [_Groups("values", side) for side in kept]
+        sizes = np.maximum.reduce([side.sizes for side in self._sides])
+        self._pairs: IntArray = -(-sizes // 2) if labels is None else sizes
+        if not len(sizes):
+            raise UsageError("values: expected two samples or more of one value, found no pair")
+
+    def __len__(self) -> int:
+        return -(-2 * int(self._pairs.sum()) // self.batch_size)
+
+    def __repr__(self) -> str:
+        without = self._samples - sum(int(side.sizes.sum()) for side in self._sides)
+        left_out = f", {counted(without, 'sample')} without a partner left out" if without else ""
+        return f"{type(self).__name__}: {len(self)} batches of {self.batch_size} samples in pairs{left_out}"
+
+    def __call__(self, epoch: int, seed: int) -> list[IntArray]:
+        """The batches of an epoch: int64, (batch_size,), the last one perhaps smaller."""
+        of_pair = np.repeat(np.arange(len(self._pairs)), self._pairs)
+        nth = np.arange(len(of_pair)) - np.repeat(np.cumsum(self._pairs) - self._pairs, self._pairs)
+        places = [2 * nth, 2 * nth + 1] if len(self._sides) == 1 else [nth, nth]
+        columns = []
+        for number, place in enumerate(places):
+            side = self._sides[number % len(self._sides)]
+            rows = side.shuffled(mix_words(seed, number % len(self._sides)), epoch)
+            columns.append(rows[side.starts[of_pair] + place % side.sizes[of_pair]])
+        pairs = np.stack(columns, axis=1)
+        pairs = pairs[Permutation(len(pairs), seed, epoch, _BATCHES_TAG)(np.arange(len(pairs)))].reshape(-1)
+        return [pairs[start : start + self.batch_size] for start in range(0, len(pairs), self.batch_size)]
+
+
+class _Groups:
+    """Rows by value. Rows of no value are in no group.
+
+    Attributes
+    ----------
+    sizes, starts : int64 array, (G,)
+        Of each group in `shuffled`.
+    """
+
+    def __init__(self, name: str, values: Values) -> None:
+        numbers = _numbered(name, values)
+        self._rows = np.flatnonzero(numbers >= 0)
+        _, self._of_row, sizes = np.unique(numbers[self._rows], return_inverse=True, return_counts=True)
+        self.sizes: IntArray = sizes.astype(np.int64)
+        self.starts: IntArray = np.cumsum(self.sizes) - self.sizes
+        self._sorted = self._rows[np.argsort(self._of_row, kind="stable")]
+
+    def members(self, number: int) -> IntArray:
+        """The rows of a group, ascending."""
+        start = int(self.starts[number])
+        return self._sorted[start : start + int(self.sizes[number])]
+
+    def shuffled(self, seed: int, epoch: int) -> IntArray:
+        """All rows, group by group, in each of them at random."""
+        drawn = Permutation(len(self._rows), seed, epoch, _ROWS_TAG)(np.arange(len(self._rows)))
+        return self._rows[drawn[np.argsort(self._of_row[drawn], kind="stable")]]
+
+
+def _numbered(name: str, values: Values) -> IntArray:
+    """A number for each value, −1 for those that are none: int64, (N,)."""
+    found: npt.NDArray[Any] = np.asarray(values)
+    if found.ndim != 1 or (found.dtype.kind not in "iubUT" and found.size):
+        raise UsageError(
+            f"{name}: expected an integer or a text for each row, such as ds.column('label'), found {shorten(values)}"
+        )
+    none = found == "" if found.dtype.kind in "UT" else found < 0
+    _, numbers = np.unique(found, return_inverse=True)
+    return np.where(none, -1, numbers).astype(np.int64)

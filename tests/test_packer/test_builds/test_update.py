@@ -1,0 +1,289 @@
+"""Datasets that grow: ``--update``, ``--new-classes``, ``--retry-rejects``."""
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import write_pictures
+from support.command import read_jsonl, run_packer
+from support.media import scene, write_picture
+from support.packed import check_whole, fingerprints, read_samples
+
+import packer
+from packer.builds.plan import TASK_ITEMS
+from readers import open_dataset
+from shardspec.errors import UsageError
+from shardspec.formats import FORMATS
+from shardspec.layout import Layout
+
+SMALL = {"size": 16, "engine": "inline", "progress": False, "shard_size": 4000, "max_rejects": 1.0}
+
+
+def build(source: Any, out: Path, **options: Any) -> packer.BuildResult:
+    return packer.build(source, out, **{**SMALL, **options})
+
+
+def shard_files(out: Path) -> dict[str, tuple[str, int, int]]:
+    """Every file of every shard: digest, inode, time."""
+    paths = [p for p in out.rglob("*") if p.is_file() and p.relative_to(out).parts[0].startswith("shard-")]
+    return {
+        path.relative_to(out).as_posix(): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_ino,
+            path.stat().st_mtime_ns,
+        )
+        for path in paths
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two classes; two pictures cannot be read."""
+    root = write_pictures(tmp_path / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(10)])
+    (root / "a" / "00.png").write_bytes(b"nothing")
+    (root / "b" / "01.png").write_bytes(b"")
+    return root
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_new_items_become_a_generation_and_no_shard_is_rewritten(source: Path, tmp_path: Path, format: str) -> None:
+    out, how = tmp_path / "out", {"format": format, "label_from": "folder"}
+    build(source, out, **how)
+    before, first = shard_files(out), Layout(out).load()
+    open_before = open_dataset(out)
+    write_pictures(source, [f"{'ab'[n % 2]}/0x{n}.png" for n in range(5)])
+    write_picture(source / "a" / "wide.png", scene(3, (40, 18)))  # of another shape than all others
+    result = build(source, out, update=True, **how)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.kept, result.growth.gone) == (6, 10, 0)
+    assert before.items() <= shard_files(out).items()
+    manifest = check_whole(out)
+    assert [generation.kind for generation in manifest.generations] == ["build", "update"]
+    assert manifest.generations[0] == first.generations[0]
+    assert packer.verify(out, deep=True, progress=False).problems == ()
+    samples = read_samples(out)
+    assert [sample["key"] for sample in samples] == [f"{n:08d}-000000" for n in (1, 2, 3, 4, *range(6, 16))]
+    assert [sample["source"] for sample in samples[8:]] == [
+        *("a/0x0.png", "a/0x2.png", "a/0x4.png", "a/wide.png", "b/0x1.png", "b/0x3.png")
+    ]
+    assert [len(open_before), len(open_dataset(out))] == [8, 14]
+    assert [open_before[row]["source"] for row in range(8)] == [sample["source"] for sample in samples[:8]]
+    again = shard_files(out)
+    assert build(source, out, update=True, **how).found_finished
+    assert shard_files(out) == again
+    packer.convert(out, tmp_path / "converted", format="npy", workers=1, engine="inline", progress=False)
+    packer.merge([out, out.parent / "converted"], tmp_path / "merged", workers=1, engine="inline", progress=False)
+    assert not any("generation" in line for line in read_jsonl(tmp_path / "merged" / "items.jsonl"))
+
+
+def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None:
+    found = []
+    names = [f"{n:03d}.png" for n in range(TASK_ITEMS + 8)]
+    source = write_pictures(tmp_path / "source", names)
+    late = [source / name for name in names[::2]]
+    for workers in (1, 2):
+        out = tmp_path / f"out-{workers}"
+        for path in late:
+            path.rename(tmp_path / path.name)
+        how = ("--size", 16, "--shard-size", "6kB", "--quiet", "--workers", workers, "--shuffle", 3)
+        run_packer("build", source, out, *how)
+        for path in late:
+            (tmp_path / path.name).rename(path)
+        done = run_packer("build", source, out, *how, "--update", "--json")
+        assert json.loads(done.stdout)["update"]["new"] == len(late)
+        found.append(fingerprints(out))
+    assert found[0] == found[1]
+
+
+def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out, label_from="folder")
+    write_pictures(source, ["A/new.png", "b/new.png"])
+    with pytest.raises(UsageError, match=r"\(a, b\), found also 'A': add --new-classes"):
+        build(source, out, label_from="folder", update=True)
+    assert not (out / ".build").exists()
+    result = build(source, out, label_from="folder", update=True, new_classes=True)
+    assert result.manifest.schema["label"].classes == ("a", "b", "A")
+    labels = {sample["source"]: int(sample["label"]) for sample in read_samples(out)}
+    assert (labels["a/02.png"], labels["b/03.png"], labels["A/new.png"], labels["b/new.png"]) == (0, 1, 2, 1)
+    assert open_dataset(out)[-2]["label"] == 2
+    result = build(source, out, label_from="folder", update=True)
+    assert result.found_finished
+    assert result.growth is not None
+    assert (result.growth.kept, result.growth.changed) == (12, 0)
+
+
+def test_what_changed_and_what_is_gone_is_reported_and_stays(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    write_picture(source / "a" / "02.png", scene(77, (24, 18)))
+    write_picture(source / "a" / "00.png", scene(78, (24, 18)))
+    (source / "b" / "03.png").unlink()
+    before = fingerprints(out)
+    done = run_packer("build", source, out, "--size", 16, "--shard-size", 4000, "--update", "--max-rejects", "50%")
+    assert "0 new, 7 kept, 2 changed" in done.stdout
+    assert "1 of them rejected: --retry-rejects" in done.stdout
+    assert "1 gone" in done.stdout
+    assert fingerprints(out) == before
+
+
+def test_rejects_that_now_work_become_a_generation(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    before = shard_files(out)
+    write_picture(source / "a" / "00.png", scene(1, (24, 18)))
+    write_picture(source / "b" / "01.png", scene(2, (24, 18)))
+    result = build(source, out, retry_rejects="EMPTY file")
+    assert result.growth is not None
+    assert (result.growth.retried, result.growth.mended) == (1, 1)
+    counts = [(g.kind, g.counts.items, g.counts.rejected_items) for g in check_whole(out).generations]
+    assert counts == [("build", 9, 1), ("retry", 1, 0)]
+    assert read_samples(out)[-1]["key"] == "00000005-000000"
+    write_picture(source / "c.png", scene(3, (24, 18)))
+    result = build(source, out, retry_rejects=True, update=True)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.retried, result.growth.mended) == (1, 1, 1)
+    counts = [(g.kind, g.counts.items, g.counts.rejected_items) for g in check_whole(out).generations]
+    assert counts == [("build", 8, 0), ("retry", 1, 0), ("update", 2, 0)]
+    assert read_jsonl(out / "rejects.jsonl") == []
+    assert before.items() <= shard_files(out).items()
+    assert packer.verify(out, deep=True, progress=False).problems == ()
+    assert build(source, out, retry_rejects=True).found_finished
+
+
+def test_rejects_that_fail_again_say_why_now(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    (source / "a" / "00.png").write_bytes(b"")
+    result = build(source, out, retry_rejects=True)
+    assert result.growth is not None
+    assert (result.growth.retried, result.growth.mended) == (2, 0)
+    assert len(check_whole(out).generations) == 1
+    assert [kind.items for kind in packer.rejects(out).kinds] == [2]
+    result = build(source, out, update=True)
+    assert result.growth is not None
+    assert result.growth.changed == 0
+
+
+def test_new_items_that_are_all_rejected_are_accounted_for(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    (source / "z.png").write_bytes(b"")
+    build(source, out, update=True)
+    manifest = check_whole(out)
+    assert [(g.counts.items, len(g.shards) > 0) for g in manifest.generations] == [(10, True), (1, False)]
+    assert len(open_dataset(out)) == 8
+    assert build(source, out, update=True).found_finished
+    assert packer.verify(out, deep=True, progress=False).problems == ()
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_a_table_grows(source: Path, tmp_path: Path) -> None:
+    """By rows, also of files that other rows name; a column without missing values keeps its field that says so."""
+    out, table = tmp_path / "out", source / "table.csv"
+    rows: list[dict[str, Any]] = [
+        {"path": f"{'ab'[n % 2]}/{n:02d}.png", "label": "xy"[n % 2], "age": n or ""} for n in range(2, 6)
+    ]
+    rows[0]["age"] = ""
+    build(write_table(table, rows), out)
+    more = [{"path": "a/06.png", "label": "y", "age": 7}, {**rows[1], "age": 9}]
+    result = build(write_table(table, [more[0], *rows, more[1]]), out, update=True)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.kept, result.growth.changed) == (2, 4, 0)
+    assert [int(sample["age"]) for sample in read_samples(out)] == [0, 3, 4, 5, 7, 9]
+    result = build(write_table(source / "batch.csv", [{**more[0], "path": "b/07.png"}]), out, update=True)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.gone) == (1, 6)
+    assert [bool(sample["age_valid"]) for sample in read_samples(out)] == [False, *[True] * 6]
+    for odd, found in (
+        ([{"path": "b/09.png", "label": "x", "age": 0.5}], "'age' is of another type"),
+        ([{"path": "b/09.png", "label": "x"}], "'age' is missing"),
+        ([{"path": "b/09.png", "label": "x", "age": 1, "more": 1}], "'more' is new"),
+        ([{"path": "b/09.png", "label": 1, "age": 1}], "expected names of classes in 'label'"),
+    ):
+        with pytest.raises(UsageError, match=found):
+            build(write_table(table, odd), out, update=True)
+    assert check_whole(out).samples == 7
+
+
+def test_arrays_of_rows_grow(tmp_path: Path) -> None:
+    rows = [{"image": scene(n, (24, 18)), "points": [n, 1.5]} for n in range(3)]
+    build(rows[:2], tmp_path / "out")
+    result = build(rows, tmp_path / "out", update=True)
+    assert result.growth is not None
+    assert (result.growth.new, result.growth.kept) == (1, 2)
+    assert check_whole(tmp_path / "out").samples == 3
+    with pytest.raises(UsageError, match=r"field 'points': expected .* of 2 .*, found .* of 3"):
+        build([*rows, {"image": rows[0]["image"], "points": [1, 2, 3.5]}], tmp_path / "out", update=True)
+    assert build(rows, tmp_path / "out", update=True).found_finished
+
+
+def test_wrong_calls(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UsageError, match="expected a packed dataset, whose rejects"):
+        build(source, out, retry_rejects=True)
+    assert build(source, out, update=True).growth is None  # the first batch
+    for options, message in (
+        ({"size": 8}, "option size: was 16, now 8"),
+        ({"format": "npy"}, "option format: was 'lmdb', now 'npy'"),
+        ({"overwrite": True}, "found both"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            build(source, out, update=True, **options)
+    with pytest.raises(UsageError, match="read only with update"):
+        build(source, out, new_classes=True)
+    with pytest.raises(UsageError, match="found a packed dataset"):
+        build(out, tmp_path / "other", update=True) and build(out, tmp_path / "other", update=True)
+    write_pictures(source, ["z.png"])
+    with pytest.raises(UsageError, match=r"'z\.png' new.*or --update to add what is new"):
+        build(source, out)
+    packer.convert(out, tmp_path / "npy", format="npy", workers=1, engine="inline", progress=False)
+    with pytest.raises(UsageError, match="found a convert"):
+        build(source, tmp_path / "npy", format="npy", update=True)
+    with pytest.raises(UsageError, match="dry_run"):
+        packer.dry_run(source, out, size=16, update=True, progress=False)
+    assert not (out / ".build").exists()
+
+
+def test_a_dataset_of_an_earlier_version_is_refused(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    items = out / "items.jsonl"
+    lines = [{k: v for k, v in line.items() if k != "facts"} for line in read_jsonl(items)]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    items.write_bytes(data)
+    document = json.loads((out / "manifest.json").read_bytes())
+    for entry in document["files"]:
+        if entry["name"] == "items.jsonl":
+            entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (out / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="earlier version: pack it once more with --overwrite"):
+        build(source, out, update=True)
+
+
+def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    for number in range(2):
+        write_pictures(source, [f"z{number}.png"])
+        build(source, out, update=True)
+    assert [g.kind for g in Layout(out).load().generations] == [
+        "build",
+        "update",
+    ]  # the manifest does not grow with them
+    notes = packer.inspect(out).history
+    assert [(note.kind, note.items) for note in notes] == [("build", 10), ("update", 1), ("update", 1)]
+    assert all(note.finished and note.version for note in notes)
+    shown = run_packer("inspect", out, "--history").stdout
+    assert f"  {notes[2].finished}, update by version {notes[2].version}: 1 item (0 rejected), 1 sample" in shown
+    assert json.loads(run_packer("inspect", out, "--json").stdout)["history"][1]["kind"] == "update"

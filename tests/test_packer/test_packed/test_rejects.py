@@ -1,0 +1,109 @@
+"""``packer rejects``: reasons summed up, and the table of those to try again."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.builds import write_pictures
+from support.command import run_packer
+from support.media import scene, write_picture
+
+import packer
+from shardspec.errors import NotADatasetError, TooManyRejectsError, UsageError
+from shardspec.layout import Layout
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Eight pictures in two folders, of which five cannot be read, for three reasons."""
+    root = write_pictures(tmp_path / "source", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(8)])
+    for name in ("a/00.png", "b/01.png", "a/02.png"):
+        (root / name).write_bytes(f"not a picture {name}".encode())
+    (root / "b" / "03.png").write_bytes(b"")
+    whole = (root / "a" / "04.png").read_bytes()
+    (root / "a" / "04.png").write_bytes(whole[:200])
+    return root
+
+
+def build(source: Path, out: Path, **options: object) -> packer.BuildResult:
+    return packer.build(
+        source, out, **{"size": 16, "engine": "inline", "progress": False, "max_rejects": "100%", **options}
+    )
+
+
+def test_reasons_that_differ_in_names_alone_are_one(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out")
+    report = packer.rejects(tmp_path / "out")
+    assert (report.items, report.rejected, report.finished) == (8, 5, True)
+    first, *others = report.kinds
+    assert first.items == 3
+    assert [example.item for example in first.examples] == ["a/00.png", "a/02.png", "b/01.png"]
+    assert [kind.items for kind in others] == [1, 1]
+    shown = report.describe()
+    assert "5 of 8 items rejected" in shown
+    assert "3 items, decode" in shown
+
+
+def test_the_table_packs_what_was_repaired(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", label_from="folder")
+    for name in ("a/00.png", "b/01.png", "a/02.png", "b/03.png", "a/04.png"):
+        write_picture(source / name, scene(1, (24, 18)))
+    for table in ("retry.csv", "retry.jsonl"):
+        done = run_packer("rejects", tmp_path / "out", "-o", tmp_path / table, "--json")
+        assert json.loads(done.stdout)["table"] == str(tmp_path / table)
+        out = tmp_path / f"{table}.out"
+        run_packer("build", tmp_path / table, out, "--root", source, "--size", 16, "--engine", "inline", "--quiet")
+        manifest = Layout(out).load()
+        assert manifest.samples == 5
+        assert manifest.schema["label"].classes == ("a", "b")
+
+
+def test_a_build_that_packed_nothing_and_one_that_is_unfinished(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "x.png").write_bytes(b"")
+    with pytest.raises(TooManyRejectsError):
+        build(tmp_path / "bad", tmp_path / "none")
+    report = packer.rejects(tmp_path / "none")
+    assert (report.items, report.rejected, report.finished) == (1, 1, False)
+    import packer.builds.job as module
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "choose_columns", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, tmp_path / "begun")
+    report = packer.rejects(tmp_path / "begun")
+    assert (report.items, report.rejected, report.finished) == (8, 5, False)
+    assert "not finished" in report.describe()
+
+
+def test_what_no_table_can_hold(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png"])
+    odd = os.fsdecode(b"\xff.png")
+    (source / odd).write_bytes(b"")
+    build(source, tmp_path / "out")
+    with pytest.raises(UsageError, match=r"write retry\.jsonl"):
+        packer.rejects(tmp_path / "out", out=tmp_path / "retry.csv")
+    packer.rejects(tmp_path / "out", out=tmp_path / "retry.jsonl")
+    write_picture(source / "b.png", scene(1, (24, 18)))
+    os.replace(source / "b.png", source / odd)
+    assert build(tmp_path / "retry.jsonl", tmp_path / "again", root=str(source)).manifest.samples == 1
+
+
+def test_wrong_calls(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out")
+    with pytest.raises(NotADatasetError):
+        packer.rejects(source)
+    with pytest.raises(UsageError, match=r"\.csv or \.jsonl"):
+        packer.rejects(tmp_path / "out", out=tmp_path / "retry.txt")
+    with pytest.raises(UsageError, match="outside the dataset"):
+        packer.rejects(tmp_path / "out", out=tmp_path / "out" / "retry.csv")
+    assert (
+        "cannot be written"
+        in run_packer("rejects", tmp_path / "out", "-o", tmp_path / "no" / "retry.csv", expect=2).stderr
+    )

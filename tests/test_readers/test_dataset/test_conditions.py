@@ -1,0 +1,296 @@
+"""Rows by an expression, by key; other decode plans on a view; parts of clips."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.batches import Noise
+from support.crops import astronaut_crops, keys
+from support.datasets import fixed, text, write_dataset
+
+from readers import CenterCrop, Loader, MixedDataset, RandomResizedCrop, Resize, open_dataset
+from readers.formats.pool import ShardPool
+from shardspec.errors import UsageError
+from shardspec.schema import Schema
+
+LABELS = np.arange(12) % 3 - (np.arange(12) == 11)  # the last is 1, not 2
+SCORES = np.linspace(0, 1, 12).astype(np.float32)
+SOURCES = [f"video {i // 4}.mp4" for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    schema = Schema(
+        (
+            text("key"),
+            text("source"),
+            text("note", "json"),
+            fixed("label", "<i8", classes=("fake", "real", "it's odd")),
+            fixed("score", "<f4"),
+            fixed("checked", "|b1"),
+            fixed("frame", "<i8"),
+            fixed("last", "<i8"),
+            fixed("box", "<f4", 4),
+        )
+    )
+    columns = {
+        "key": keys(12),
+        "source": SOURCES,
+        "note": [{"n": n} for n in range(12)],
+        "label": LABELS,
+        "score": SCORES,
+        "checked": np.arange(12) % 2 == 0,
+        "frame": np.arange(12),
+        "last": np.full(12, 6),
+        "box": np.zeros((12, 4), np.float32),
+    }
+    root = tmp_path_factory.mktemp("table") / "d"
+    write_dataset(root, "lmdb", schema, columns, shard_rows=5)
+    return open_dataset(root, fields=["key", "label"])
+
+
+EXPRESSIONS = {
+    "label == 'fake' and score > 0.5": (LABELS == 0) & (SCORES > 0.5),
+    "label != 'fake' or not checked": (LABELS != 0) | (np.arange(12) % 2 == 1),
+    'label in ["fake", "it\'s odd"]': LABELS != 1,
+    "label not in ('real',)": LABELS != 1,
+    "label == 1": LABELS == 1,
+    "'real' == label": LABELS == 1,
+    "0.2 < score <= 0.75": (SCORES > 0.2) & (SCORES <= 0.75),
+    "frame < last": np.arange(12) < 6,
+    "not (frame >= last)": np.arange(12) < 6,
+    "source == 'video 1.mp4'": np.arange(12) // 4 == 1,
+    "source > 'video 0.mp4'": np.arange(12) // 4 > 0,
+    "source in {'video 0.mp4', 'video 2.mp4'}": np.arange(12) // 4 != 1,
+    "frame in []": np.zeros(12, bool),
+    "checked": np.arange(12) % 2 == 0,
+    "checked == False": np.arange(12) % 2 == 1,
+    "frame > -1 and frame < 99999999999999999999999": np.ones(12, bool),
+    " (frame\n ==  3) ": np.arange(12) == 3,
+}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_chooses_what_numpy_chooses(table, expression):
+    assert table.where(expression).rows.tolist() == np.flatnonzero(EXPRESSIONS[expression]).tolist()
+    part = table.subset([7, 2, 2, 11])
+    assert part.where(expression).rows.tolist() == np.flatnonzero(EXPRESSIONS[expression][[7, 2, 2, 11]]).tolist()
+
+
+def test_other_classes_are_compared_by_their_new_names(table):
+    pair = table.map_labels({"fake": "made", "real": "shot", "it's odd": "made"})
+    assert pair.where("label == 'made'").rows.tolist() == np.flatnonzero(LABELS != 1).tolist()
+    with pytest.raises(UsageError, match="expected one of the classes 'made', 'shot', found 'fake'"):
+        pair.where("label == 'fake'")
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("", "where: expected an expression such as"),
+        ("label = 'fake'", "for equality write =="),
+        ("label ==", "where: expected an expression such as"),
+        (
+            "label == 'fale'",
+            "expected one of the classes 'fake', 'real', \"it's odd\", found 'fale'; did you mean 'fake'?",
+        ),
+        ("label == fake", "found 'fake': write 'fake' in quotes"),
+        ("label > 'fake'", "names of classes are compared by ==, != and in"),
+        ("scor > 1", "found 'scor'; did you mean 'score'?"),
+        ("box == 1", "expected a field of numbers or text, of key, source, label"),
+        ("note == 'a'", "expected a field of numbers or text, of key, source, label"),
+        ("score == 'high'", "'score' has numbers, which are not compared with text"),
+        ("source == 5", "'source' has text, which are not compared with numbers"),
+        ("source == score", "'source' has text, which are not compared with numbers"),
+        ("score", "compare 'score' with something"),
+        ("1 < 2", "one side of a comparison is a field"),
+        ("True", "it takes comparisons"),
+        ("score is 1", "write == or !=, and not is"),
+        ("'video' in source", "write a field, in, and a list"),
+        ("source in 'video'", "write a field, in, and a list"),
+        ("score + 1 > 2", "found 'score + 1': a comparison is one of fields"),
+        ("score > 0.5 & checked", "found '0.5 & checked': a comparison is one of fields"),
+        ("len(source) > 3", "found 'len(source)': a comparison is one of fields"),
+        ("__import__('os').system('true')", "it takes comparisons"),
+        ("score.dtype == 1", "found 'score.dtype'"),
+        ("score == 1j", "found '1j'"),
+        ("source == b'a'", "found \"b'a'\""),
+        ("source == f'{score}'", "a comparison is one of fields"),
+        ("(lambda: 1)() == score", "a comparison is one of fields"),
+        ("frame == 1; frame == 2", "where: expected an expression such as"),
+        ("frame == 1\0", "where: expected an expression such as"),
+        ("not " * 60 + "checked", "expected at most 50 conditions in one another"),
+        ("(" * 5000 + "checked" + ")" * 4000, "where: expected an expression such as"),
+        ("not " * 2400 + "checked", "where: expected"),
+        ("checked" + " or checked" * 1000, "expected an expression of at most 10000 characters, found 11007"),
+    ],
+)
+def test_wrong_expressions(table, expression, message):
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        table.where(expression)
+    assert len(str(caught.value)) < 400
+
+
+PIECES = [*"()[]{}=<>!'\" ,.01*+-:", "label", "score", "checked", "==", " in ", " and ", "not ", "lambda", "'fake'"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_any_text_is_an_expression_or_refused(table, expression):
+    try:
+        rows = table.where(expression).rows
+    except UsageError:
+        return
+    assert set(rows.tolist()) <= set(range(12))
+
+
+def test_a_callable_needs_fields_and_an_expression_none(table):
+    assert table.where(lambda label: label == 1, ["label"]).rows.tolist() == np.flatnonzero(LABELS == 1).tolist()
+    with pytest.raises(UsageError, match=r"found <function .* without fields"):
+        table.where(lambda label: label == 1)
+    with pytest.raises(UsageError, match="expected none beside an expression"):
+        table.where("label == 1", ["label"])
+    with pytest.raises(UsageError, match="or a callable and the fields that it gets, found 5"):
+        table.where(5)
+
+
+def test_no_picture_is_decoded_for_a_condition(jpeg_path):
+    dataset = open_dataset(jpeg_path, fields=["label"])
+    with pytest.raises(UsageError, match="expected a field of numbers or text, of key, label, found 'image'"):
+        dataset.where("image == 1")
+
+
+def test_a_sample_is_found_by_its_key(table):
+    assert table.find("00000007-000000") == 7
+    assert table.subset([7, 2, 2]).find("00000002-000000") == 1
+    with pytest.raises(UsageError, match="key: expected that of one of the 12 samples, found '7'"):
+        table.find("7")
+    with pytest.raises(UsageError, match="key: expected a text such as '00000003-000012', found 7"):
+        table.find(7)
+
+
+@pytest.mark.external
+def test_small_fields_as_a_data_frame(table):
+    frame = table.subset([3, 4, 11]).to_pandas()
+    assert list(frame) == ["key", "source", "label", "score", "checked", "frame", "last"]
+    assert frame["source"].tolist() == ["video 0.mp4", "video 1.mp4", "video 2.mp4"]
+    assert frame["label"].tolist() == ["fake", "real", "real"]
+    assert frame["label"].cat.codes.tolist() == [0, 1, 1]
+    assert frame["score"].to_numpy().dtype == np.float32
+    assert table.to_pandas(["frame"])["frame"].tolist() == list(range(12))
+    rows = table.to_pandas().query("label == 'fake' and score > 0.5").index
+    assert table.subset(rows).rows.tolist() == table.where("label == 'fake' and score > 0.5").rows.tolist()
+
+
+def test_a_data_frame_takes_pandas_and_small_fields(table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"^to_pandas \(pip install pandas\): there is no module 'pandas'"):
+        table.to_pandas()
+    with pytest.raises(UsageError, match=r"^fields: expected names among key, source, .*, found 'boxx'$"):
+        table.to_pandas(["boxx"])
+    with pytest.raises(UsageError, match=r"^fields: expected names among .*, found 'scor'; did you mean 'score'\?$"):
+        table.to_pandas(["label", "scor"])
+
+
+def test_parts_of_one_split_have_plans_of_their_own(jpeg_path):
+    whole = open_dataset(jpeg_path, fields=["key", "image", "label"], transform=Noise())
+    train, val = whole.split([0.7, 0.3], seed=1)
+    train = train.with_decode({"image": RandomResizedCrop(24)})
+    small = val.with_decode({"image": CenterCrop(16)})
+    assert next(iter(Loader(train, 4)))["image"].shape == (4, 3, 24, 24)
+    (batch,) = Loader(small, 60, shuffle=False)
+    assert batch["image"].shape == (18, 3, 16, 16)
+    (plain,) = Loader(val, 60, shuffle=False)
+    assert plain["image"].shape == (18, 3, 48, 48)
+    assert (batch["key"], batch["drawn"].tolist()) == (plain["key"], plain["drawn"].tolist())
+    expected = open_dataset(jpeg_path, fields=["image"], decode={"image": CenterCrop(16)}).subset(val.rows)
+    (reference,) = Loader(expected, 60, shuffle=False)
+    assert torch.equal(batch["image"], reference["image"])
+    assert torch.equal(next(iter(Loader(small.with_decode(None), 60, shuffle=False)))["image"], plain["image"])
+    relabelled = val.map_labels({"a": "x", "b": "y", "c": "x"}).with_decode({"image": Resize(8)})
+    assert relabelled.classes == ("x", "y")
+    assert relabelled[0]["image"].shape == (8, 8, 3)
+
+
+def test_wrong_plans_on_a_view(jpeg_path):
+    whole = open_dataset(jpeg_path)
+    with pytest.raises(UsageError, match="landmarks"):
+        whole.subset([1]).with_decode({"image": CenterCrop(16)})
+    with pytest.raises(UsageError, match="expected a packed dataset, or a view of one, found MixedDataset"):
+        MixedDataset([whole]).with_decode({})
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Ten videos of six frames; two more are too short for a clip of four."""
+    items = [item for item in range(10) for _ in range(6)] + [10, 10, 11]
+    frames = [frame for _ in range(10) for frame in range(6)] + [0, 1, 0]
+    schema = Schema(
+        (
+            text("key"),
+            text("source"),
+            fixed("image", "|u1", 8, 8, 3),
+            fixed("label", "<i8", classes=("fake", "real")),
+            fixed("frame", "<i8"),
+        )
+    )
+    columns = {
+        "key": [f"{item:08d}-{frame:06d}" for item, frame in zip(items, frames, strict=True)],
+        "source": [f"{item}.mp4" for item in items],
+        "image": np.stack(astronaut_crops(len(items), 8)),
+        "label": np.array(items) % 2,
+        "frame": np.array(frames),
+    }
+    root = tmp_path_factory.mktemp("clips") / "d"
+    write_dataset(root, "npy", schema, columns)
+    return open_dataset(root).clips(4, by=None, transform=Noise())
+
+
+def test_clips_are_divided_as_samples_are(clips):
+    assert len(clips) == 30
+    train, val = clips.split([0.8, 0.2], by="source")
+    assert set(train.column("source")).isdisjoint(val.column("source"))
+    assert (len(train) + len(val), len(val)) == (30, 6)
+    fakes = train.where("label == 'fake' and frame > 0")
+    assert len(fakes) > 0
+    assert {int(value) for value in fakes.column("label")} == {0}
+    assert all(set(part.column("source")).isdisjoint(own.column("source")) for part, own in clips.folds(3, by="source"))
+    some = clips.subset([20, 3, 4])
+    (batch,) = Loader(some, 3, shuffle=False)
+    (whole,) = Loader(clips, 30, shuffle=False)
+    assert torch.equal(batch["image"], whole["image"][[20, 3, 4]])
+    assert batch["drawn"].tolist() == whole["drawn"][[20, 3, 4]].tolist()
+    assert (some.blocks, len(clips.where("frame == 0").blocks)) == (None, 1)
+    assert some.subset([2]).rows.tolist() == clips.rows[[4]].tolist()
+    assert clips.find("00000003-000002") == 11
+    with pytest.raises(UsageError, match="rows: expected 0 to 2, found 3 to 3"):
+        some.subset([3])
+
+
+def test_repeated_clips_draw_apart(clips):
+    (batch,) = Loader(clips.subset([5, 5, 6, 5]), 4, shuffle=False)
+    (whole,) = Loader(clips, 30, shuffle=False)
+    drawn = batch["drawn"].reshape(4, -1)[:, 0].tolist()
+    assert len(set(drawn)) == 4
+    assert drawn[0] == whole["drawn"].reshape(30, -1)[5, 0]
+
+
+def test_clips_and_their_loader_say_how_many_videos_gave_none(clips):
+    assert "30 clips of 4 samples each, none from 2 of 12 videos" in repr(clips)
+    assert "30 clips of 4 samples each, none from 2 of 12 videos" in repr(Loader(clips, 4))
+    assert "3 of 30 clips of 4 samples each" in repr(clips.subset([1, 2, 3]))
+
+
+def test_clips_with_other_plans(jpeg_path, clips):
+    with pytest.raises(UsageError, match="decode: "):
+        clips.with_decode({"image": 5})
+
+
+def test_the_pool_is_shared(jpeg_path):
+    dataset = open_dataset(jpeg_path, fields=["image"])
+    assert isinstance(dataset.pool, ShardPool)
+    assert dataset.with_decode({"image": Resize(8)}).pool is dataset.pool

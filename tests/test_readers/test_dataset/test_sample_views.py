@@ -1,0 +1,110 @@
+"""Several views of each sample in a batch."""
+
+import numpy as np
+import pytest
+import torch
+from support.batches import Noise
+
+from readers import CenterCrop, Loader, RandomResizedCrop, open_dataset
+from readers.augment import HorizontalFlip
+from shardspec.errors import UsageError
+
+
+def darker(sample):
+    return {**sample, "image": sample["image"] // 2}
+
+
+def smaller(sample):
+    return {**sample, "image": sample["image"][:24, :24]}
+
+
+def test_views_differ_by_their_draws_and_the_first_is_the_sample(jpeg_path):
+    dataset = open_dataset(
+        jpeg_path, ["key", "image", "label"], decode={"image": RandomResizedCrop(24, scale=(0.1, 0.5))}
+    )
+    (views,) = Loader(dataset, 60, views=2, shuffle=False, seed=3)
+    (plain,) = Loader(dataset, 60, shuffle=False, seed=3)
+    assert views["image"].shape == (60, 2, 3, 24, 24)
+    assert views["image"].flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(views["image"][:, 0], plain["image"])
+    assert all(not torch.equal(first, second) for first, second in views["image"])
+    assert (views["key"], views["label"].tolist()) == (plain["key"], plain["label"].tolist())
+
+
+def test_views_with_transforms_of_their_own(raw_path):
+    dataset = open_dataset(raw_path, fields=["image", "landmarks", "key"])
+    (batch,) = Loader(dataset, 60, views=[None, darker, HorizontalFlip(p=1.0)], shuffle=False)
+    (plain,) = Loader(dataset, 60, shuffle=False)
+    image = plain["image"]
+    assert torch.equal(batch["image"][:, 0], image)
+    assert torch.equal(batch["image"][:, 1], image // 2)
+    assert torch.equal(batch["image"][:, 2], image.flip(-1))
+    assert batch["landmarks"].shape == (60, 3, 5, 2)
+    assert torch.equal(batch["landmarks"][:, 0], plain["landmarks"])
+    assert not torch.equal(batch["landmarks"][:, 2], plain["landmarks"])
+
+
+def test_draws_of_views_are_repeatable_and_apart(raw_path):
+    dataset = open_dataset(raw_path, fields=["key"]).subset([3, 3, 4])
+
+    def drawn(**arguments):
+        batches = Loader(dataset, 2, views=3, sample_transform=Noise(), seed=1, **arguments)
+        return {k: v for b in batches for k, v in zip(b["key"], b["drawn"].tolist(), strict=True)}, batches
+
+    (found, loader), (again, _) = drawn(workers=1), drawn(workers=3)
+    assert found == again
+    loader.set_epoch(0)
+    values = [value for batch in loader for value in batch["drawn"].reshape(-1).tolist()]
+    assert len(set(values)) == 9
+    assert "in 3 views, of Subset" in repr(loader)
+
+
+def test_views_in_an_own_order_resume(raw_path):
+    dataset = open_dataset(raw_path, fields=["key"], transform=Noise())
+    order = [[4, 4, 5], [4], [9, 5]]
+
+    def make():
+        return Loader(dataset, order=lambda _: order, views=2, workers=1)
+
+    whole = [batch["drawn"].tolist() for batch in make()]
+    assert len(np.unique(np.concatenate([np.ravel(batch) for batch in whole]))) == 12
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    iterator.close()
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert [batch["drawn"].tolist() for batch in resumed] == whole[1:]
+
+
+def test_views_of_clips_and_pictures_of_any_size(tmp_path, raw_path):
+    dataset = open_dataset(raw_path, fields=["image"], decode=None)
+    (batch,) = Loader(
+        dataset, 60, views=2, sample_transform=lambda s: {"image": s["image"][: 10 + int(s["image"][0, 0, 0]) % 7]}
+    )
+    assert isinstance(batch["image"], list)
+    assert all(len(views) == 2 and views[0].shape[0] == 3 and torch.equal(*views) for views in batch["image"])
+
+
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        (0, "views: expected 1 or more, found 0"),
+        ([], "views: expected 1 transform or more, found 0"),
+        ("two", "views: expected an integer, found 'two'"),
+        (darker, "views: expected a number, or a list of transforms, found <function darker"),
+        ([5], "transform: expected a callable from sample to sample, found 5"),
+        ([None, smaller], "views: expected the same fields, shapes and dtypes in all, found 'image' uint8 (48, 48, 3)"),
+    ],
+)
+def test_wrong_views(raw_path, views, message):
+    with pytest.raises(UsageError) as caught:
+        next(iter(Loader(open_dataset(raw_path), 4, views=views)))
+    assert str(caught.value).startswith(message)
+
+
+def test_a_plan_that_does_not_draw_gives_equal_views(jpeg_path):
+    dataset = open_dataset(jpeg_path, ["image"], decode={"image": CenterCrop(24)})
+    (batch,) = Loader(dataset, 60, views=2)
+    assert torch.equal(batch["image"][:, 0], batch["image"][:, 1])

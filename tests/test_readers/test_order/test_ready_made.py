@@ -1,0 +1,131 @@
+"""Balanced batches, P × K batches and pairs: what every epoch holds."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from readers import BalancedBatches, PairBatches, PKBatches
+from shardspec.errors import UsageError
+
+few = settings(deadline=None, max_examples=60)
+labels_of = st.lists(st.integers(-1, 4), min_size=1, max_size=60).filter(lambda found: max(found) >= 0)
+epochs = st.integers(0, 5)
+seeds = st.integers(0, 2**64 - 1)
+
+
+@few
+@given(labels=labels_of, share=st.integers(1, 5), epoch=epochs, seed=seeds)
+def test_every_batch_is_balanced_and_every_row_comes(labels, share, epoch, seed):
+    of_row = np.array(labels)
+    classes = sorted(set(labels) - {-1})
+    order = BalancedBatches(labels, share * len(classes))
+    batches = order(epoch, seed)
+    assert batches.shape == (len(order), order.batch_size)
+    for batch in batches:
+        assert Counter(of_row[batch].tolist()) == dict.fromkeys(classes, share)
+    times = np.bincount(batches.reshape(-1), minlength=len(labels))
+    for label in classes:
+        assert 1 <= times[of_row == label].min() <= times[of_row == label].max() <= times[of_row == label].min() + 1
+    assert not times[of_row == -1].any()
+    np.testing.assert_array_equal(batches, BalancedBatches(labels, share * len(classes))(epoch, seed))
+
+
+def test_half_and_half_without_repetition_goes_on_where_the_last_epoch_ended():
+    labels = ["fake"] * 40 + ["real"] * 9
+    order = BalancedBatches(labels, 4, repeat=False)
+    assert len(order) == 4
+    seen = [order(epoch, 3) for epoch in range(5)]
+    for batches in seen:
+        assert all(Counter(labels[row] for row in batch) == {"fake": 2, "real": 2} for batch in batches.tolist())
+        assert len(np.unique(batches[:, ::2])) == len(np.unique(batches[:, 1::2])) == 8
+    assert set(np.concatenate(seen)[:, ::2].reshape(-1).tolist()) == set(range(40))  # five epochs of eight
+
+
+@few
+@given(values=labels_of, p=st.integers(1, 4), k=st.integers(1, 5), epoch=epochs, seed=seeds)
+def test_every_batch_has_p_values_with_k_rows_each(values, p, k, epoch, seed):
+    of_row = np.array(values)
+    p = min(p, len(set(values) - {-1}))
+    order = PKBatches(values, p, k)
+    batches = order(epoch, seed)
+    assert batches.shape == (len(order), p * k)
+    for batch in batches:
+        assert Counter(of_row[batch].tolist()) == dict.fromkeys(of_row[batch[::k]].tolist(), k)
+        assert len(set(of_row[batch[::k]].tolist())) == p
+        for piece in batch.reshape(p, k):
+            assert len(set(piece.tolist())) == min(k, np.count_nonzero(of_row == of_row[piece[0]]))
+    assert set(batches.reshape(-1).tolist()) == set(np.flatnonzero(of_row >= 0).tolist())
+
+
+@few
+@given(
+    values=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=1, max_size=50), half=st.integers(1, 5), seed=seeds
+)
+def test_pairs_have_one_value_and_nobody_with_a_partner_is_missing(values, half, seed):
+    partners = [row for row, value in enumerate(values) if value and values.count(value) > 1]
+    if not partners:
+        with pytest.raises(UsageError, match="found no pair"):
+            PairBatches(values, 2 * half)
+        return
+    order = PairBatches(values, 2 * half)
+    batches = order(1, seed)
+    rows = np.concatenate(batches).tolist()
+    assert len(batches) == len(order)
+    assert {len(batch) for batch in batches[:-1]} <= {2 * half}
+    assert set(rows) == set(partners)
+    assert all(a != b and values[a] == values[b] for a, b in zip(rows[::2], rows[1::2], strict=True))
+    assert len(rows) <= len(partners) + len(set(values))
+
+
+@few
+@given(rows=st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 1)), min_size=1, max_size=50), seed=seeds)
+def test_pairs_of_two_classes_have_one_of_each(rows, seed):
+    values, labels = (list(column) for column in zip(*rows, strict=True))
+    partners = [i for i, (v, c) in enumerate(rows) if v >= 0 and c >= 0 and (v, 1 - c) in rows]
+    if not partners:
+        with pytest.raises(UsageError):
+            PairBatches(values, 4, labels=labels)
+        return
+    order = PairBatches(values, 4, labels=labels)
+    found = np.concatenate(order(0, seed)).tolist()
+    assert set(found) == set(partners)
+    for first, second in zip(found[::2], found[1::2], strict=True):
+        assert (labels[first], labels[second]) == (0, 1)
+        assert values[first] == values[second]
+    assert (f"{len(rows) - len(partners)} sample" in repr(order)) == (len(partners) < len(rows))
+
+
+def test_epochs_and_seeds_differ():
+    labels = np.arange(200) % 2
+    for order in (BalancedBatches(labels, 10), PKBatches(labels // 1, 2, 5), PairBatches(labels, 10)):
+        drawn = {np.concatenate(list(order(epoch, seed))).tobytes() for epoch in range(3) for seed in range(3)}
+        assert len(drawn) == 9
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: BalancedBatches([0, 1, 2], 4),
+            "batch_size: expected a multiple of the number of classes, 3, found 4: take 3",
+        ),
+        (lambda: BalancedBatches([0, 0, 1], 4, repeat=False), "batch_size: expected 2 samples or more of every class"),
+        (lambda: BalancedBatches([-1], 2), "labels: expected samples of two classes or more, found none"),
+        (lambda: BalancedBatches([0.5, 1.0], 2), "labels: expected an integer or a text for each row"),
+        (lambda: BalancedBatches([[0, 1]], 2), "labels: expected an integer or a text for each row"),
+        (lambda: BalancedBatches([0, 1], 0), "batch_size: expected 1 or more, found 0"),
+        (lambda: PKBatches([0, 1], 3, 2), "p: expected at most the 2 different values, found 3"),
+        (lambda: PKBatches([0, 1], 2, 0), "k: expected 1 or more, found 0"),
+        (lambda: PairBatches([0, 0], 3), "batch_size: expected an even number"),
+        (lambda: PairBatches([0, 1], 2), "values: expected two samples or more of one value, found no pair"),
+        (lambda: PairBatches([0, 0], 2, labels=[0, 0]), "labels: expected one of two classes for each of 2 samples"),
+        (lambda: PairBatches([0, 0], 2, labels=[0]), "labels: expected one of two classes for each of 2 samples"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
