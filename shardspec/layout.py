@@ -20,6 +20,8 @@ ITEMS_NAME = "items.jsonl"
 CARD_NAME = "README.md"
 INDEX_FOLDER = "index"
 BUILD_FOLDER = ".build"
+PLAN_NAME = "plan.json"
+"""In the working folder of a build that can be resumed."""
 
 _HASH_CHUNK_BYTES = 1 << 20
 _DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
@@ -167,6 +169,8 @@ class Layout:
         """What the working folder holds, and what to do about it."""
         if self.reasons.exists():
             return f"a build that packed nothing, since no item gave a sample: the reasons are in {self.reasons}"
+        if not (self.build / PLAN_NAME).exists():
+            return "writing that was cut off and cannot be resumed: write it again, which clears it away"
         return "an unfinished build: run the same command again to resume it"
 
     def check_sizes(self, *shards: Shard | Column) -> dict[str, Stamp]:

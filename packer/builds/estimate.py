@@ -87,14 +87,14 @@ class Estimate(Result):
         """The estimate for people."""
         plan = self.plan
         options = Recipe.from_options(plan.recipe).options_in_use()
-        shown = {name: cut(str(value), 200) for name, value in options.items() if value not in (None, [], False)}
+        shown = {name: cut(_show(value), 200) for name, value in options.items() if value not in (None, [], False)}
         recipe = ", ".join(f"{name}={value}" for name, value in shown.items())
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
         noted = "".join(f"{line}\n" for line in (self.repeats, *self.notes) if line)
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
             f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
-            f"{counted(plan.ignored, 'file')} ignored\n"
+            f"{plan.ignored} ignored\n"
             f"{noted}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
             f"{counted(self.tried_rejects, 'reject')}{reason}\n"
@@ -155,6 +155,12 @@ def estimate(
         describe_repeats(items),
         tuple(listing.notes),
     )
+
+
+def _show(value: Any) -> str:
+    """The value of an option; a list of texts as they would be given one by one."""
+    plain = isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value)
+    return ",".join(value) if plain else str(value)
 
 
 def _count(items: Sequence[Item]) -> int:

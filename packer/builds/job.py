@@ -38,6 +38,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item, ItemReport, read_items
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import image_codec
+from packer.steps.faces.misses import advise
 from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
 from packer.workspace.durable import write_durably
@@ -104,7 +105,7 @@ class BuildResult(JobResult):
         if counts.damaged_items:
             lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
         if counts.ignored_files:
-            lost.append(f"{counted(counts.ignored_files, 'file')} ignored")
+            lost.append(f"{counts.ignored_files} ignored")
         if counts.frames_without_sample:
             lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
         return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
@@ -347,7 +348,7 @@ class BuildJob:
         }
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples and base is None:
-            raise _give_up(space, counts)
+            raise _give_up(space, counts, self._recipe)
         config = describe_rows(columns, rows, self._settle(settler, space))
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
@@ -458,13 +459,15 @@ def _refuse_functions(live: Iterable[Item], functions: Mapping[str, Step]) -> No
         )
 
 
-def _give_up(space: Workspace, counts: Counts) -> TooManyRejectsError:
+def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejectsError:
     """End a build without any sample. A resume would gain nothing: a call that solves the problem has another plan."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
+    advice = advise((line["reason"] for line in reasons), recipe)
     space.give_up(space.final / REJECTS_NAME)
     return TooManyRejectsError(
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
+        f"{f': {advice}' if advice else ''}"
     )
 
 

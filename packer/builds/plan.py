@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from packer.jobs.plan import Task, describe_changes
+from packer.jobs.plan import Task, describe_changes, join_changes
 from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item
@@ -229,7 +229,7 @@ def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], 
             ),
         ):
             found += _describe_items(names, verb)
-    return "; ".join(found) or "the order of the items"
+    return join_changes(found) or "the order of the items"
 
 
 def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
@@ -274,13 +274,17 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
     named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}
-    found += describe_changes("classes of", named, {name: new.classes[name] for name in named if name in new.classes})
+    classes = {**new.classes, **({"label": new.declared["classes"]} if new.declared.get("classes") else {})}
+    planned = [name for name in named if name in classes]  # a function's classes may be known only once it has run
+    found += describe_changes(
+        "classes of", {name: named[name] for name in planned}, {name: classes[name] for name in planned}
+    )
     if before is not None:
         after = [Item.from_line(line).name for line in new_lines]
         found += _describe_items(sorted(set(before) - set(after)), "gone")
         found += _describe_items(sorted(set(after) - set(before)), "new")
     # The manifest knows only the digest of sizes and times.
-    return "; ".join(found) or "items of the source have changed in size, time or columns, or their order has"
+    return join_changes(found) or "items of the source have changed in size, time or columns, or their order has"
 
 
 def _describe_items(names: Sequence[str], verb: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The terms of a job: its plan, the tasks and units that it is cut into, and the interface of what does them."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -241,6 +242,14 @@ class JobPlan(Protocol):
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """Further keys of the manifest's ``wall_clock``."""
         ...
+
+
+_DIGESTS = re.compile(r": was (None|'[0-9a-f]{64}'), now (None|'[0-9a-f]{64}')\Z")
+
+
+def join_changes(changes: Sequence[str]) -> str:
+    """Changes in words, without those of digests, which nobody can read, if there are others."""
+    return "; ".join([change for change in changes if not _DIGESTS.search(change)] or changes)
 
 
 def describe_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -24,12 +24,13 @@ class Progress:
     ----------
     stage : str
         ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
+        ``"splitting"`` of a split into many;
         ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
         ``"comparing"`` (find_leaks), ``"listing"`` (list_dataset), ``"summing up"`` (rejects),
         ``"measuring"`` (bench), ``"trying"`` (dry_run).
     unit : str
-        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``; of a
-        listing, what the dataset consists of, such as ``"classes"``.
+        What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``,
+        ``"parts"``; of a listing, what the dataset consists of, such as ``"classes"``.
     total, done : int
     resumed : int
         How many of the done ones an earlier call did.

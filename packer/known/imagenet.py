@@ -14,6 +14,7 @@ KAGGLE_LIST = "LOC_val_solution.csv"
 DEVKIT_LIST, DEVKIT_CLASSES = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
 
 _KAGGLE_FOLDER = "ILSVRC/Data/CLS-LOC"
+_KAGGLE_INNER = "Data/CLS-LOC"
 _DEVKIT_FOLDERS = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "data")
 _WNID = re.compile(r"n\d{8}\Z")
 _CLASSES = 1000
@@ -24,7 +25,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     base = tree.locate(
         lambda folder: bool({"train", "val"} & set(tree.folders(folder))),
         "folders train/ and val/ (ImageNet)",
-        (_KAGGLE_FOLDER,),
+        (_KAGGLE_FOLDER, _KAGGLE_INNER),
     )
     found = Found()
     train = _add_folders(tree, found, join(base, "train"), "train", choice.wants("train"))
@@ -90,7 +91,8 @@ def _add_flat(tree: Tree, found: Found, folder: str, choice: Choice, base: str) 
 
 def _validation_classes(tree: Tree, choice: Choice, base: str) -> dict[str, str]:
     """The class of each picture of val, by its name without suffix."""
-    places = ("", base, *(join(place, kit) for place in ("", base) for kit in _DEVKIT_FOLDERS))
+    inside = ("", base, *(join(place, kit) for place in ("", base) for kit in _DEVKIT_FOLDERS))
+    places = (*inside, *_folders_above(tree, base))
     for name in (KAGGLE_LIST, DEVKIT_LIST):
         path = tree.official_list(choice, name, places)
         if path is not None:
@@ -101,6 +103,16 @@ def _validation_classes(tree: Tree, choice: Choice, base: str) -> dict[str, str]
         f"(Kaggle) or {DEVKIT_LIST} beside {DEVKIT_CLASSES} (development kit), found neither: give it with --lists, or "
         "--lists none to list val without labels"
     )
+
+
+def _folders_above(tree: Tree, base: str) -> list[str]:
+    """Folders above the root, where the root is a folder of Kaggle's tree: its list lies beside the outermost one."""
+    parts = PurePosixPath(_KAGGLE_FOLDER).parts
+    pictures = tree.root.resolve() / base
+    if pictures.parts[-2:] != parts[-2:]:
+        return []
+    count = len(parts) - len(PurePosixPath(base).parts)
+    return ["/".join([".."] * number) for number in range(1, count + 1)]
 
 
 def _read_names(path: Path) -> dict[str, str]:

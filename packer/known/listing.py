@@ -19,28 +19,42 @@ from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_som
 
 
 class Known(NamedTuple):
-    """A dataset that can be listed: the options that it has, and the names of its splits."""
+    """A dataset that can be listed: the options that it has, the names of its splits, and how it is usually packed."""
 
     find: Entry
     options: tuple[str, ...]
     splits: tuple[str, ...]
+    recipe: str
 
 
 _THREE = ("train", "val", "test")
 
+_FACES = "--preset faces --frames {} --size 256 --margin 0.3 --choose largest --encode png"
+_IMAGES = "--preset images --size {}"
+
 KNOWN: Mapping[str, Known] = {
-    "celeb-df": Known(Entry("packer.known.celeb_df:find"), ("splits", "lists"), ("train", "test")),
+    "celeb-df": Known(Entry("packer.known.celeb_df:find"), ("splits", "lists"), ("train", "test"), _FACES.format(32)),
     "deepfakebench": Known(
-        Entry("packer.known.deepfakebench:find"), ("compression", "methods", "splits", "lists"), _THREE
+        Entry("packer.known.deepfakebench:find"),
+        ("compression", "methods", "splits", "lists"),
+        _THREE,
+        "--preset images --encode png",
     ),
-    "dfdc": Known(Entry("packer.known.dfdc:find"), ("splits",), _THREE),
+    "dfdc": Known(Entry("packer.known.dfdc:find"), ("splits",), _THREE, _FACES.format(16)),
     "faceforensics": Known(
-        Entry("packer.known.faceforensics:find"), ("compression", "methods", "splits", "lists"), _THREE
+        Entry("packer.known.faceforensics:find"),
+        ("compression", "methods", "splits", "lists"),
+        _THREE,
+        _FACES.format(32),
     ),
-    "imagefolder": Known(Entry("packer.known.imagefolder:find"), ("splits",), _THREE),
-    "imagenet": Known(Entry("packer.known.imagenet:find"), ("splits", "lists"), _THREE),
-    "lrs": Known(Entry("packer.known.lrs:find"), ("splits", "lists"), ("pretrain", "trainval", *_THREE)),
-    "lrw": Known(Entry("packer.known.lrw:find"), ("splits",), _THREE),
+    "imagefolder": Known(
+        Entry("packer.known.imagefolder:find"), ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"
+    ),
+    "imagenet": Known(Entry("packer.known.imagenet:find"), ("splits", "lists"), _THREE, _IMAGES.format(256)),
+    "lrs": Known(
+        Entry("packer.known.lrs:find"), ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)
+    ),
+    "lrw": Known(Entry("packer.known.lrw:find"), ("splits",), _THREE, _IMAGES.format(128)),
 }
 """The datasets by the names of the command line."""
 
@@ -139,12 +153,24 @@ class DatasetList(Result):
         return "\n".join(lines)
 
     def _describe_build(self, table: Path) -> str:
-        label = ["--label-from", "label" if "label" in self.columns else "none"]
+        """The command that packs the table: the dataset's own in docs/datasets.md, as far as the columns allow it."""
+        label = [] if "label" in self.columns else ["--label-from", "none"]
         if "label" in self.columns and {row["label"] for row in self.rows} <= {None, *REAL_OR_FAKE}:
             label += ["--classes", ",".join(REAL_OR_FAKE)]
+        how = KNOWN[self.name].recipe.split()
+        if "faces" in how:
+            how += ["--boxes-from", "original"] if "original" in self.columns else []
+            how += self._describe_masks()
         texts = [word for column in self._numeric_texts() for word in ("--text", column)]
         typed = texts if table.suffix == ".csv" else []
-        return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *typed])
+        return shlex.join(["packer", "build", str(table), "OUT", "--root", str(self.root), *label, *how, *typed])
+
+    def _describe_masks(self) -> list[str]:
+        """The options for the column of masks. A forgery without one must not get a black one, as real videos do."""
+        if "mask" not in self.columns:
+            return []
+        unmasked = any(row["mask"] is None and row["label"] != REAL_OR_FAKE[0] for row in self.rows)
+        return ["--also", "mask", *([] if unmasked else ["--also-missing", "zero"])]
 
     def _numeric_texts(self) -> list[str]:
         """Columns of text that a CSV file would turn into numbers."""

@@ -145,7 +145,7 @@ class InspectReport(Result):
             f"items: {facts['items']} = {facts['packed_items']} packed + {facts['rejected_items']} rejected; "
             f"{counted(facts['frames_without_sample'], 'frame')} without a sample, "
             f"{counted(facts['damaged_items'], 'damaged video')}, "
-            f"{counted(facts['ignored_files'], 'file')} ignored, "
+            f"{facts['ignored_files']} ignored, "
             f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
             f"digest: {facts['digest']}",
             "fields:",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
-from packer.jobs.plan import Assembly, Made, Task, describe_changes
+from packer.jobs.plan import Assembly, Made, Task, describe_changes, join_changes
 from packer.packed.work import RepackWork
 from packer.recipe import Recipe
 from packer.recipe.checks import parse_bytes, plain_value
@@ -133,7 +133,7 @@ class RepackPlan:
         found += describe_changes("runtime", old.get("runtime", {}), self.runtime)
         if old.get("digests") != [one.digest for one in self.inputs]:
             found.append("the packed datasets that are read, or their order")
-        return "; ".join(found) or "the numbers of the items"
+        return join_changes(found) or "the numbers of the items"
 
     def describe_made(self, made: Manifest) -> str:
         """In words, what differs from the job that made a dataset."""

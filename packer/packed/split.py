@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from packer.assembly.groups import read_groups
 from packer.assembly.plan import Piece, shuffled
 from packer.assembly.rows import read_column
 from packer.jobs.job import Job, JobResult
-from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.export.export import safe_name
 from packer.packed.plan import (
@@ -42,6 +43,9 @@ RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
 
 MAX_PARTS = 100
 """The most datasets that one call makes from a field's values; a field with more values likely names groups."""
+
+_BARS_MAX = 5
+"""The most datasets each of which shows its own progress; with more, the progress is that of the whole call."""
 
 _TOLERANCE = 1e-6
 
@@ -276,13 +280,17 @@ def split(
         values = dict(zip(_folders_of(groups.names, into), groups.names, strict=True))
     items = _Items(one)
     parts = []
-    for place, (name, value) in enumerate(values.items()):
-        rows_of = np.flatnonzero(places == place)
-        repack = _arrange(one, {**options, "part": name}, rows_of, items)
-        result = Job(repack, target / name, how, listener).run()
-        ratio = shares[name] if value is None else None
-        count = len(rows_of) if groups is None else len(np.unique(groups.of_row[rows_of]))
-        parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
+    shown = Stage(listener, "splitting", len(values), "parts") if len(values) > _BARS_MAX else nullcontext()
+    with shown as whole:
+        for place, (name, value) in enumerate(values.items()):
+            rows_of = np.flatnonzero(places == place)
+            repack = _arrange(one, {**options, "part": name}, rows_of, items)
+            result = Job(repack, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
+            ratio = shares[name] if value is None else None
+            count = len(rows_of) if groups is None else len(np.unique(groups.of_row[rows_of]))
+            parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
+            if whole is not None:
+                whole.advance()
     parted = _count_parted(one, places) if groups is None else 0
     return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted)
 
@@ -417,6 +425,22 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
 def _has_classes(schema: Schema) -> bool:
     """Whether ``label`` numbers classes."""
     return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
+
+
+class _OfPart:
+    """The listener of one of many parts: messages are passed on, and its progress becomes that of the whole call."""
+
+    def __init__(self, listener: ProgressListener, whole: Stage) -> None:
+        self._listener = listener
+        self._whole = whole
+
+    def on_progress(self, progress: Progress) -> None:
+        """See `ProgressListener`."""
+        self._whole.advance(0)
+
+    def on_message(self, line: str) -> None:
+        """See `ProgressListener`."""
+        self._listener.on_message(line)
 
 
 class _Items:

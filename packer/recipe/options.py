@@ -16,7 +16,8 @@ def parse_share(text: str | float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {text!r}")
+        meant = f": write {value:g}% if percent is meant" if 1 < value <= 100 and not str(text).endswith("%") else ""
+        raise UsageError(f"max_rejects: expected a share such as 5% or 0.05, found {text!r}{meant}")
     return value
 
 

@@ -32,22 +32,27 @@ class Ignored:
         self.count = 0
         self._kinds: dict[str, tuple[int, str]] = {}
 
-    def add(self, path: str, kind: str | None = None) -> None:
-        """Count a path; without a kind it is a file, whose kind is its suffix."""
+    def add(self, path: str, kind: str | None = None, number: int = 1) -> None:
+        """Count a path, or a number of which it is an example; without a kind it is a file, whose kind is its suffix."""
         kind = kind or _suffix(path)
         if kind not in self._kinds and len(self._kinds) == _KINDS_MAX:
             kind = "with other suffixes"
         count, example = self._kinds.get(kind, (0, path))
-        self._kinds[kind] = count + 1, min(example, path)
-        self.count += 1
+        self._kinds[kind] = count + number, min(example, path)
+        self.count += number
 
-    def describe(self) -> str:
+    def merge(self, other: "Ignored") -> None:
+        """Count what another one has counted."""
+        for kind, (count, example) in other._kinds.items():
+            self.add(example, kind, count)
+
+    def describe(self, what: str = "ignored") -> str:
         """The kinds, the most frequent first."""
         kinds = sorted(self._kinds.items(), key=lambda entry: (-entry[1][0], entry[0]))
         shown = [f"{count} {kind} (such as {shorten(path)})" for kind, (count, path) in kinds[:_KINDS_SHOWN]]
         rest = sum(count for _, (count, _) in kinds[_KINDS_SHOWN:])
         more = f" and {rest} of {counted(len(kinds) - _KINDS_SHOWN, 'other kind')}" if rest else ""
-        return f"ignored: {', '.join(shown)}{more}"
+        return f"{what}: {', '.join(shown)}{more}"
 
 
 def _suffix(path: str) -> str:

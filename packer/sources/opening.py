@@ -15,6 +15,7 @@ from packer.sources.rows import RowsSource
 from packer.sources.table import TABLE_SUFFIXES, TableSource
 from packer.sources.values import column_types
 from shardspec.errors import UsageError
+from shardspec.layout import BUILD_FOLDER, Layout
 
 _TABLE_OPTIONS = ("root", "text", "int", "float")
 _ARCHIVE_OPTIONS = ("keys",)
@@ -58,6 +59,7 @@ def open_source(
                 _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "archives")
                 return archives
             _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a folder")
+            _refuse_build(path)
             return FolderSource(path, recipe)
         _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "a packed dataset")
         _refuse(recipe, _FOLDER_OPTIONS, "folders of files", "a packed dataset")
@@ -86,6 +88,13 @@ def open_source(
 def _roots(recipe: Recipe) -> Roots | None:
     """The folders that a table's paths are relative to, if the recipe names any."""
     return Roots.of(*recipe.root) if recipe.root else None
+
+
+def _refuse_build(path: Path) -> None:
+    """Refuse a folder that holds a build without a dataset, and nothing else."""
+    layout = Layout(path)
+    if layout.build.is_dir() and all(entry.name == BUILD_FOLDER for entry in path.iterdir()):
+        raise UsageError(f"{path}: expected a source, found {layout.describe_build()}")
 
 
 def _refuse(recipe: Recipe, options: Sequence[str], readers: str, found: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, remove_tree
-from shardspec.layout import MANIFEST_NAME, REJECTS_NAME
+from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Workspace:
     @property
     def plan(self) -> Path:
         """The plan; written after everything that it refers to, so a folder without it can be deleted."""
-        return self.root / "plan.json"
+        return self.root / PLAN_NAME
 
     @property
     def replaced(self) -> Path:

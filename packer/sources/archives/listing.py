@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from packer.sources.archives.keys import KeyTable
 from packer.sources.base import Listing
+from packer.sources.finding import Ignored
 from packer.sources.item import MEMBER_MARK, Item, ItemFile
 from packer.sources.rows import read_columns
 from packer.vision.faults import may_pass, system_reason
@@ -49,14 +50,14 @@ class Found:
     items : list of Item
         In order. Their columns are as they were found, their indices are not set, and `Item.files` has every further
         picture, by field.
-    ignored : int
+    ignored : Ignored
         Members that are no items, nor fields of items.
     classes : dict of str to list of str
         Names of the classes of integer columns, if the archive gives them.
     """
 
     items: list[Item] = field(default_factory=list)
-    ignored: int = 0
+    ignored: Ignored = field(default_factory=Ignored)
     classes: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -120,6 +121,7 @@ def list_archives(
     """
     found: list[Item] = []
     classes: dict[str, list[str]] = {}
+    entries = Ignored()
     with ThreadPoolExecutor(available_processors()) as threads:
         for archive, one in zip(archives, threads.map(lambda a: _list_one(a, list_one), archives), strict=True):
             for column, names in one.classes.items():
@@ -129,7 +131,8 @@ def list_archives(
                         "found others: pack them apart"
                     )
             found += one.items
-            ignored += one.ignored
+            entries.merge(one.ignored)
+    ignored += entries.count
     if keys is not None:
         found, left = keys.join(found)
         ignored += left
@@ -166,7 +169,7 @@ def list_archives(
         fields=typed.fields,
         arrays=typed.arrays,
         members=members,
-        notes=typed.notes,
+        notes=[*typed.notes, *([entries.describe("ignored entries")] if entries.count else [])],
     )
 
 

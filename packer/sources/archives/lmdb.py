@@ -79,7 +79,7 @@ def list_keys(place: Place) -> Found:
                 file.seek(entry.offset)
                 item = _item(place, name, entry, file.read(min(entry.size, SNIFFED_BYTES)))
                 if item is None:
-                    found.ignored += 1
+                    found.ignored.add(place.name_of(name))
                     continue
                 if name.startswith(_IMAGE):
                     waiting[name.removeprefix(_IMAGE)] = len(found.items)
@@ -89,7 +89,7 @@ def list_keys(place: Place) -> Found:
     for number, text in texts.items():
         at = waiting.get(number)
         if at is None:
-            found.ignored += 1
+            found.ignored.add(place.name_of(f"{_LABEL}{number}"))
         elif found.items[at].reject is None:
             found.items[at] = replace(found.items[at], columns={"text": text})
     return found

@@ -20,7 +20,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item, ItemFile, Member
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
-from shardspec.wording import list_some, shorten
+from shardspec.wording import did_you_mean, list_some, shorten
 
 SUFFIX = ".parquet"
 
@@ -104,9 +104,11 @@ def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, b
     if path_column in found:
         return path_column, found
     if path_column != Recipe.path_column or not found:
+        name = "" if path_column == Recipe.path_column else f"{shorten(path_column)} "
         raise UsageError(
-            f"{path}: expected a column of pictures (bytes, or a struct with bytes), found {list_some(schema.names)}"
-            + (": name it with --path-column" if found else "")
+            f"{path}: expected a column {name}of pictures (bytes, or a struct with bytes), "
+            f"found {list_some(schema.names)}"
+            + (f": name it with --path-column{did_you_mean(path_column, found)}" if found else "")
         )
     structs = [name for name, is_struct in found.items() if is_struct]
     for names in (structs, list(found)):

@@ -110,7 +110,7 @@ class _Samples:
         folder, slash, base = name.rpartition("/")
         stem, dot, suffix = base.partition(".")
         if not stem or not dot or base.startswith("__"):  # hidden, without a suffix, or about the archive
-            self.found.ignored += 1
+            self.found.ignored.add(self._place.name_of(member.name))
             return
         key = folder + slash + stem
         if key != self._key:
@@ -125,9 +125,13 @@ class _Samples:
     def end(self, damage: str | None = None) -> None:
         """Take note that there are no more members, because of damage or not."""
         fields = frozenset(suffix for suffix, _ in self._members)
-        if damage is not None and self._key is not None and not fields >= self._fields:
-            lacks = list_some(sorted(self._fields - fields))
-            self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}, which others have")
+        lacks = ""
+        if not fields >= self._fields:
+            lacks = f"{list_some(sorted(self._fields - fields))}, which others have"
+        elif not any(map(_kind, fields)):
+            lacks = "a picture or a video"
+        if damage is not None and self._key is not None and lacks:
+            self._reject(f"the archive is cut off or damaged behind it, and it lacks {lacks}")
         self._close()
         if damage is not None:
             self.found.items.append(self._place.rest(damage))
@@ -202,7 +206,7 @@ class _Samples:
             elif last in _READ:
                 columns |= _values(suffix, last, member)
             else:
-                self.found.ignored += 1
+                self.found.ignored.add(self._place.name_of(member.name))
         taken = {*columns, *(["label"] if LABEL in columns else [])}
         columns |= {f"json_{name}" if name in taken else name: value for name, value in documents.items()}
         whole = by_suffix[main]

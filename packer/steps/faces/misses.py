@@ -1,6 +1,7 @@
 """Reasons for frames without a sample that say which faces there were."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from packer.recipe import Recipe
@@ -10,6 +11,9 @@ from packer.steps.faces.frame import NO_TRACK, FrameFaces, shorter_sides
 
 Seen = tuple[float, float]
 """A face: the shorter side of its box in pixels, and its score."""
+
+
+_SEEN = re.compile(r"largest face (\d+) px \(score ([\d.]+)\)(?:, highest score ([\d.]+) \((\d+) px\))?")
 
 
 class Misses:
@@ -46,6 +50,18 @@ class Misses:
         self._reason = f"{self._wanted}: {_describe(self._seen)}"
         self._report.skipped[self._reason] = frames
         frames.append(frame)
+
+
+def advise(reasons: Iterable[str], recipe: Recipe) -> str:
+    """In words, the options for which the faces that some reasons describe were too small or too uncertain."""
+    lower = set()
+    for match in (match for reason in reasons for match in _SEEN.finditer(reason)):
+        side, score, best, other_side = match.groups()
+        if min(int(side), int(other_side or side)) < recipe.min_face:
+            lower.add("--min-face")
+        if min(float(score), float(best or score)) < recipe.min_score:
+            lower.add("--min-score")
+    return f"a lower {' or '.join(sorted(lower))} keeps more faces" if lower else ""
 
 
 def describe_largest(samples: Sequence[Sample]) -> str:

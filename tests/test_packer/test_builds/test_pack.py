@@ -253,3 +253,14 @@ def test_killed_and_resumed(tmp_path: Path, workers: int) -> None:
         del os.environ[LOG]
     assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "whole")
     assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["wall_clock"]["sessions"] == 2
+
+
+def test_classes_that_only_a_run_shows_are_no_difference_between_plans(tmp_path: Path) -> None:
+    pack(_name_parity, range(4), tmp_path / "out", engine="inline", progress=False)
+    with pytest.raises(UsageError, match="now 50") as error:
+        pack(_name_parity, range(4), tmp_path / "out", engine="inline", progress=False, quality=50)
+    assert "classes of" not in str(error.value)
+
+
+def _name_parity(number: int) -> dict[str, Any]:
+    return {"label": ("even", "odd")[number % 2], "image": np.full((4, 4, 3), number, np.uint8)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.command import environment
+from support.command import environment, run_packer
 from support.datasets import assert_equal
 from support.media import scene, write_picture
 from support.packed import encoded_values, fingerprints, read_samples
@@ -525,6 +525,9 @@ def test_signals_in_the_loop(tmp_path: Path, sign: signal.Signals, old: bool) ->
             assert fingerprints(out) == before
     else:
         assert not (out / "manifest.json").exists()
+        if sign == signal.SIGKILL:
+            said = run_packer("inspect", out, expect=2).stderr
+            assert "found writing that was cut off and cannot be resumed: write it again, which clears it away" in said
     write(out, [{"x": 2}], overwrite=old)
     assert problems(out) == ()
     assert [row["x"] for row in read_samples(out)] == [2]

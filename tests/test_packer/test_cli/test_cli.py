@@ -112,11 +112,12 @@ def test_a_dry_run_writes_nothing(mixed: Path, tmp_path: Path, arguments: tuple[
         assert document["samples"] > 4
         assert document["seconds"] > 0
     else:
-        assert "99 items in 4 tasks, 0 files ignored" in done.stdout
+        assert "99 items in 4 tasks, 0 ignored" in done.stdout
         assert "fits" in done.stdout
         (recipe,) = (line for line in done.stdout.splitlines() if line.startswith("recipe: "))
         shown = {option.partition("=")[0] for option in recipe.removeprefix("recipe: ").split(", ")}
         assert shown >= {"preset", "size", "resize", "format", "shard_size"}
+        assert "[" not in recipe
         assert not shown & {"min_face", "detector", "margin", "landmarks", "boxes_scale", "path_column"}
 
 

@@ -369,6 +369,8 @@ def test_reading_what_an_empty_build_left_says_where_the_reasons_are(tmp_path: P
     assert reported in run_packer(command, out, expect=2).stderr
     with pytest.raises(NotADatasetError, match=re.escape(reported)):
         open_dataset(out)
+    if command == "inspect":
+        assert reported in run_packer("build", out, tmp_path / "again", expect=2).stderr
 
 
 def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(source: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_the_command_to_pack_numbers_real_as_0(tmp_path: Path, name: str) -> Non
     else:
         getattr(trees, f"make_{name.replace('-', '_')}")(tmp_path / "rgb")
     text = listed(name, tmp_path / "rgb", tmp_path / "t.csv", **options).describe()
-    assert ("--label-from label --classes real,fake" in text) == (name not in ("imagefolder", "imagenet")), text
+    assert (" --classes real,fake --preset " in text) == (name not in ("imagefolder", "imagenet")), text
 
 
 def test_a_part_of_faceforensics_is_chosen(tmp_path: Path) -> None:
@@ -221,7 +221,8 @@ def test_the_preview_of_dfdc(tmp_path: Path) -> None:
         ("real", "train", "real", None, None),
     ]
     assert "original" not in found.columns
-    assert "--classes real,fake --text person --text donor" in found.describe()
+    assert "--classes real,fake --preset faces --frames 16 " in found.describe()
+    assert found.describe().endswith("--encode png --text person --text donor")
 
 
 @pytest.mark.parametrize(("youtube", "inner"), [("YouTube-real", ""), ("Youtube-real", "videos")])
@@ -357,6 +358,20 @@ def test_imagenets_validation_has_the_classes_of_train(tmp_path: Path, val: str)
     assert (found.missing, found.unlisted) == ((), ())
 
 
+@pytest.mark.parametrize("inner", ["ILSVRC", "ILSVRC/Data", "ILSVRC/Data/CLS-LOC"])
+def test_any_folder_of_kaggles_imagenet_has_the_list_above_it(tmp_path: Path, inner: str) -> None:
+    root = trees.make_imagenet(tmp_path / "kaggle") / inner
+    found = listed("imagenet", root)
+    assert column(found, "label") == column(listed("imagenet", tmp_path / "kaggle"), "label")
+    assert all((root / path).is_file() for path in column(found, "path"))
+
+
+def test_a_list_above_another_tree_is_not_taken(tmp_path: Path) -> None:
+    trees.put_text(tmp_path, "LOC_val_solution.csv", "ImageId,PredictionString\n")
+    with pytest.raises(UsageError, match="or a list of its classes"):
+        listed("imagenet", trees.make_imagenet(tmp_path / "ILSVRC2012", "none"))
+
+
 def test_imagenet_with_what_copies_lack(tmp_path: Path) -> None:
     root = trees.make_imagenet(tmp_path, "none")
     with pytest.raises(
@@ -422,7 +437,7 @@ def test_lrs2_is_split_by_its_lists(tmp_path: Path) -> None:
     ]
     assert found.missing == ("mvlrs_v1/main/5535415699068794046/00099.mp4",)
     assert found.unlisted == ("mvlrs_v1/main/5535415699068794046/00077.mp4",)
-    assert "--label-from none --text clip" in found.describe()
+    assert "--label-from none --preset images --size 128 --text clip" in found.describe()
     (root / "val.txt").unlink()
     with pytest.raises(UsageError, match=r"found no val\.txt: they come with LRS2"):
         listed("lrs", root)

@@ -344,6 +344,39 @@ def test_each_value_becomes_a_dataset_of_its_name(tmp_path: Path) -> None:
     assert sorted(read_all(merged.path)["key"]) == sorted(read_all(tmp_path / "in")["key"])
 
 
+@pytest.mark.parametrize("parts", [3, 9])
+def test_many_parts_have_one_progress(tmp_path: Path, parts: int) -> None:
+    class Seen:
+        def __init__(self) -> None:
+            self.stages: list[str] = []
+            self.ended: list[tuple[int, int]] = []
+
+        def on_progress(self, progress: packer.Progress) -> None:
+            self.stages.append(progress.stage)
+            if progress.ended:
+                self.ended.append((progress.done, progress.total))
+
+        def on_message(self, line: str) -> None:
+            raise AssertionError(line)
+
+    _write_official(tmp_path / "in", tuple(f"p{number}" for number in range(parts)), rows=3 * parts)
+    seen = Seen()
+    split(tmp_path / "in", tmp_path / "out", into="split", engine="inline", progress=seen)
+    if parts == 3:
+        assert "writing" in seen.stages
+        assert "splitting" not in seen.stages
+    else:
+        assert set(seen.stages) == {"splitting"}
+        assert seen.ended == [(9, 9)]
+
+
+def test_what_differs_is_named_without_digests(tmp_path: Path) -> None:
+    _write(tmp_path / "in")
+    split(tmp_path / "in", tmp_path / "out", by="source", **QUIET)
+    with pytest.raises(UsageError, match=r"made by another plan: option seed: was 0, now 4\)"):
+        split(tmp_path / "in", tmp_path / "out", by="source", seed=4, **QUIET)
+
+
 def test_one_value_for_all_and_class_names_as_folders(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", 6)
     parts = split(tmp_path / "in", tmp_path / "out", into="label", **QUIET).parts

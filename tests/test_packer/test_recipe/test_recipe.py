@@ -275,6 +275,13 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> No
         BuildOptions(**options)
 
 
+def test_a_share_that_is_meant_in_percent_is_answered_with_the_percents() -> None:
+    with pytest.raises(UsageError, match=r"found '100': write 100% if percent is meant$"):
+        BuildOptions(max_rejects="100")  # type: ignore[arg-type]  # made a share
+    with pytest.raises(UsageError, match=r"found 'nan'$"):
+        BuildOptions(max_rejects="nan")  # type: ignore[arg-type]  # made a share
+
+
 @pytest.mark.parametrize("workers", [1, "1", "auto"])
 def test_one_worker_is_what_the_inline_engine_is(workers: int | str) -> None:
     assert BuildOptions(workers=workers, engine="inline").workers == workers

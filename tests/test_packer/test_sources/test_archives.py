@@ -259,6 +259,9 @@ def test_an_lmdb(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "faces_lmdb", PAIRS | more)
     before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "faces_lmdb").iterdir())
     found = build(tmp_path / "faces_lmdb", tmp_path / "out", max_rejects=0.2)
+    done = packer.build(tmp_path / "faces_lmdb", tmp_path / "out", max_rejects=0.2, engine="inline", progress=False)
+    entries = "1 .npy (such as 'faces_lmdb!x/0/000.npy'), 1 without suffix (such as 'faces_lmdb!num-samples')"
+    assert f"ignored entries: {entries}" in done.describe()
     names = ["plain", *sorted(key.decode().replace("\\", "/") for key in PAIRS)]
     assert [sample["source"] for sample in found] == [f"faces_lmdb!{name}" for name in names]
     assert "no pickle" in rejects(tmp_path / "out")["faces_lmdb!__keys__"]
@@ -423,7 +426,7 @@ def test_parquet_columns_of_many_kinds(tmp_path: Path) -> None:
     assert [sample["taken"] for sample in found] == ["2026-01-01", "2026-01-03"]
     assert "found none" in rejects(tmp_path / "out")["a.parquet!1"]
     assert len(build(tmp_path / "a.parquet", tmp_path / "masks")) == 3
-    with pytest.raises(UsageError, match="expected a column of pictures"):
+    with pytest.raises(UsageError, match=r"a column 'photos' of pictures .*, found photo, .*; did you mean 'photo'\?"):
         build(tmp_path / "a.parquet", tmp_path / "none", path_column="photos")
 
 
@@ -519,6 +522,15 @@ def test_an_archive_without_any_picture_names_the_reason(tmp_path: Path) -> None
     members = [(name, data) for name, data in samples(0, 3) if not name.endswith(".jpg")]
     with pytest.raises(TooManyRejectsError, match="expected a picture or a video, found cls"):
         build(write_tar(tmp_path / "a.tar", members), tmp_path / "out")
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_a_first_sample_that_is_cut_off_is_rejected_as_that(tmp_path: Path, suffix: str) -> None:
+    noise = np.random.default_rng(0).bytes(100_000)
+    path = write_tar(tmp_path / f"a.{suffix}", [("0.cls", b"1"), ("0.jpg", noise)])
+    path.write_bytes(path.read_bytes()[:50_000])
+    with pytest.raises(TooManyRejectsError, match="cut off or damaged behind it, and it lacks a picture or a video"):
+        build(path, tmp_path / "out")
 
 
 def test_links_to_archives_are_followed(tmp_path: Path) -> None:

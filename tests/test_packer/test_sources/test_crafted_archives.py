@@ -177,7 +177,7 @@ def test_members_that_are_no_samples_are_counted(tmp_path: Path) -> None:
     infos = [(named(name), b"x") for name in ("README", ".hidden.jpg", "a/._0.jpg", "__meta__.json")]
     folder = (named("a", tarfile.DIRTYPE), b"")
     found = list_file(tar_of(tmp_path / "a.tar", folder, *infos, (named("./a/0.jpg"), encoded(0))), list_tar)
-    assert ([item.name for item in found.items], found.ignored) == (["a.tar!a/0.jpg"], 4)
+    assert ([item.name for item in found.items], found.ignored.count) == (["a.tar!a/0.jpg"], 4)
 
 
 def test_members_apart_from_their_sample_reject_it(tmp_path: Path) -> None:

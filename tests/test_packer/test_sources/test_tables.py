@@ -456,7 +456,7 @@ def test_ignored_files_are_counted_at_the_end(tmp_path: Path) -> None:
     for name in ("b.heic", "c.avif"):
         (tmp_path / "in" / name).write_bytes(b"x")
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--quiet")
-    assert "0 rejected, 2 files ignored\n" in done.stdout
+    assert "0 rejected, 2 ignored\n" in done.stdout
     assert "ignored: 1 .avif (such as 'c.avif'), 1 .heic (such as 'b.heic')" in done.stdout
 
 
