@@ -1,0 +1,1 @@
+"""`packer.Writer`: samples of a loop, and the job that makes shards of them."""

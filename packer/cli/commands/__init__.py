@@ -1,0 +1,1 @@
+"""One file a subcommand: its arguments, and the call of the Python function that does it."""
