@@ -10,7 +10,7 @@ LIGHT_STAMP := $(VENV)-light/.installed
 # Parity with facenet-pytorch over a folder of pictures and videos: make test-parity DATA=folder
 DATA ?= .
 
-# Tests run side by side. More than four processes at a time would wait for the tests that pack with several workers.
+# Tests start processes by the hundred, which read modules that are compiled already, and run side by side. More than four processes at a time would wait for the tests that pack with several workers.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
 # Tests that need neither torch nor OpenCV nor a video library.
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: setup
-	$(BIN)/python -m pytest -q $(PARALLEL)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(PARALLEL)
 
 test-light: $(LIGHT_STAMP)
 	$(LIGHT_BIN)/python -m pytest -q $(LIGHT)
