@@ -10,7 +10,8 @@ LIGHT_STAMP := $(VENV)-light/.installed
 # Parity with facenet-pytorch over a folder of pictures and videos: make test-parity DATA=folder
 DATA ?= .
 
-# Tests start processes by the hundred, which read modules that are compiled already, and run side by side. More than four processes at a time would wait for the tests that pack with several workers.
+# Tests run side by side; more than four at a time would wait for those that pack with several workers. They start
+# processes by the hundred, so modules are compiled once.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
 # Tests that need neither torch nor OpenCV nor a video library.
