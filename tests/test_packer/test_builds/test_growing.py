@@ -19,6 +19,8 @@ from support.command import read_jsonl
 from support.packed import check_whole, read_samples
 
 import packer
+from packer.workspace import Workspace
+from packer.workspace.replacement import finish_replacement
 from readers import open_dataset
 from shardspec.layout import Layout
 
@@ -142,6 +144,10 @@ class Growing(RuleBasedStateMachine):
                 stack.enter_context(patch(name, dying(pkgutil.resolve_name(name))))
             with suppress(Killed):
                 result = packer.build(self.source, self.out, **{**self.how, **options})
+        if result is None:
+            finish_replacement(
+                Workspace(self.out / ".build")
+            )  # as the next call does first, which may itself be killed
         if self.items_digest() != standing:
             packed = [(n, after[n]) for n in tried if after[n].file.grey is not None]
             self.readable += [(f"{n:08d}-000000", item.name, item.file.grey or 0) for n, item in packed]

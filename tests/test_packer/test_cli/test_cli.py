@@ -29,7 +29,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_help_names_every_command_and_option() -> None:
     text = run_packer("--help").stdout
-    assert all(re.search(rf"^ +{name} ", text, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^ +{name}\s", text, re.MULTILINE) for name in COMMANDS)
     text = run_packer("build", "--help").stdout
     for name in (
         "size",
@@ -222,7 +222,7 @@ def test_a_wrong_call_is_reported_and_leaves_nothing(
     [
         (["verify", "--depe"], "packer verify: there is no option --depe; did you mean --deep?\n"),
         (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
-        (["biuld", "a", "b"], "split, export, bench; did you mean 'build'? (packer --help)\n"),
+        (["biuld", "a", "b"], "split, add, drop-field, export, bench; did you mean 'build'? (packer --help)\n"),
         (["merge", "a", "--fomat", "npy"], "packer merge: there is no option --fomat; did you mean --format?\n"),
         (
             ["convert", "a"],
