@@ -25,7 +25,7 @@ EXAMPLES = 3
 """Items that are named for each reason."""
 
 _REASONS = 1000
-"""Reasons that are told apart; those that come after them are counted together."""
+"""Reasons that are counted each by itself; those that come after them are counted together."""
 
 _SHOWN = 20
 _OTHERS = "other reasons"

@@ -105,7 +105,7 @@ def test_every_kind_of_value_comes_back(tmp_path: Path, format: str, fields: Any
 
 
 def test_the_same_samples_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the parts that a writer cuts, nor whether it was told the fields, are in the dataset."""
+    """The dataset depends neither on the parts that a writer cuts, nor on whether its fields were declared."""
     samples = [sample(number) for number in range(150)]
     write(tmp_path / "a", samples, quality=85, shuffle=3, shard_size=20_000)
     monkeypatch.setattr(writer_module, "PART_ROWS", 7)
