@@ -84,6 +84,62 @@ class Place(NamedTuple):
 ListOne = Callable[[Place], Found]
 
 
+class ArchiveSource:
+    """The items of a set of archives of one kind, in the order of the archives and of what lies in them.
+
+    Attributes
+    ----------
+    prefix : str
+        Stands before the name of a column whose field has a meaning of its own, such as ``key``.
+
+    Parameters
+    ----------
+    archives : sequence of Archive
+    types : dict of str to str
+        Fields that become text, int or float.
+    keys : KeyTable, optional
+        Names the items to take, with labels or further columns.
+    ignored : int
+        Files beside the archives.
+    """
+
+    prefix: str
+
+    def __init__(
+        self,
+        archives: Sequence[Archive],
+        types: Mapping[str, str] | None = None,
+        keys: KeyTable | None = None,
+        ignored: int = 0,
+    ) -> None:
+        self.archives = archives
+        self._types = types or {}
+        self._keys = keys
+        self._ignored = ignored
+
+    def lister(self, path_column: str) -> "ListOne":
+        """What lists one archive; an `OSError` of it makes the archive a reject.
+
+        Raises
+        ------
+        UsageError
+            If `path_column` is given where there is no column to name.
+        """
+        raise NotImplementedError
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """See `packer.sources.base.Source`."""
+        return list_archives(
+            self.archives,
+            self.lister(path_column),
+            label_from=label_from,
+            types=self._types,
+            keys=self._keys,
+            prefix=self.prefix,
+            ignored=self._ignored,
+        )
+
+
 def list_archives(
     archives: Sequence[Archive],
     list_one: ListOne,

@@ -4,15 +4,13 @@ A key with a suffix says what its value is; of a key without one, the first byte
 ``label-X``, as sets of text recognition have them, are pairs.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import PICKLED, PICKLES, Archive, Found, Place, list_archives
+from packer.sources.archives.listing import PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.sniffing import SNIFFED_BYTES, is_pickle, seems_picture
-from packer.sources.base import Listing, refuse_path_column
+from packer.sources.base import refuse_path_column
 from packer.sources.item import Item, Member, is_picture, is_video
 from shardspec.wording import shorten
 
@@ -23,44 +21,15 @@ _IMAGE, _LABEL = "image-", "label-"
 _TEXT_BYTES_MAX = 1 << 16
 
 
-class LMDBSource:
-    """The pictures and videos of LMDB files, in the order of their keys.
+class LMDBSource(ArchiveSource):
+    """The pictures and videos of LMDB files, in the order of their keys."""
 
-    Parameters
-    ----------
-    archives : sequence of Archive
-    types : dict of str to str
-        Fields that become text, int or float.
-    keys : KeyTable, optional
-        Names the keys to take, with labels or further columns.
-    ignored : int
-        Files beside the archives.
-    """
+    prefix = "key"
 
-    def __init__(
-        self,
-        archives: Sequence[Archive],
-        types: Mapping[str, str] | None = None,
-        keys: KeyTable | None = None,
-        ignored: int = 0,
-    ) -> None:
-        self.archives = archives
-        self._types = types or {}
-        self._keys = keys
-        self._ignored = ignored
-
-    def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, labelled by the keys' file, or by a folder or field that `label_from` names."""
+    def lister(self, path_column: str) -> ListOne:
+        """See `ArchiveSource`."""
         refuse_path_column(path_column, "an LMDB")
-        return list_archives(
-            self.archives,
-            list_keys,
-            label_from=label_from,
-            types=self._types,
-            keys=self._keys,
-            prefix="key",
-            ignored=self._ignored,
-        )
+        return list_keys
 
 
 def list_keys(place: Place) -> Found:

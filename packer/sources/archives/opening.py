@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packer.recipe import Recipe
 from packer.sources.archives import lmdb, parquet, recordio
 from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import Archive, relative_archives
+from packer.sources.archives.listing import Archive, ArchiveSource, relative_archives
 from packer.sources.archives.tar import is_tar
 from packer.sources.archives.webdataset import WebDatasetSource
 from packer.sources.base import Source
@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
 
     name: str
     holds: Callable[[str], bool]
-    source: type[WebDatasetSource | recordio.RecordIOSource | lmdb.LMDBSource | parquet.ParquetSource]
+    source: type[ArchiveSource]
 
 
 _KINDS: Mapping[str, _Kind] = {

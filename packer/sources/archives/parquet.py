@@ -5,7 +5,7 @@ The other columns become fields. Class names come from the ``huggingface`` metad
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe, field_name
-from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import Archive, Found, Place, list_archives
-from packer.sources.base import Listing
+from packer.sources.archives.listing import ArchiveSource, Found, ListOne, Place
 from packer.sources.item import Item, ItemFile, Member
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -30,43 +28,14 @@ _SPLIT = re.compile(r"([A-Za-z0-9_.]+?)-[0-9]{5}-of-[0-9]{5}(-[0-9a-f]+)?\.parqu
 """Names of the files of Hugging Face's splits."""
 
 
-class ParquetSource:
-    """The rows of Parquet files, in the order of the files.
+class ParquetSource(ArchiveSource):
+    """The rows of Parquet files, in the order of the files."""
 
-    Parameters
-    ----------
-    archives : sequence of Archive
-    types : dict of str to str
-        Columns that become text, int or float.
-    keys : KeyTable, optional
-        Names the rows to take, with further columns.
-    ignored : int
-        Files beside the archives.
-    """
+    prefix = "column"
 
-    def __init__(
-        self,
-        archives: Sequence[Archive],
-        types: Mapping[str, str] | None = None,
-        keys: KeyTable | None = None,
-        ignored: int = 0,
-    ) -> None:
-        self.archives = archives
-        self._types = types or {}
-        self._keys = keys
-        self._ignored = ignored
-
-    def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items; `path_column` names the column of the pictures, if there are several."""
-        return list_archives(
-            self.archives,
-            partial(_list_rows, path_column=path_column),
-            label_from=label_from,
-            types=self._types,
-            keys=self._keys,
-            prefix="column",
-            ignored=self._ignored,
-        )
+    def lister(self, path_column: str) -> ListOne:
+        """See `ArchiveSource`; `path_column` names the column of the pictures, if there are several."""
+        return partial(_list_rows, path_column=path_column)
 
 
 def holds_pictures(path: Path, path_column: str) -> bool:

@@ -9,15 +9,14 @@ number that is not a picture's, and the last of an identity (``arcface_torch/dat
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import LABEL, PICKLED, Archive, Found, Place, list_archives
+from packer.sources.archives.listing import LABEL, PICKLED, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.sniffing import is_pickle
-from packer.sources.base import Listing, refuse_path_column
+from packer.sources.base import refuse_path_column
 from packer.sources.item import Item, Member
 from shardspec.errors import ItemError
 from shardspec.wording import shorten
@@ -35,46 +34,18 @@ _INDEX_LINE_BYTES_MAX = 1 << 10
 _FLOAT_INTEGERS_MAX = 2**24
 
 
-class RecordIOSource:
+class RecordIOSource(ArchiveSource):
     """The records of MXNet's files, in their order.
 
     The label becomes ``label``, if it is a whole number; a label of several numbers becomes ``labels``.
-
-    Parameters
-    ----------
-    archives : sequence of Archive
-    types : dict of str to str
-        Fields that become text, int or float.
-    keys : KeyTable, optional
-        Names the records to take, with further columns.
-    ignored : int
-        Files beside the archives.
     """
 
-    def __init__(
-        self,
-        archives: Sequence[Archive],
-        types: Mapping[str, str] | None = None,
-        keys: KeyTable | None = None,
-        ignored: int = 0,
-    ) -> None:
-        self.archives = archives
-        self._types = types or {}
-        self._keys = keys
-        self._ignored = ignored
+    prefix = "record"
 
-    def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, labelled by their records unless `label_from` names a field of the keys."""
+    def lister(self, path_column: str) -> ListOne:
+        """See `ArchiveSource`."""
         refuse_path_column(path_column, "RecordIO files")
-        return list_archives(
-            self.archives,
-            list_records,
-            label_from=label_from,
-            types=self._types,
-            keys=self._keys,
-            prefix="record",
-            ignored=self._ignored,
-        )
+        return list_records
 
 
 @dataclass(frozen=True)

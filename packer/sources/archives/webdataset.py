@@ -6,15 +6,13 @@ and videos are read in place; texts, numbers and JSON are read when the items ar
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
 from packer.recipe import field_name
-from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, Archive, Found, Place, list_archives
+from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
-from packer.sources.base import Listing, refuse_path_column
+from packer.sources.base import refuse_path_column
 from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import ItemFile, Member, is_picture, is_video
 from shardspec.errors import ItemError
@@ -35,44 +33,15 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _JPEG = ("jpg", "jpeg", "jpe", "jfif")
 
 
-class WebDatasetSource:
-    """The samples of tar files, in the order of the archives and their members.
+class WebDatasetSource(ArchiveSource):
+    """The samples of tar files, in the order of the archives and their members."""
 
-    Parameters
-    ----------
-    archives : sequence of Archive
-    types : dict of str to str
-        Fields that become text, int or float.
-    keys : KeyTable, optional
-        Names the samples to take, with further columns.
-    ignored : int
-        Files beside the archives.
-    """
+    prefix = "json"
 
-    def __init__(
-        self,
-        archives: Sequence[Archive],
-        types: Mapping[str, str] | None = None,
-        keys: KeyTable | None = None,
-        ignored: int = 0,
-    ) -> None:
-        self.archives = archives
-        self._types = types or {}
-        self._keys = keys
-        self._ignored = ignored
-
-    def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, labelled by their ``cls`` unless `label_from` names another field."""
+    def lister(self, path_column: str) -> ListOne:
+        """See `ArchiveSource`."""
         refuse_path_column(path_column, "tar files")
-        return list_archives(
-            self.archives,
-            list_tar,
-            label_from=label_from,
-            types=self._types,
-            keys=self._keys,
-            prefix="json",
-            ignored=self._ignored,
-        )
+        return list_tar
 
 
 def list_tar(place: Place) -> Found:
