@@ -12,6 +12,7 @@ import numpy.typing as npt
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from readers.formats.base import ShardReader, open_shard
+from readers.formats.superseded import load_superseded
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError, SchemaError, ShardspecError
@@ -107,8 +108,9 @@ class PackedRows:
             adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
             items_before, first = entry.get("items_before", 0), 0
             numbers = {column.field: len(self._columns) + n for n, column in enumerate(manifest.columns)}
+            superseded = load_superseded(layout, manifest)
             for part in manifest.parts:
-                place = _Place(layout, manifest, part, first, items_before, adapters, numbers)
+                place = _Place(layout, manifest, part, superseded, first, items_before, adapters, numbers)
                 if isinstance(part, Shard):
                     self._places.append(place)
                     first += part.samples
@@ -271,7 +273,7 @@ class PackedRows:
                     layout.check_digest(entry)
             else:
                 layout.check_sizes(shard)
-            return open_shard(layout, manifest, shard)
+            return open_shard(layout, manifest, shard, place.superseded)
 
 
 class _Place(NamedTuple):
@@ -283,6 +285,7 @@ class _Place(NamedTuple):
     layout: Layout
     manifest: Manifest
     part: Shard | Column
+    superseded: IntArray
     first: int
     items_before: int
     adapters: Mapping[str, Adapt]

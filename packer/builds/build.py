@@ -105,7 +105,7 @@ def run_build(
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         listing = comparison.listing
-        if not listing.items:
+        if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER))
             result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
             check_rejects(result, options)

@@ -347,7 +347,7 @@ class Job:
         found = self.plan.assemble(space)
         assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
         before = None if self.plan.base is None else self._index_files(self.plan.base)
-        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before)
+        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
         assembly.source.close()
         assembly.save()
         return assembly
@@ -375,15 +375,16 @@ class Job:
         made = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
         generations = [*self.plan.kept_generations(self.workspace), *made]
         if self.plan.base is not None:
-            wall_clock["history"] = _history(self.plan.base, self._added(), generations[-1], wall_clock["finished"])
+            wall_clock["history"] = _history(self.plan.base, *self._added(), generations[-1], wall_clock["finished"])
         manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
         assembly.source.close()
         self.workspace.remove()
         return manifest
 
-    def _added(self) -> Counts:
-        """What became of the items of this job."""
-        return Counts(**json.loads(self.workspace.counts.read_bytes())["counts"])
+    def _added(self) -> tuple[Counts, dict[str, int]]:
+        """What became of the items of this job, and how many items and samples of the dataset it superseded."""
+        found = json.loads(self.workspace.counts.read_bytes())
+        return Counts(**found["counts"]), found.get("superseded", {})
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
@@ -395,13 +396,21 @@ def failed_item(item: str, why: str) -> BuildError:
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
-def _history(base: Manifest, added: Counts, last: Generation, finished: Any) -> list[Any]:
+def _history(
+    base: Manifest, added: Counts, superseded: Mapping[str, int], last: Generation, finished: Any
+) -> list[Any]:
     """What the wall clock notes of a dataset that was added to: a line for each time, as it was then."""
+    noted = note_history(base)
+    return [*noted, *([{**_note(last, added, finished), **superseded}] if added.items or superseded else [])]
+
+
+def note_history(base: Manifest) -> list[Any]:
+    """What the wall clock of a dataset notes of its past; of one build, what there is to note."""
     noted = base.wall_clock.get("history")
-    if not isinstance(noted, list):
-        first = base.wall_clock.get("finished") if len(base.generations) == 1 else None
-        noted = [_note(generation, generation.counts, first) for generation in base.generations]
-    return [*noted, *([_note(last, added, finished)] if added.items else [])]
+    if isinstance(noted, list):
+        return noted
+    first = base.wall_clock.get("finished") if len(base.generations) == 1 else None
+    return [_note(generation, generation.counts, first) for generation in base.generations]
 
 
 def _note(generation: Generation, counts: Counts, finished: Any) -> dict[str, Any]:

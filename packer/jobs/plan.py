@@ -91,6 +91,8 @@ class Assembly:
         The source's rows in their stored order; None for the source's own order.
     first_shard : int
         The number of the first shard in its name.
+    superseded : int64 array or None
+        Rows of the dataset that is added to that are no rows of it any more, ascending.
     """
 
     rows: Mapping[str, Any]
@@ -98,6 +100,7 @@ class Assembly:
     pieces: Sequence[Piece]
     order: IntArray | None
     first_shard: int = 0
+    superseded: IntArray | None = None
 
 
 class Made(NamedTuple):
