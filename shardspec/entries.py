@@ -136,7 +136,9 @@ class Shard:
             problems.add("samples", f"expected 0 or more, found {document['samples']}")
         stored = document.get("stored")
         if stored is not None and stored <= document["samples"]:
-            problems.add("stored", f"expected more than the {document['samples']} samples, or no such key, found {stored}")
+            problems.add(
+                "stored", f"expected more than the {document['samples']} samples, or no such key, found {stored}"
+            )
         if document["block_rows"] < 1:
             problems.add("block_rows", f"expected 1 or more, found {document['block_rows']}")
         if not document["files"]:

@@ -311,7 +311,9 @@ def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: P
     for shard in shards:
         if shard.stored_samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
             held, found = 8 * shard.bytes // bits, shard.stored_samples
-            problems.add(f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {found}")
+            problems.add(
+                f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {found}"
+            )
     samples = sum(shard.stored_samples for shard in shards)
     if samples > SAMPLES_MAX:
         problems.add("", f"expected at most {SAMPLES_MAX} samples, found {samples}")

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -86,6 +87,7 @@ class PackedRows:
     config : mapping
         ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
         in every key. ``check``: ``"digest"`` (default), or ``"size"`` if the caller has compared the digests.
+        ``columns``: false to leave out the fields that lie beside the shards.
     root : Path or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
@@ -102,6 +104,8 @@ class PackedRows:
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
         if manifests is None:
             manifests = [layout.load() for layout in layouts]
+        if not config.get("columns", True):
+            manifests = [replace(manifest, schema=manifest.shard_schema, columns=()) for manifest in manifests]
         self.schema = unite_schemas([manifest.schema for manifest in manifests])
         for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
             found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}

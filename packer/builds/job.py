@@ -28,6 +28,7 @@ from packer.builds.plan import (
 )
 from packer.builds.reports import BrokenTracks, EarlierReports, Known, ReportWriter
 from packer.builds.work import BuildWork
+from packer.jobs.history import note, noted
 from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
@@ -42,6 +43,7 @@ from packer.steps.encode import image_codec
 from packer.steps.faces.misses import advise
 from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
+from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
 from shardspec.entries import Counts, Generation, strip_aside, total
@@ -217,6 +219,7 @@ class BuildJob:
     kind = BuildPlan.kind
     stage = "packing"
     items_are = "items"
+    rewritten = None
     remedy = ", or --update to add what is new in the source"
 
     def __init__(
@@ -348,7 +351,6 @@ class BuildJob:
             "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
             "mended": reports.mended,
             "left": reports.left,
-            "superseded": {} if compared is None else compared.growth.count_superseded(),
         }
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples and base is None:
@@ -434,6 +436,20 @@ class BuildJob:
             if not report.samples and not report.empty and self._options.on_error == "fail":
                 raise failed_item(report.name, f"{report.step}: {report.reason}")
             yield report
+
+    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+        """See `JobPlan`."""
+        return ()
+
+    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
+        """See `JobPlan`: what was added now, if anything was."""
+        compared = self._comparison
+        if compared is None:
+            return None
+        counts = Counts(**json.loads(space.counts.read_bytes())["counts"])
+        superseded = compared.growth.count_superseded()
+        now = [note(last.kind, last, finished, counts, superseded)] if counts.items or superseded else []
+        return [*noted(compared.base), *now]
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from packer.assembly.plan import Piece
 from packer.workspace import Workspace
+from packer.workspace.columns import FieldColumn
 from shardspec.columns import IntArray
 from shardspec.entries import Generation
 from shardspec.layout import Layout
@@ -129,6 +130,8 @@ class JobPlan(Protocol):
         What may be done about another dataset in the folder, besides replacing it; for a message.
     base : Manifest or None
         The dataset in the folder that the job adds to; None if it makes a dataset of its own.
+    rewritten : Manifest or None
+        The dataset in the folder that the job writes anew.
     """
 
     @property
@@ -169,6 +172,11 @@ class JobPlan(Protocol):
     @property
     def base(self) -> Manifest | None:
         """The dataset that the job adds to."""
+        ...
+
+    @property
+    def rewritten(self) -> Manifest | None:
+        """The dataset that the job writes anew."""
         ...
 
     @property
@@ -240,6 +248,14 @@ class JobPlan(Protocol):
 
     def kept_generations(self, space: Workspace) -> Sequence[Generation]:
         """The generations of `base`, as the manifest will list them."""
+        ...
+
+    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+        """The columns of the dataset; the files of new ones lie in ``space.columns``, in a folder called like the field."""
+        ...
+
+    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
+        """The ``history`` of the wall clock (`packer.jobs.history`); None for a dataset without a past."""
         ...
 
     def facts(self, tasks_run: int) -> dict[str, Any]:

@@ -101,6 +101,11 @@ class Workspace:
         return self.root / "order.npy"
 
     @property
+    def columns(self) -> Path:
+        """New columns that wait until the next manifest lists them."""
+        return self.root / "columns"
+
+    @property
     def final(self) -> Path:
         """Finished files that belong to no shard, moved into the dataset's folder at the commit."""
         return self.root / "final"

@@ -214,9 +214,7 @@ def compare(
         dropped=len(gone),
         superseded=sum(superseded.values()),
     )
-    return Comparison(
-        layout, base, replace(listing, items=found, ignored=ignored), growth, runtime, gone, superseded
-    )
+    return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, runtime, gone, superseded)
 
 
 def _check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
