@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
 from packer.builds.growing.growth import FACTS_DIGITS, Comparison, Growth
 from packer.builds.growing.kept import keep_parts
@@ -332,7 +333,7 @@ class BuildJob:
         fields = {} if self._declaration is None else self._declaration.fields
         settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
         base, compared = self.base, self._comparison
-        fits = None if base is None else partial(settler.fits, schema=base.schema)
+        fits = None if base is None else partial(settler.fits, schema=base.shard_schema)
         columns = choose_columns(map(Part, parts), fits)
         settler.begin(columns)
         rows = []
@@ -362,6 +363,7 @@ class BuildJob:
             return Assembly(config, self._recipe.format, pieces, order)
         superseded = find_rows(compared.layout, compared.base, compared.superseded)
         write_superseded(space.final, compared.layout, compared.base, superseded)
+        carry_columns(space, compared.base, superseded, counts.samples)
         first = _next_shard(compared.base, space)
         return Assembly(config, self._recipe.format, pieces, order, first, superseded)
 
@@ -376,7 +378,7 @@ class BuildJob:
         if self.base is None:
             return settler.settle()
         try:
-            return settler.settle_into(self.base.schema)
+            return settler.settle_into(self.base.shard_schema)
         except SchemaError as error:
             discard(space, aside=True)  # the same call could never finish it
             raise UsageError(
@@ -439,7 +441,7 @@ class BuildJob:
 
     def columns(self, space: Workspace) -> Sequence[FieldColumn]:
         """See `JobPlan`."""
-        return ()
+        return [] if self.base is None else carried_columns(space, self.base)
 
     def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
         """See `JobPlan`: what was added now, if anything was."""

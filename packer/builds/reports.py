@@ -297,7 +297,7 @@ class ReportWriter:
             item["progressive"] = report.progressive
         if report.refilled:
             item["refilled"] = report.refilled
-        if packed and (remarks := len(report.skipped) + (report.damage is not None)):
+        if packed and known is not None and (remarks := len(report.skipped) + (report.damage is not None)):
             item["remarks"] = remarks
         if known is not None:
             item["facts"] = known.facts

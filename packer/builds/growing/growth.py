@@ -164,9 +164,10 @@ def compare(
     items = listing.items[: recipe.limit]
     _check_built(layout, base, items)
     _check_terms(layout, base, recipe, runtime)
-    listing = _with_valid(base.schema, replace(listing, items=items))
-    listing = _number_classes(layout, base.schema, listing, options.new_classes)
-    _check_columns(layout, base.schema, listing, recipe)
+    schema = base.shard_schema
+    listing = _with_valid(schema, replace(listing, items=items))
+    listing = _number_classes(layout, schema, listing, options.new_classes)
+    _check_columns(layout, schema, listing, recipe)
     known = _Known.read(layout, base)
     retry = _to_retry(layout, base, known, options.retry_rejects)
     numbers, changed = known.find(listing.items)
@@ -203,6 +204,8 @@ def compare(
             f"{layout.root}: expected a source with items of the dataset, found none of its {len(left)}, all of which "
             "--gone drop would drop: give the source that it was packed from, or pack this one with --overwrite"
         )
+    if found:
+        _check_added_fields(layout, base)
     growth = Growth(
         len(new) + returned,
         kept,
@@ -227,16 +230,22 @@ def _check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
             f"{layout.root}: expected a dataset as 'packer build' made it, to add items to, found a {kind}: "
             "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
         )
-    if base.columns:
-        names = list_some([column.field for column in base.columns])
-        raise UsageError(
-            f"{layout.root}: expected a dataset without added fields, whose new samples would lack them, found {names}: "
-            "remove them with 'packer drop-field', and add them again afterwards"
-        )
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(
             "update: expected a folder, a table or rows as the source, found a packed dataset: "
             "build into a folder of its own"
+        )
+
+
+def _check_added_fields(layout: Layout, base: Manifest) -> None:
+    """Check that new samples can be without a value of the dataset's added fields."""
+    beside = {column.field for column in base.columns}
+    marked = {f"{name}{_VALID}" for name in beside} & beside
+    every = sorted(name for name in beside - marked if f"{name}{_VALID}" not in marked)
+    if every:
+        raise UsageError(
+            f"{layout.root}: expected added fields that new samples may lack, found others ({list_some(every)}): "
+            "add them again with 'packer add --replace --allow-missing', or remove them with 'packer drop-field'"
         )
 
 
