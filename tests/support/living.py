@@ -32,7 +32,7 @@ from shardspec.errors import DatasetChangedError, UsageError
 from shardspec.layout import Layout
 from support.command import read_jsonl
 from support.crash_points import run_hooked
-from support.packed import check_whole, read_samples
+from support.packed import check_whole
 
 NAMES = [f"{letter}.png" for letter in "abcdefgh"]
 HOW: dict[str, Any] = {"encode": "png", "engine": "inline", "progress": False, "max_rejects": 1.0, "shard_size": 700}
@@ -285,7 +285,8 @@ class Living:
         shards = [[entry.sha256 for entry in shard.files] for shard in manifest.shards]
         assert shards[: len(self.shards)] == self.shards, "a shard was written anew"
         self.shards = shards
-        samples = read_samples(self.out)
+        ds = open_dataset(self.out)
+        samples = [ds[row] for row in range(len(ds))]
         found = [(sample["key"], sample["source"], int(sample["image"][0, 0, 0])) for sample in samples]
         assert found == self.readable
         if self.scores is not None:

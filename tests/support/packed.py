@@ -41,7 +41,8 @@ def check_whole(root: Path) -> Manifest:
     counts = total(manifest.generations)
     items = [json.loads(line) for line in layout.items.read_text("utf-8").split("\n") if line]
     rejects = [json.loads(line) for line in layout.rejects.read_text("utf-8").split("\n") if line]
-    assert counts.items == len(items) == counts.packed_items + counts.rejected_items
+    gone = sum(item["state"] == "gone" for item in items)
+    assert counts.items == len(items) - gone == counts.packed_items + counts.rejected_items
     assert counts.packed_items == sum(item["state"] == "packed" for item in items)
     assert {reject["item"] for reject in rejects if reject["kind"] == "item"} == {
         item["item"] for item in items if item["state"] == "rejected"
