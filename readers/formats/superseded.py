@@ -8,6 +8,7 @@ from shardspec.columns import IntArray
 from shardspec.entries import Shard
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
+from shardspec.wording import counted
 
 _NONE = np.empty(0, np.int64)
 
@@ -26,7 +27,13 @@ def load_superseded(layout: Layout, manifest: Manifest) -> IntArray:
     """
     if manifest.superseded is None:
         return _NONE
-    return map_npy(layout.file(manifest.superseded), np.dtype("<i8"), (manifest.superseded_samples,))
+    path, stored = layout.file(manifest.superseded), sum(shard.stored_samples for shard in manifest.shards)
+    rows = map_npy(path, np.dtype("<i8"), (manifest.superseded_samples,))
+    if rows[0] < 0 or rows[-1] >= stored or (rows[1:] <= rows[:-1]).any():
+        raise corrupt(
+            path, f"superseded rows ascending within 0 to {stored - 1}", f"{rows[0]} to {rows[-1]}, or others"
+        )
+    return rows
 
 
 def find_superseded(layout: Layout, manifest: Manifest, shard: Shard, superseded: IntArray) -> IntArray:
@@ -35,16 +42,16 @@ def find_superseded(layout: Layout, manifest: Manifest, shard: Shard, superseded
     Raises
     ------
     ShardCorruptError
-        If they are not as many as the manifest says, or not ascending.
+        If they are not as many as the manifest says.
     """
     start = manifest.stored_starts[shard.name]
     first, last = np.searchsorted(superseded, [start, start + shard.stored_samples]).tolist()
     rows: IntArray = superseded[first:last] - start
     expected = shard.stored_samples - shard.samples
-    if len(rows) != expected or (rows[1:] <= rows[:-1]).any() or not (rows[:1] >= 0).all():
+    if len(rows) != expected:
         assert manifest.superseded is not None
         path = layout.file(manifest.superseded)
-        raise corrupt(path, f"{expected} rows of {shard.name}, ascending", f"{len(rows)}, or others")
+        raise corrupt(path, f"{counted(expected, 'superseded row')} of {shard.name}", f"{len(rows)}")
     return rows
 
 
