@@ -133,9 +133,9 @@ class BatchMixUp(_BatchMix):
         if _by_rows(image):
             own = image if image.is_floating_point() and owned else image.to(_blended(image), copy=True)
             for row, before in _from_the_last(own):
-                share = float(kept[row])
-                if share < 1:
-                    own[row].mul_(share).add_(before, alpha=1 - share)
+                own_share = float(kept[row])
+                if own_share < 1:
+                    own[row].mul_(own_share).add_(before, alpha=1 - own_share)
             return {**batch, "image": own}, kept
         values = image.to(_blended(image))
         share = over(kept, values).to(values.dtype)
