@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.page.report import ReportResult, report
     from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
@@ -84,6 +85,7 @@ else:
             "Recipe": Entry("packer.recipe.recipe:Recipe"),
             "RejectKind": Entry("packer.packed.rejects:RejectKind"),
             "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
+            "ReportResult": Entry("packer.page.report:ReportResult"),
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
@@ -107,6 +109,7 @@ else:
             "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "rejects": Entry("packer.packed.rejects:rejects"),
+            "report": Entry("packer.page.report:report"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
         },
@@ -137,6 +140,7 @@ __all__ = [
     "Recipe",
     "RejectKind",
     "RejectsReport",
+    "ReportResult",
     "SplitPart",
     "SplitResult",
     "StepSpec",
@@ -160,6 +164,7 @@ __all__ = [
     "pack",
     "preview",
     "rejects",
+    "report",
     "split",
     "verify",
 ]

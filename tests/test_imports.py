@@ -24,7 +24,7 @@ PACKAGES = ("packer", "readers", "shardspec")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "shardspec": ("shardspec",),
     "readers": ("shardspec", "readers"),
-    "packer": ("shardspec", "packer", "readers.formats"),
+    "packer": ("shardspec", "packer", "readers.formats", "readers.drawing"),
 }
 
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
@@ -37,10 +37,11 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
         "builds",
         "packed",
         "known",
+        "page",
         "cli",
     ),
     "readers": (
-        ("arguments", "formats"),
+        ("arguments", "formats", "drawing"),
         "seeding",
         "order",
         "decode",
