@@ -35,10 +35,14 @@ class SmallFields(Protocol):
     """
 
     @property
-    def small_fields(self) -> tuple[str, ...]: ...
+    def small_fields(self) -> tuple[str, ...]:
+        """See the attributes."""
+        ...
 
     @property
-    def classes(self) -> tuple[str, ...] | None: ...
+    def classes(self) -> tuple[str, ...] | None:
+        """See the attributes."""
+        ...
 
     def __len__(self) -> int: ...
 

@@ -46,6 +46,11 @@ class Card:
     valid: bool
 
     @property
+    def short(self) -> str:
+        """The facts but the source in one line."""
+        return " · ".join(f"{name} {value}" for name, value in self.facts if name != "source")
+
+    @property
     def layers(self) -> list[str]:
         """The layers that it has, in the order in which they are drawn."""
         return list(dict.fromkeys(shape.layer for shape in self.shapes))

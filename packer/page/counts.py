@@ -1,8 +1,9 @@
 """How the values of a small field are spread: bars, each with the condition that selects its samples."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ def _histogram(
     if left == len(values):
         return Spread(name, "histogram", (), note)
     some = values if not left else values[fit]
-    edges = np.array(list(_edges(some.min(), some.max(), field.dtype[1] in "iu")), values.dtype)
+    edges = _round_edges(some.min(), some.max(), values.dtype)
     counts = _count(some, edges)
     chosen = counts if rows is None else _count(values[rows] if not left else values[rows][fit[rows]], edges)
     texts = [str(edge) for edge in edges]  # of the field's own dtype: the shortest that means the same number
@@ -171,39 +172,47 @@ def _histogram(
             int(chosen[at]),
             {"from": float(low), "to": float(high), "last": at == len(edges) - 2},
         )
-        for at, (low, high) in enumerate(zip(texts, texts[1:], strict=False))
+        for at, (low, high) in enumerate(pairwise(texts))
     ]
     return Spread(name, "histogram", tuple(bars), note)
 
 
-def _edges(low: Any, high: Any, whole: bool) -> Iterator[int | float]:
-    """Round edges of about `_BARS` equal bars that hold all numbers from `low` to `high`."""
-    first, last = (int(low), int(high)) if whole else (float(low), float(high))
-    if first == last:
-        yield from (first, first + 1 if whole else math.nextafter(first, math.inf) if abs(first) > 1e6 else first + 0.1)
+def _round_edges(low: Any, high: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Ascending edges of about `_BARS` equal bars, mostly round numbers, that hold all values from `low` to `high`."""
+    if dtype.kind in "iu":
+        most: Any = np.iinfo(dtype)
+        found: list[Any] = [min(max(edge, int(most.min)), int(most.max)) for edge in _whole(int(low), int(high))]
+    else:
+        most = np.finfo(dtype)
+        found = np.clip(list(_fractions(float(low), float(high))), float(most.min), float(most.max)).tolist()
+    edges = np.unique(np.array(found, dtype))
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # which rounding to the dtype may have passed
+    return edges if len(edges) > 1 else np.array([low, high], dtype)
+
+
+def _whole(low: int, high: int) -> Iterable[int]:
+    step = max(1, -(-(high - low) // _BARS))
+    size = 10 ** (len(str(step)) - 1)
+    step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= step)
+    return range(low // step * step, high + step + 1, step)
+
+
+def _fractions(low: float, high: float) -> Iterator[float]:
+    rough = high / _BARS - low / _BARS  # the difference may be too large for a float
+    if rough < 1e-300:
+        yield from (low, high)
         return
-    rough = last / _BARS - first / _BARS  # the difference may be too large for a float
     size = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= rough)
-    if whole:
-        step = max(1, round(step))
-        start = first // step
-        for at in range((last // step) - start + 2):
-            yield min(max((start + at) * step, -(2**63)), 2**63 - 1)
-        return
-    begin, digits = math.floor(first / step), max(0, -math.floor(math.log10(step)))
-    for at in range(math.floor(last / step) - begin + 2):
-        edge = round((begin + at) * step, digits)
-        yield edge
-        if edge > last:
-            return
+    step = next((factor * size for factor in (1, 2, 5, 10) if factor * size >= rough), rough)
+    first, digits = math.floor(low / step), max(0, -math.floor(math.log10(step)))
+    for at in range(math.floor(high / step) - first + 2):
+        yield round((first + at) * step, digits)
 
 
 def _count(values: npt.NDArray[Any], edges: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Numbers between each edge and the next; the last bar holds its upper edge, too."""
-    place = np.searchsorted(edges, values, side="right") - 1
-    place[place == len(edges) - 1] -= 1
-    found: npt.NDArray[np.int64] = np.bincount(place, minlength=len(edges) - 1)[: len(edges) - 1]
+    place = np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
+    found: npt.NDArray[np.int64] = np.bincount(place, minlength=len(edges) - 1)
     return found
 
 

@@ -39,7 +39,6 @@ _FEW_TEXTS = 50_000
 """A text field with more different values is kept value by value, and is not counted."""
 _KEPT = 4
 """Selections and orders that are kept, and columns of numbers that lie in no index."""
-_UNTITLED = ("key", "image")
 
 
 class StoredPicture(NamedTuple):
@@ -254,7 +253,7 @@ class ShownDataset:
             if "key" not in self.schema:
                 yield from map(str, some.tolist())
             else:
-                yield from (sample["key"] for sample in self.read(some, ["key"]))
+                yield from (sample["key"] for sample in self.read(some.astype(np.int64), ["key"]))
 
     def _decode(self, field: Field, value: Any) -> Any:
         if field.is_fixed:
@@ -293,7 +292,8 @@ class ShownDataset:
         else:
             right = self.column(field.name) == labels
         valid = f"{field.name}_valid"
-        return ~right & self.column(valid) if valid in self.joined else ~right
+        wrong: Column = ~right & self.column(valid) if valid in self.joined else ~right
+        return wrong
 
     def _sorted(self, rows: IntArray, sort: str) -> IntArray:
         name = sort.removeprefix("-")
@@ -314,7 +314,8 @@ class ShownDataset:
         last = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(rows), np.bool_)
         descending = np.argsort(values[::-1], kind="stable")[::-1]  # stable: equal values stay in the dataset's order
         order = len(rows) - 1 - descending
-        return rows[np.concatenate([order[~last[order]], order[last[order]]])]
+        descending_rows: IntArray = rows[np.concatenate([order[~last[order]], order[last[order]]])]
+        return descending_rows
 
     def _read_encoded(self, name: str) -> Iterator[Any]:
         """A field's encoded values, chunk by chunk."""

@@ -18,7 +18,7 @@ from shardspec.errors import ShardspecError
 from shardspec.schema import Field
 from shardspec.wording import counted, list_some, shorten
 
-_SIZED = 5000
+_SIZED = 2000
 """Samples whose bytes are measured."""
 _UNEVEN = 10
 """Classes differ very much in size if the largest has so many times the samples of the smallest."""

@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -218,12 +218,13 @@ def _links(field: Spread, number: int) -> Callable[[Bar, int], Markup]:
     """The opening tags of a field's bars: buttons that filter the samples that are shown."""
 
     def link(bar: Bar, _place: int) -> Markup:
-        tag = "g" if field.kind == "histogram" else "button"
-        more = Markup(' role="button" tabindex="0"') if tag == "g" else Markup(' type="button"')
-        test = as_attribute({"field": field.name, **bar.test})
-        return Markup('{}{} aria-pressed="false" data-field="{}-{}" data-bar="{}"').format(
-            Markup(tag), more, number, field.name, test
+        tag = (
+            Markup('g role="button" tabindex="0"')
+            if field.kind == "histogram"
+            else Markup('button type="button" class="value"')
         )
+        test = as_attribute({"field": field.name, **bar.test})
+        return Markup('{} aria-pressed="false" data-field="{}-{}" data-bar="{}"').format(tag, number, field.name, test)
 
     return link
 

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
-from shardspec.conditions import Condition, rows_where
 from readers.dataset.splits import fold_rows, split_rows
 from shardspec.columns import IntArray
+from shardspec.conditions import Condition, rows_where
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
 from shardspec.wording import did_you_mean, shorten

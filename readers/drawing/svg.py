@@ -75,5 +75,4 @@ def _are_points(value: Points) -> bool:
 
 def _drawable(values: Points) -> npt.NDArray[np.bool_]:
     """Which rows have coordinates that can be drawn."""
-    fits: npt.NDArray[np.bool_] = (np.abs(values) < _FAR).all(axis=1)  # false for NaN
-    return fits
+    return np.asarray(np.all(np.abs(values) < _FAR, axis=1), np.bool_)  # false for NaN

@@ -8,7 +8,9 @@ from packer.page.report import DEFAULT_COUNT, report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the datasets, the file, and how many samples it shows."""
-    parser.add_argument("datasets", metavar="DATASET", nargs="+", help="folder of a packed dataset; several are compared")
+    parser.add_argument(
+        "datasets", metavar="DATASET", nargs="+", help="folder of a packed dataset; several are compared"
+    )
     parser.add_argument(
         "-o", "--out", metavar="REPORT.html", required=True, help="file of the report; replaced if it exists"
     )

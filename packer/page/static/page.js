@@ -117,14 +117,4 @@
     event.preventDefault();
     if (links[to]) links[to].focus();
   });
-
-  // A picture that the server could not read says so.
-  document.addEventListener("error", (event) => {
-    if (event.target.matches && event.target.matches(".picture img")) {
-      const note = document.createElement("span");
-      note.className = "broken";
-      note.textContent = event.target.dataset.broken || "this picture cannot be shown";
-      event.target.replaceWith(note);
-    }
-  }, true);
 })();
