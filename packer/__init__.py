@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
     from packer.page.report import ReportResult, report
+    from packer.page.view import Viewer, view
     from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
@@ -92,6 +93,7 @@ else:
             "ValueCount": Entry("packer.packed.inspect:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Viewer": Entry("packer.page.view:Viewer", "view"),
             "Writer": Entry("packer.builds.writing.writer:Writer"),
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
@@ -112,6 +114,7 @@ else:
             "report": Entry("packer.page.report:report"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
+            "view": Entry("packer.page.view:view", "view"),
         },
     )
 
@@ -147,6 +150,7 @@ __all__ = [
     "ValueCount",
     "ValueCounts",
     "VerifyReport",
+    "Viewer",
     "Writer",
     "add",
     "bench",
@@ -167,4 +171,5 @@ __all__ = [
     "report",
     "split",
     "verify",
+    "view",
 ]

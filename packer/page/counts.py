@@ -30,7 +30,7 @@ class Bar:
     ----------
     label : str
     where : str
-        The condition of its samples (`shardspec.conditions`).
+        The condition of its samples (`readers.conditions`).
     count : int
         Samples of the whole dataset.
     selected : int

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from packer.sources.table import read_table
+from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
 from shardspec.codecs import codec_for
 from shardspec.columns import IntArray, allocate
-from shardspec.conditions import rows_where
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import Layout

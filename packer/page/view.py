@@ -4,12 +4,15 @@ import errno
 import os
 import secrets
 import socket
-import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import uvicorn
 
+from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import Result
 from packer.page.dataset import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
@@ -19,6 +22,68 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8017
 _TOKEN_BYTES = 16
 _GRACE_S = 1
+_LOOK_S = 1.0
+
+
+class Viewer(Result):
+    """Pages that are being served, by a thread of their own. Use as a context manager, or call `close`.
+
+    Parameters
+    ----------
+    app : Guard
+    listener : socket
+        Closed at the end.
+    token : str
+
+    Attributes
+    ----------
+    address : str
+        Where they are: open it in a browser.
+    """
+
+    def __init__(self, app: Guard, listener: socket.socket, token: str) -> None:
+        host, port = listener.getsockname()[:2]
+        self.address = f"http://{_bracketed(host)}:{port}/{token}/"
+        self._listener = listener
+        settings = uvicorn.Config(
+            app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="packer view", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self) -> None:
+        """Wait until the server ends: `close` is called, or Ctrl-C is pressed, which is raised as `KeyboardInterrupt`."""
+        try:
+            while self._thread.is_alive():
+                self._thread.join(_LOOK_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the server. May be called twice."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+    def describe(self) -> str:
+        """The address."""
+        return self.address
+
+    def to_json(self) -> dict[str, Any]:
+        """The address as JSON."""
+        return {"address": self.address}
 
 
 def view(
@@ -28,8 +93,9 @@ def view(
     table: str | os.PathLike[str] | None = None,
     host: str = LOOPBACK,
     port: int | None = None,
-) -> None:
-    """Serve pages that show packed datasets until Ctrl-C. The address is printed on standard error.
+    progress: bool | ProgressListener = True,
+) -> Viewer:
+    """Serve pages that show packed datasets, from a thread of this process, to those who know their address.
 
     Parameters
     ----------
@@ -44,7 +110,13 @@ def view(
     host : str
         The address to listen on. Any other than this machine's own lets others in who know the address.
     port : int, optional
-        By default 8017, or another if that is taken.
+        By default 8017, or another if that is taken; 0 is any that is free.
+    progress : bool or ProgressListener
+        Whether to print on standard error what there is to know about the address, or the listener to receive it.
+
+    Returns
+    -------
+    Viewer
 
     Raises
     ------
@@ -56,43 +128,40 @@ def view(
     paths = [Path(path) for path in ([datasets] if isinstance(datasets, str | os.PathLike) else datasets)]
     if not paths:
         raise UsageError("expected a packed dataset or several, found none")
+    listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
     shown = [Looking(ShownDataset(path, joined), folder) for path in paths]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    with _listen(host, port) as listener:
-        for line in describe_address(listener.getsockname()[:2], token, os.environ.get("SSH_CONNECTION", "")):
-            print(line, file=sys.stderr, flush=True)
-        guard = Guard(Pages(shown, token).app(), token, host)
-        settings = uvicorn.Config(
-            guard,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=_GRACE_S,
-        )
-        uvicorn.Server(settings).run(sockets=[listener])
+    listening = _listen(host, port)
+    for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
+        listener.on_message(line)
+    return Viewer(Guard(Pages(shown, token).app(), token, host), listening, token)
 
 
-def describe_address(address: tuple[str, int], token: str, ssh: str = "") -> list[str]:
-    """The lines that say where the pages are, over SSH with the tunnel's command.
+def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
+    """What there is to know about an address: over SSH, the tunnel's command; in a network, that anybody may come.
 
     Parameters
     ----------
     address : (str, int)
         Host and port of the listening socket.
-    token : str
     ssh : str
         ``SSH_CONNECTION``: the addresses and ports of the client and of this machine.
     """
     host, port = address
-    bracketed = f"[{host}]" if ":" in host else host
-    lines = [f"packer view: http://{bracketed}:{port}/{token}/ (Ctrl-C ends it)"]
-    parts = ssh.split()
-    if len(parts) == 4 and host in (LOOPBACK, "::1"):
-        server = parts[2]
-        lines.append(f"from your own machine: ssh -L {port}:{bracketed}:{port} {server}, then open the address there")
-    return lines
+    lines, parts = [], ssh.split()
+    if host not in (LOOPBACK, "::1"):
+        lines.append(f"packer view: listening on {host}: whoever has the address sees everything, unencrypted")
+    elif len(parts) == 4:
+        lines.append(
+            f"packer view: on your own machine run: ssh -L {port}:{_bracketed(host)}:{port} {parts[2]}, and open the "
+            "address there"
+        )
+    return [*lines, "packer view: Ctrl-C ends it; open this address in a browser:"]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

@@ -1,7 +1,9 @@
 """``packer view DATASET …``."""
 
 import argparse
+import sys
 
+from packer.cli.arguments import add_output_arguments, print_result
 from packer.page.view import DEFAULT_PORT, LOOPBACK, view
 
 
@@ -29,9 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", metavar="N", type=int, help=f"port to listen on (default {DEFAULT_PORT}, or another if it is taken)"
     )
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve the pages until Ctrl-C."""
-    view(options.datasets, source=options.source, table=options.table, host=options.host, port=options.port)
+    viewer = view(
+        options.datasets,
+        source=options.source,
+        table=options.table,
+        host=options.host,
+        port=options.port,
+        progress=not options.quiet,
+    )
+    with viewer:
+        print_result(options, viewer)
+        sys.stdout.flush()
+        viewer.wait()
     return 0
