@@ -1,6 +1,6 @@
 """Train a detector of forged faces: frames of videos, balanced batches, figures by video.
 
-    packer build videos/ faces/ --preset faces --every 10 --size 256 --encode png --label-from folder --classes real,fake
+    packer build videos/ faces/ --preset faces --fps 3 --size 256 --encode png --label-from folder --classes real,fake
     packer split faces/ parts/ --by source --stratify label --ratios train=0.7,val=0.15,test=0.15
     python examples/train_faces.py parts/
 

@@ -164,7 +164,7 @@ def test_the_script_for_faces(run, folder):
     frames = list(views(24))
     for number in range(12):
         write_frames(folder / "videos" / ("real", "fake")[number % 2] / f"{number}.mp4", frames[2 * number :][:2])
-    pack(folder, script.read_text("utf-8").replace("parts/", "face-parts/"), size="64", every="1")
+    pack(folder, script.read_text("utf-8").replace("parts/", "face-parts/"), size="64", fps="25")
     command = (script, "face-parts", "--size", 48, *NETWORK)
     whole = run(*command, "--checkpoint", "whole-faces.pt")
     assert len(whole) == 2 * 16
