@@ -450,7 +450,8 @@ class BuildJob:
             return None
         counts = Counts(**json.loads(space.counts.read_bytes())["counts"])
         superseded = compared.growth.count_superseded()
-        now = [note(last.kind, last, finished, counts, superseded)] if counts.items or superseded else []
+        kind = last.kind if counts.items else "update"
+        now = [note(kind, last, finished, counts, superseded)] if counts.items or superseded else []
         return [*noted(compared.base), *now]
 
     def facts(self, tasks_run: int) -> dict[str, Any]:

@@ -374,6 +374,8 @@ class _Known:
             known._found.append(False)
             known.states.append(sys.intern(line["state"]))
             known.samples.append(int(line["samples"]))
+        for numbers in known._by_facts.values():
+            numbers.sort(key=known._is_gone)
         return known
 
     def __len__(self) -> int:
@@ -382,13 +384,14 @@ class _Known:
     def find(self, items: Sequence[Item]) -> tuple[list[int | None], list[bool]]:
         """The number of each item of a source, None for new ones; and whether it has changed.
 
-        An item is found by its facts first, then, among the items that are left, by its name.
+        An item is found by its facts first, then, among the items that are left, by its name; and, where several fit,
+        among those that are not gone first.
         """
         numbers = [self._take(item) for item in items]
         left: dict[str, deque[int]] = {}
-        for number, name in enumerate(self._names):
+        for number in sorted(range(len(self)), key=self._is_gone):
             if not self._found[number]:
-                left.setdefault(name, deque()).append(number)
+                left.setdefault(self._names[number], deque()).append(number)
         changed = [False] * len(items)
         for place, item in enumerate(items):
             if numbers[place] is None and left.get(item.name):
@@ -399,6 +402,9 @@ class _Known:
     def find_left(self) -> list[int]:
         """The numbers of the items that were not found, without those that are known to be gone."""
         return [n for n, found in enumerate(self._found) if not found and self.states[n] != GONE]
+
+    def _is_gone(self, number: int) -> bool:
+        return self.states[number] == GONE
 
     def _take(self, item: Item) -> int | None:
         numbers = self._by_facts.get(item_facts(item)[:FACTS_DIGITS])
