@@ -72,7 +72,7 @@ TestGrowing.settings = settings(
 def test_killed_at_random_moments(tmp_path: Path, format: str) -> None:
     script = REPOSITORY / "tests" / "support" / "living.py"
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), format, "35", "0"],
+        [sys.executable, str(script), str(tmp_path), format, "35", str(sorted(FORMATS).index(format))],
         env=environment(python_path=REPOSITORY / "tests"),
         capture_output=True,
         text=True,
