@@ -122,16 +122,22 @@ class ExactPoints(tv_tensors.KeyPoints):  # type: ignore[misc] # torchvision has
     """
 
 
+def _like(points: ExactPoints, places: Tensor, canvas: tuple[int, int] | None = None) -> ExactPoints:
+    """Other places of points, on their canvas or another (height, width)."""
+    wrapped: ExactPoints = tv_tensors.wrap(places, like=points, canvas_size=canvas or points.canvas_size)
+    return wrapped
+
+
 def _mirrored(points: ExactPoints, **others: Any) -> ExactPoints:
     plain = points.as_subclass(Tensor).clone()
     plain[..., 0] = points.canvas_size[1] - plain[..., 0]
-    return tv_tensors.wrap(plain, like=points)
+    return _like(points, plain)
 
 
 def _upside_down(points: ExactPoints, **others: Any) -> ExactPoints:
     plain = points.as_subclass(Tensor).clone()
     plain[..., 1] = points.canvas_size[0] - plain[..., 1]
-    return tv_tensors.wrap(plain, like=points)
+    return _like(points, plain)
 
 
 def _turned(
@@ -145,7 +151,7 @@ def _turned(
         picture = v2.functional.rotate_image(torch.zeros(1, height, width), angle, expand=True, center=center)
         canvas = (picture.shape[-2], picture.shape[-1])
         plain = plain + plain.new_tensor([canvas[1] - width, canvas[0] - height]) / 2
-    return tv_tensors.wrap(plain, like=points, canvas_size=canvas)
+    return _like(points, plain, canvas)
 
 
 def _bent(points: ExactPoints, displacement: Tensor, **others: Any) -> ExactPoints:
@@ -154,7 +160,7 @@ def _bent(points: ExactPoints, displacement: Tensor, **others: Any) -> ExactPoin
     field = displacement[0].double().numpy() * (width / 2, height / 2)
     plain = points.as_subclass(Tensor).reshape(-1, 2).numpy()
     places = torch.from_numpy(bent_points(plain - 0.5, field) + 0.5)
-    return tv_tensors.wrap(places.reshape(points.shape), like=points)
+    return _like(points, places.reshape(points.shape))
 
 
 for _functional, _kernel in (
