@@ -44,9 +44,19 @@ class BatchModule(nn.Module):
     seeded: Literal[True] = True
     keeps_range = False
 
+    @property
+    def threaded(self) -> bool:
+        """Whether it may be called by several threads at once, as `readers.Loader` does for batches on the CPU."""
+        return True
+
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The transformed batch."""
         raise NotImplementedError
+
+    def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
+        """The transformed batch, perhaps in the memory of the given one, which nobody else refers to."""
+        result: Batch = self(batch, seeds)
+        return result
 
 
 class BatchCompose(BatchModule):
@@ -79,30 +89,44 @@ class BatchCompose(BatchModule):
         self.chain = nn.ModuleList(m if isinstance(m, BatchModule) else OtherModule(m) for m in modules)
         self._seen: dict[int, Values] = {}  # what was looked at once: the values at the start, and after a module
 
+    @property
+    def threaded(self) -> bool:
+        """Whether all of its modules may be called by several threads at once; those of other libraries may not."""
+        return all(isinstance(module, BatchModule) and module.threaded for module in self.chain)
+
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch after the last of them."""
-        draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
-        return self._run(batch, draws, self._look(-1, batch.get("image")))[0]
+        return self._begin(batch, seeds, False)
 
-    def _run(self, batch: Batch, draws: RowDraws | None, values: Values) -> tuple[Batch, Values]:
+    def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
+        """The batch after the last of them, perhaps in the memory of the given one."""
+        return self._begin(batch, seeds, True)
+
+    def _begin(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
+        draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
+        return self._run(batch, draws, self._look(-1, batch.get("image")), owned)[0]
+
+    def _run(self, batch: Batch, draws: RowDraws | None, values: Values, owned: bool) -> tuple[Batch, Values]:
         """The batch after the last of them, and the range of its pictures' values then."""
         for place, module in enumerate(self.chain):
             if isinstance(module, BatchCompose):
-                batch, values = module._run(batch, draws, values)
+                batch, values = module._run(batch, draws, values, owned)
+                owned = owned and module.threaded
             elif isinstance(module, BatchNormalize):
                 batch, values = module.normalized(batch, values), Values.UNIT if module.is_plain else Values.NORMAL
             elif isinstance(module, OtherModule):
-                image = _image(batch, module.name)
+                image, owned = _image(batch, module.name), False  # it may keep what it gives back
                 kept, found = module.call(image, values, draws, place)
                 batch = {**batch, "image": found}
                 values = self._look(place, found) if kept is None else kept
                 if place not in self._seen and kept is Values.NORMAL:
                     module.check_not_cut(image, found)
                     self._seen[place] = kept
+            elif module.keeps_range:
+                batch = module.forward_(batch, draws) if owned else module(batch, draws)
             else:
                 batch = module(batch, draws)
-                if not module.keeps_range:
-                    values = self._look(place, batch.get("image"))
+                values = self._look(place, batch.get("image"))
         return batch, values
 
     def _look(self, place: int, image: Any) -> Values:
