@@ -7,6 +7,7 @@ and which parts were flushed; a session after a restart of the machine removes t
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -54,6 +55,9 @@ class Checkpoints:
         try:
             if kind is None:
                 self._finish()
+            else:
+                with suppress(Exception):  # the first error is the one that ended the job
+                    self._record()
         finally:
             self._thread.shutdown()
 
