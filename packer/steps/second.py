@@ -46,9 +46,9 @@ class SecondFile:
         self.file = file
         self._what = f"{option} {file.name!r}"
         self._sampled = sampled
-        self._video: "VideoReader | None" = None
-        self._frames: "Iterator[VideoFrame]" = iter(())
-        self._next: "VideoFrame | None" = None
+        self._video: VideoReader | None = None
+        self._frames: Iterator[VideoFrame] = iter(())
+        self._next: VideoFrame | None = None
         self._ended = False
         self._picture: npt.NDArray[np.uint8] | None = None
 
