@@ -26,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,21 +36,12 @@ import numpy as np
 import simplejpeg
 import skimage.data
 
+from benchmarks.crop_step import ITEM_CROPS
 from benchmarks.measure import machine, versions
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "lmdb", "pillow", "ffcv")
 KINDS = ("resized", "kept", "crops", "small", "raw npy", "raw lmdb")
-SIZE, CROP, TINY, ITEM_CROPS = 256, 224, 64, 50
-PIXELS = "pixels.npy"
-
-
-def hand_out(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The step of raw crops: each item stands for some rows of an array."""
-    for sample in samples:
-        pixels = np.load(sample["_item"].path, mmap_mode="r")
-        first = sample["first"]
-        for row in range(first, min(first + ITEM_CROPS, len(pixels))):
-            yield {"image": np.array(pixels[row]), "label": row}
+SIZE, CROP, TINY = 256, 224, 64
 
 
 def make_photos(folder: Path, count: int) -> None:
@@ -121,7 +112,16 @@ def commands(kind: str, source: Path, out: Path, workers: int) -> dict[str, list
     ours = ["packer", "build", str(source), str(out), "--workers", str(workers), "--quiet"]
     ends = [str(source), str(out), str(workers)]
     if kind.startswith("raw"):
-        step = ["--steps", "benchmarks.pack_pictures:hand_out", "--encode", "raw", "--format", kind.split()[1]]
+        step = [
+            "--root",
+            str(source.parent),
+            "--steps",
+            "benchmarks.crop_step:hand_out",
+            "--encode",
+            "raw",
+            "--format",
+            kind.split()[1],
+        ]
         return {
             "FFCV": [*others, "ffcv", str(source.with_suffix(".npy")), *ends[1:]],
             "packer": [*ours, *step],
