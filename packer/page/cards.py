@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.page.dataset import ShownDataset
+from packer.packed.samples import ShownDataset
 from readers.drawing.svg import Shape, overlay
 from shardspec.columns import IntArray
 from shardspec.schema import Field

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.page.dataset import ShownDataset
+from packer.packed.samples import ShownDataset
 from shardspec.schema import Field
 
 _BARS = 30

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.packed.inspect import InspectReport, find_leaks
+from packer.packed.samples import ShownDataset
 from packer.page.cards import shown_text
-from packer.page.dataset import ShownDataset
 from packer.recipe.recipe import Recipe
 from shardspec.columns import allocate
 from shardspec.entries import Generation, total

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.packed.rejects import RejectsReport, rejects
+from packer.packed.samples import WRONG, ShownDataset, is_small
 from packer.page.cards import Card, cards, shown_text, text_of
-from packer.page.dataset import WRONG, ShownDataset, is_small
 from packer.page.facts import describe, find_faults
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, ItemError

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from packer.packed.samples import ShownDataset
 from packer.page.building import Building
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
-from packer.page.dataset import ShownDataset
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
 from packer.page.rendering import POLICY, render, static

@@ -17,7 +17,7 @@ from support.media import scene, write_picture, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
-from packer.page.dataset import ShownDataset
+from packer.packed.samples import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages, Query
 from packer.page.view import describe_address
