@@ -100,7 +100,7 @@ def text_of(field: Field, value: Any) -> str:
         number = array.item()
         if field.classes is not None and 0 <= number < len(field.classes):
             return shown_text(field.classes[number])
-        return f"{number:.6g}" if isinstance(number, float) else str(number)
+        return f"{number:.5g}" if isinstance(number, float) else str(number)
     numbers = ", ".join(f"{number:.5g}" for number in np.ravel(array)[:_VALUES].astype(np.float64).tolist())
     shape = " × ".join(map(str, array.shape))
     return f"{numbers}{', …' if array.size > _VALUES else ''} ({shape})"
