@@ -231,6 +231,10 @@ def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: 
     assert set(rows_of(get(pages, "/0/?where=wrong"))) == wrong
     assert rows_of(get(pages, "/0/?where=p%20%3E%200.9&sort=-p"))[0] == 248
     assert "prediction" in get(pages, "/0/row/3").text
+    stored = get(pages, "/0/?sort=")
+    assert rows_of(stored) == list(range(100))
+    (after,) = [e.attributes["href"] for e in stored.find("a") if e.attributes.get("rel") == "next"]
+    assert rows_of(get(pages, after.removeprefix(f"/{TOKEN}"))) == list(range(100, 200))
     (tmp_path / "loss.csv").write_text("key,loss\n" + "\n".join(f"{key},{row % 7}" for row, key in enumerate(keys)))
     assert all(row % 7 == 6 for row in rows_of(get(client(faces, table=tmp_path / "loss.csv"), "/0/"))[:30])
     (tmp_path / "bad.csv").write_text("key,loss\nnothing,1\n")
