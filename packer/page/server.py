@@ -270,7 +270,8 @@ class Pages:
 
     def field(self, request: Request) -> Response:
         """The spread of a field, as a part of a page."""
-        one, query = self._one(request), Query.of(request, one.sort)
+        one = self._one(request)
+        query = Query.of(request, one.sort)
         name = request.path_params["name"]
         if name not in one.dataset.small_fields:
             return _missing()
@@ -285,7 +286,8 @@ class Pages:
 
     def keys(self, request: Request) -> Response:
         """The keys of the selected samples, one a line, in the order shown."""
-        one, query = self._one(request), Query.of(request, one.sort)
+        one = self._one(request)
+        query = Query.of(request, one.sort)
         rows = one.dataset.select(query.where, query.sort)
 
         def lines() -> Iterator[bytes]:
@@ -402,7 +404,8 @@ class Pages:
 
     def rejects(self, request: Request) -> Response:
         """Rejected items, damaged ones, and frames without a sample."""
-        one, query = self._one(request), Query.of(request, one.sort)
+        one = self._one(request)
+        query = Query.of(request, one.sort)
         kind = request.query_params.get("kind", "item")
         lines, more = one.reject_lines(kind, query.page)
         return self._page(
