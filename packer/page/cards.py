@@ -79,12 +79,17 @@ def _card(
     facts = [
         (name, text_of(dataset.field(name), sample[name]))
         for name in named
-        if name not in ("key", "label") and not (name == "track" and int(np.ravel(sample[name])[0]) < 0)
+        if name not in ("key", "label") and not (name == "track" and _is_none(sample[name]))
     ]
     label = text_of(dataset.field("label"), sample["label"]) if "label" in sample else ""
     title = shown_text(str(sample["key"])) if "key" in sample else f"row {row}"
     valid = bool(np.all(sample.get("landmarks_valid", True)))
     return Card(row, title, label, tuple(facts), size, overlay(sample), valid)
+
+
+def _is_none(track: Any) -> bool:
+    """Whether a track is none: -1."""
+    return not isinstance(track, str) and bool(np.all(np.asarray(track) < 0))
 
 
 def text_of(field: Field, value: Any) -> str:
