@@ -207,7 +207,8 @@ def test_only_those_who_know_the_address_are_answered(faces: Path) -> None:
 @pytest.mark.parametrize("odd", ["text", "<f8", "|b1", "<i2"])
 def test_fields_of_other_types_than_ours_are_shown_all_the_same(tmp_path: Path, odd: str) -> None:
     names = ("source", "label", "track", "frame", "time", "score", "landmarks", "landmarks_valid", "box", "hull")
-    values = {"text": ["x", "<b>", ""], "<f8": np.array([np.nan, -1, np.inf])}.get(odd, np.array([0, 1, 0], odd))
+    numbers = {"<f8": [np.nan, -1, np.inf]}.get(odd, [0, 1, 0])
+    values = ["x", "<b>", ""] if odd == "text" else np.array(numbers, odd)
     fields = [text(name) if odd == "text" else fixed(name, odd) for name in names]
     image = np.stack([scene(row, (9, 7)) for row in range(3)])
     schema = Schema((*fields, fixed("image", "|u1", 7, 9, 3)))
