@@ -171,6 +171,6 @@ def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: P
     done = run_packer(*call, "--source", tmp_path / "source", "--quiet")
     assert json.loads(done.stdout)["items"] == ["low.png", "none.jpg"]
     low, none = _cells(tmp_path / "s.png", 2, 2)
-    assert (low[28:36] == 200).all()
+    assert (low[28:36, 12:52] == 200).all()
     assert (none == none[0, 0]).all()
     assert "belong together" in run_packer(*call, expect=2).stderr
