@@ -19,7 +19,7 @@ LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore 
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
 	--deselect 'tests/test_shardspec/test_registry.py::test_every_entry_of_our_tables_is_there[steps]'
 
-.PHONY: setup test test-light test-slow test-external test-parity demo lint types format check clean
+.PHONY: setup test test-light test-slow test-external test-page test-parity demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,11 @@ test-external: setup
 	$(VENV)-tf/bin/python -m pip install --quiet --editable '.[hdf5,parquet,tfrecord]' \
 		tensorflow-cpu nvidia-dali-cuda120 hypothesis psutil pytest scikit-image
 	$(VENV)-tf/bin/python -m pytest -q -m external tests/test_formats
+
+# Pages in a real browser: Chromium of the system, driven by Playwright.
+test-page: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[page]'
+	$(BIN)/python -m pytest -q -m page
 
 test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)

@@ -60,7 +60,7 @@ def test_the_commands_make_what_they_name(folder: Path) -> None:
         "faces",
         "pictures",
         "out",
-        "sheet.png",
+        "report.html",
         "faces-parquet",
         "parts",
         "all",

@@ -8,20 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.packed.originals import Originals
+from packer.packed.rejects import report_lines
+from packer.packed.samples import ShownDataset
+from packer.vision.geometry.resize import resize_exact
 from packer.workspace.durable import write_durably
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample
-from shardspec.errors import UsageError
+from shardspec.columns import IntArray
+from shardspec.errors import ItemError, UsageError
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted
+from shardspec.wording import counted, did_you_mean, list_some
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
 """Side in pixels of the square that each picture is fitted into."""
+
+_MASKS = ("beside", "over")
+_TINT, _NOTHING = (255, 40, 40), 56
+"""RGB of masks over a picture; the grey of what does not decode."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,19 +44,25 @@ class PreviewResult(Result):
         The sheet.
     rows : tuple of int
         Rows of the samples, in the order in which they are shown.
+    items : tuple of str
+        The rejected items, if these are shown instead.
     """
 
     path: Path
     rows: tuple[int, ...]
+    items: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """The sheet in one line."""
+        if self.items:
+            return f"{self.path}: {counted(len(self.items), 'rejected item')}, each above its name and reason"
         rows = f"rows {self.rows[0]} to {self.rows[-1]}"
         return f"{self.path}: {counted(len(self.rows), 'sample')}, {rows}, each above its key"
 
     def to_json(self) -> dict[str, Any]:
         """The sheet and its rows as JSON."""
-        return {"out": str(self.path), "samples": len(self.rows), "rows": list(self.rows)}
+        facts = {"out": str(self.path), "samples": len(self.rows), "rows": list(self.rows)}
+        return {**facts, "items": list(self.items)} if self.items else facts
 
 
 def preview(
@@ -60,6 +76,11 @@ def preview(
     columns: int | None = None,
     cell: int = DEFAULT_CELL,
     plain: bool = False,
+    where: str | None = None,
+    one_per: str | None = None,
+    masks: str | None = None,
+    rejects: bool = False,
+    source: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> PreviewResult:
     """Write a contact sheet of samples as PNG, replacing the file if it exists.
@@ -84,6 +105,19 @@ def preview(
         Side of the square that each picture is fitted into, in pixels, at least 16.
     plain : bool
         Whether to leave out landmarks, hull and regions.
+    where : str, optional
+        Show only the samples that meet an expression, as `readers.PackedDataset.where` takes it: ``"label == 'fake'"``.
+    one_per : str, optional
+        A field of text or single values: of each of its values one sample is shown, the middle one, such as one of each
+        video (``"source"``).
+    masks : {"beside", "over"}, optional
+        How masks and other further pictures of the sample are shown: beside its picture, or tinting it where they are
+        not black. By default they are not.
+    rejects : bool
+        Whether to show rejected items instead of samples, drawn from `source`, each above its name and the reason.
+        Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
+    source : path, optional
+        The folder that the dataset was packed from; needed for `rejects`.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -100,24 +134,29 @@ def preview(
     """
     path, sheet_path = Path(dataset), Path(out)
     _check(sheet_path, count, start, cell)
-    samples, captioned = PackedSamples(path, _wanted(path, geometry=not plain)), _captioned(path)
-    rows = _choose(len(samples), None if all else count, start, seed)
+    if masks not in (None, *_MASKS):
+        raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {masks!r}")
+    if rejects != (source is not None):
+        raise UsageError("rejects and source belong together: rejected items are drawn from the source")
+    if source is not None:
+        return _draw_rejects(
+            path, sheet_path, Originals(source), None if all else count, start, columns, cell, progress
+        )
+    captioned, further = _captioned(path), _further(path) if masks else []
+    samples = PackedSamples(path, [*_wanted(path, geometry=not plain), *further])
+    found = _selected(path, len(samples), where, one_per)
+    rows = [int(found[place]) for place in _choose(len(found), None if all else count, start, seed)]
     if not rows:
-        raise UsageError(f"{path}: expected samples from row {start} on, found {len(samples)} in all")
+        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all")
     across = min(len(rows), columns or columns_for(len(rows)))
     sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
         for place, row in enumerate(rows):
             sample = samples.read([row])[0]
-            picture = draw_sample(np.asarray(sample[shown], np.uint8), sample, cell)
+            picture = draw_sample(_with_masks(sample, shown, further, masks), sample, cell)
             sheet.put(place, picture, _caption(sample, samples.schema, row, captioned))
             stage.advance()
-    file = io.BytesIO()
-    sheet.image.save(file, "PNG")
-    try:
-        write_durably(sheet_path, file.getvalue())
-    except OSError as error:
-        raise UsageError(f"{sheet_path}: cannot be written: {error.strerror or error}") from error
+    _write(sheet, sheet_path)
     return PreviewResult(sheet_path, tuple(rows))
 
 
@@ -127,6 +166,94 @@ def picture_field(schema: Schema, path: Path) -> Field:
     if not pictures:
         raise UsageError(f"{path}: expected a field with pictures, found {', '.join(schema.names)}")
     return next((field for field in pictures if field.name == "image"), pictures[0])
+
+
+def _selected(path: Path, total: int, where: str | None, one_per: str | None) -> IntArray:
+    """The rows that a condition selects; of those with the same value in a field, the middle one."""
+    if where is None and one_per is None:
+        return np.arange(total)
+    dataset = ShownDataset(path)
+    rows = dataset.select(where or "").astype(np.int64)
+    if one_per is None:
+        return rows
+    if one_per not in dataset.small_fields:
+        known = list_some(dataset.small_fields)
+        like = did_you_mean(one_per, dataset.small_fields)
+        raise UsageError(f"one_per: expected a field of text or single values, of {known}, found {one_per!r}{like}")
+    _, groups, sizes = np.unique(dataset.column(one_per)[rows], return_inverse=True, return_counts=True)
+    by_group = np.argsort(groups, kind="stable")
+    middle: IntArray = rows[by_group[np.cumsum(sizes) - sizes + (sizes - 1) // 2]]
+    return np.sort(middle)
+
+
+def _further(path: Path) -> list[str]:
+    """The fields beside the picture that can be shown: pictures, and arrays of bytes with two axes, or a third of 1."""
+    schema = Layout(path).load().schema
+    shown = picture_field(schema, path).name
+    maps = [
+        f.name for f in schema if f.dtype == "|u1" and (len(f.shape) == 2 or (len(f.shape) == 3 and f.shape[2] == 1))
+    ]
+    return [field.name for field in schema if field.name != shown and (field.is_image or field.name in maps)]
+
+
+def _with_masks(
+    sample: Mapping[str, Any], shown: str, further: Sequence[str], how: str | None
+) -> npt.NDArray[np.uint8]:
+    """A sample's picture, with further ones beside it, or over it in red where they are not black."""
+    image = np.asarray(sample[shown], np.uint8)
+    for name in further:
+        value = np.asarray(sample[name])
+        mask = np.asarray(value if value.ndim == 3 else value[..., None], np.uint8)
+        if not mask.size:
+            continue
+        mask = resize_exact(
+            np.repeat(mask, 3, axis=2) if mask.shape[2] == 1 else mask, (image.shape[1], image.shape[0])
+        )
+        if how == "beside":
+            image = np.concatenate([image, mask], axis=1)
+        else:
+            light = mask.max(axis=2, keepdims=True) > 0
+            image = np.where(light, (image * 0.5 + np.array(_TINT) * 0.5).astype(np.uint8), image)
+    return image
+
+
+def _draw_rejects(
+    path: Path,
+    out: Path,
+    originals: Originals,
+    count: int | None,
+    start: int,
+    columns: int | None,
+    cell: int,
+    progress: bool | ProgressListener,
+) -> PreviewResult:
+    """A sheet of rejected items; what does not decode is an empty cell."""
+    lines = [line for line in report_lines(path) if line.get("kind") == "item"]
+    chosen = lines[start:] if count is None else lines[start : start + count]
+    if not chosen:
+        raise UsageError(f"{path}: expected rejected items from number {start} on, found {len(lines)} in all")
+    across = min(len(chosen), columns or columns_for(len(chosen)))
+    sheet = Sheet(across, -(-len(chosen) // across), cell)
+    with Stage(listener_of(progress), "drawing", len(chosen), "items") as stage:
+        for place, line in enumerate(chosen):
+            name = str(line.get("item"))
+            try:
+                picture = draw_sample(originals.frame(name), {}, cell)
+            except ItemError:
+                picture = np.full((cell, cell, 3), _NOTHING, np.uint8)
+            sheet.put(place, picture, [name, f"{line.get('step')}: {line.get('reason')}"])
+            stage.advance()
+    _write(sheet, out)
+    return PreviewResult(out, (), tuple(str(line.get("item")) for line in chosen))
+
+
+def _write(sheet: Sheet, path: Path) -> None:
+    file = io.BytesIO()
+    sheet.image.save(file, "PNG")
+    try:
+        write_durably(path, file.getvalue())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _check(out: Path, count: int, start: int, cell: int) -> None:
@@ -141,7 +268,7 @@ def _check(out: Path, count: int, start: int, cell: int) -> None:
 def _wanted(path: Path, geometry: bool) -> list[str]:
     """The fields that a sheet needs; no other is read."""
     schema = PackedSamples(path, check="size").schema
-    names = ["key", "source", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *_captioned(path)]
+    names = ["key", "source", "frame", "label", "landmarks_valid", *(GEOMETRY if geometry else ()), *_captioned(path)]
     return list(dict.fromkeys([picture_field(schema, path).name, *(name for name in names if name in schema)]))
 
 
@@ -162,13 +289,15 @@ def _choose(total: int, count: int | None, start: int, seed: int | None) -> list
 
 
 def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Sequence[str]) -> list[str]:
-    """The key (or the row); the class, or the source where there is no class, and the values of `columns`."""
+    """The key (or the row); class, source and frame, and the values of `columns`."""
     lines, below = [str(sample.get("key", f"row {row}"))], []
     if "label" in sample:
         below.append(_value(schema["label"], sample["label"]))
-    elif "source" in sample:
+    if "source" in sample:
         below.append(str(sample["source"]))
-    below += [_value(schema[name], sample[name]) for name in columns if name != "label"]
+    if "frame" in sample and np.ndim(sample["frame"]) == 0:
+        below.append(f"frame {int(sample['frame'])}")
+    below += [_value(schema[name], sample[name]) for name in columns if name not in ("label", "source", "frame")]
     return [*lines, ", ".join(below)] if below else lines
 
 

@@ -188,6 +188,19 @@ def rejects(
     return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left)
 
 
+def report_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a packed dataset's report of rejects, or of an unfinished build's, as far as it has come.
+
+    Raises
+    ------
+    DatasetError
+        If there is neither, or the report cannot be read.
+    """
+    layout = Layout(path)
+    manifest = _manifest(layout)
+    yield from _build_lines(layout) if manifest is None else _dataset_lines(layout, manifest)
+
+
 def _manifest(layout: Layout) -> Manifest | None:
     """The manifest; None for the folder of a build without one."""
     try:

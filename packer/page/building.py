@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.builds.part import Part
+from packer.packed.samples import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
-from packer.page.dataset import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.looking import draw_jpeg, read_lines_of
 from packer.sources.item import Item
 from packer.steps.encode import EncodedValue
@@ -177,13 +177,14 @@ class Building:
     def samples(self) -> list[tuple[int, int, Card]]:
         """The last samples that were packed: task, row in its part, card."""
         found: list[tuple[int, int, Card]] = []
+        classes = self._classes()
         for task in sorted(self._done.values(), key=lambda task: -task.finished_s):
             part = self._part(task.task)
             group = part.groups[0] if part is not None and part.groups else None
             if group is None:
                 continue
             for row in range(len(group) - 1, -1, -1)[: max(4, _SAMPLES // 6)]:
-                found.append((task.task, row, _card(row, group.row(row))))
+                found.append((task.task, row, _card(row, group.row(row), classes)))
                 if len(found) == _SAMPLES:
                     return found
         return found
@@ -283,6 +284,14 @@ class Building:
             return None
         return None
 
+    def _classes(self) -> list[str]:
+        """The classes of ``label``, as far as the plan knows them."""
+        try:
+            classes = json.loads(self.space.plan.read_bytes())["classes"]["label"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+        return [shown_text(str(name)) for name in classes] if isinstance(classes, list) else []
+
     def _logs(self) -> Iterator[tuple[str, str]]:
         try:
             paths = sorted(self.space.logs.iterdir())
@@ -315,7 +324,7 @@ def _rate(tasks: list[TaskDone]) -> float | None:
     return sum(task.items for task in late[:-1]) / (late[0].finished_s - late[-1].finished_s)
 
 
-def _card(row: int, values: Mapping[str, EncodedValue]) -> Card:
+def _card(row: int, values: Mapping[str, EncodedValue], classes: Sequence[str]) -> Card:
     image = _image_of(values)
     sample: dict[str, Any] = {}
     for name in ("landmarks", "hull", "regions", "landmarks_valid"):
@@ -329,8 +338,12 @@ def _card(row: int, values: Mapping[str, EncodedValue]) -> Card:
     }
     size = (image.shape[1], image.shape[0]) if image is not None else None
     facts = (("source", texts["source"]),) if "source" in texts else ()
+    label = texts.get("label", "")
+    if "label" in values and not label and not values["label"].shape:
+        number = int(np.frombuffer(values["label"].data, values["label"].spec.dtype)[0])
+        label = classes[number] if 0 <= number < len(classes) else str(number)
     valid = bool(np.all(sample.get("landmarks_valid", True)))
-    return Card(row, texts.get("key", f"row {row}"), texts.get("label", ""), facts, size, overlay(sample), valid)
+    return Card(row, texts.get("key", f"row {row}"), label, facts, size, overlay(sample), valid)
 
 
 def _image_of(values: Mapping[str, EncodedValue]) -> EncodedValue | None:

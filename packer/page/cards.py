@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.page.dataset import ShownDataset
+from packer.packed.samples import ShownDataset
 from readers.drawing.svg import Shape, overlay
 from shardspec.columns import IntArray
 from shardspec.schema import Field
@@ -79,12 +79,17 @@ def _card(
     facts = [
         (name, text_of(dataset.field(name), sample[name]))
         for name in named
-        if name not in ("key", "label") and not (name == "track" and int(np.ravel(sample[name])[0]) < 0)
+        if name not in ("key", "label") and not (name == "track" and _is_none(sample[name]))
     ]
     label = text_of(dataset.field("label"), sample["label"]) if "label" in sample else ""
     title = shown_text(str(sample["key"])) if "key" in sample else f"row {row}"
     valid = bool(np.all(sample.get("landmarks_valid", True)))
     return Card(row, title, label, tuple(facts), size, overlay(sample), valid)
+
+
+def _is_none(track: Any) -> bool:
+    """Whether a track is none: -1."""
+    return not isinstance(track, str) and bool(np.all(np.asarray(track) < 0))
 
 
 def text_of(field: Field, value: Any) -> str:
@@ -100,7 +105,7 @@ def text_of(field: Field, value: Any) -> str:
         number = array.item()
         if field.classes is not None and 0 <= number < len(field.classes):
             return shown_text(field.classes[number])
-        return f"{number:.6g}" if isinstance(number, float) else str(number)
+        return f"{number:.5g}" if isinstance(number, float) else str(number)
     numbers = ", ".join(f"{number:.5g}" for number in np.ravel(array)[:_VALUES].astype(np.float64).tolist())
     shape = " × ".join(map(str, array.shape))
     return f"{numbers}{', …' if array.size > _VALUES else ''} ({shape})"

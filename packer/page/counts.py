@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.page.dataset import ShownDataset
+from packer.packed.samples import ShownDataset
 from shardspec.schema import Field
 
 _BARS = 30
@@ -87,7 +87,8 @@ def spread(dataset: ShownDataset, name: str, rows: Rows | None = None) -> Spread
         return _of_texts(dataset, name, rows)
     values = dataset.column(name)
     valid = f"{name}_valid"
-    known = np.asarray(dataset.column(valid)) if valid in dataset.small_fields else None
+    marked = valid in dataset.small_fields and dataset.field(valid).dtype == "|b1"
+    known = np.asarray(dataset.column(valid)) if marked else None
     if field.dtype == "|b1":
         return _of_numbers(field, values.astype(np.int8), rows, known, ("False", "True"))
     if field.classes is not None or _few(field, values):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.packed.inspect import InspectReport, find_leaks
+from packer.packed.samples import ShownDataset
 from packer.page.cards import shown_text
-from packer.page.dataset import ShownDataset
 from packer.recipe.recipe import Recipe
 from shardspec.columns import allocate
 from shardspec.entries import Generation, total
@@ -107,7 +107,8 @@ def find_faults(dataset: ShownDataset) -> Iterator[str]:
         many = counted(counts.progressive_jpegs, "picture")
         yield f"{many} came as progressive JPEGs: where they are stored as they came, they decode slowly"
     yield from _uneven_classes(dataset)
-    if "landmarks_valid" in dataset.small_fields and len(dataset):
+    valid = "landmarks_valid" in dataset.small_fields and dataset.field("landmarks_valid").dtype == "|b1"
+    if valid and len(dataset):
         wrong = len(dataset) - int(np.count_nonzero(dataset.column("landmarks_valid")))
         if wrong:
             yield f"{counted(wrong, 'sample')} without valid landmarks"

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.packed.rejects import RejectsReport, rejects
+from packer.packed.samples import WRONG, ShownDataset, is_small
 from packer.page.cards import Card, cards, shown_text, text_of
-from packer.page.dataset import WRONG, ShownDataset, is_small
 from packer.page.facts import describe, find_faults
 from shardspec.columns import IntArray
 from shardspec.errors import DatasetError, ItemError
@@ -173,7 +173,7 @@ class Looking:
 
     def pause_ms(self, rows: Sequence[int]) -> int:
         """Milliseconds between two frames of a track, by their times."""
-        if "time" not in self.dataset.small_fields or len(rows) < 2:
+        if "time" not in self.dataset.small_fields or len(rows) < 2 or self.dataset.field("time").kind == "text":
             return 200
         steps = np.diff(np.asarray(self.dataset.column("time"))[list(rows)].astype(np.float64))
         steps = steps[np.isfinite(steps) & (steps > 0)]
@@ -189,13 +189,13 @@ class Looking:
         """
         names = [name for name in ("source", "frame", "box") if name in self.dataset.schema]
         sample = self.dataset.read([row], names)[0]
-        source, frame = str(sample.get("source", "")), int(np.ravel(sample.get("frame", 0))[0])
+        source, number = str(sample.get("source", "")), np.asarray(sample.get("frame", 0))
+        frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else 0
         if self.originals is None:
             raise ItemError("expected the source, which packer view takes as --source")
         jpeg, size = self._draw(source, frame)
-        box = np.asarray(sample.get("box", ()), np.float64).reshape(-1)
-        path = ""
-        if box.shape == (4,) and np.isfinite(box).all() and (np.abs(box) < 1e6).all():
+        box, path = np.asarray(sample.get("box", ())), ""
+        if box.shape == (4,) and box.dtype.kind in "iuf" and np.isfinite(box).all() and (np.abs(box) < 1e6).all():
             left, top, right, bottom = box.tolist()
             path = f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
         return Original(jpeg, size, path, shown_text(f"{source}, frame {frame}"))

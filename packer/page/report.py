@@ -14,9 +14,9 @@ from markupsafe import Markup
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.rejects import RejectsReport, rejects
+from packer.packed.samples import ShownDataset
 from packer.page.cards import Card, cards, shown_text
 from packer.page.counts import Bar, Spread, spread
-from packer.page.dataset import ShownDataset
 from packer.page.facts import describe, find_faults, find_shared
 from packer.page.rendering import as_attribute, inline, render
 from packer.workspace.durable import write_durably

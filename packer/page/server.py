@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from packer.packed.samples import ShownDataset
 from packer.page.building import Building
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
-from packer.page.dataset import ShownDataset
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
 from packer.page.rendering import POLICY, render, static
@@ -124,24 +124,28 @@ class Query:
         See `ShownDataset.select`.
     page : int
         From 1.
+    usual : str
+        The order of an address that names none.
     """
 
     where: str = ""
     sort: str = ""
     page: int = 1
+    usual: str = ""
 
     @classmethod
-    def of(cls, request: Request, sort: str = "") -> "Query":
+    def of(cls, request: Request, usual: str = "") -> "Query":
         """Read the query of an address; what is no number counts as the first page."""
         given = request.query_params
         page = given.get("page", "1")
         number = int(page) if page.isascii() and page.isdigit() and len(page) < 12 else 1
-        return cls(given.get("where", "").strip(), given.get("sort", sort).strip(), max(1, number))
+        return cls(given.get("where", "").strip(), given.get("sort", usual).strip(), max(1, number), usual)
 
     def link(self, **changes: Any) -> str:
         """The query part of the address of another page."""
         values = {"where": self.where, "sort": self.sort, "page": 1, **changes}
-        given = {name: value for name, value in values.items() if value not in ("", 1)}
+        usual = {"where": "", "sort": self.usual, "page": 1}
+        given = {name: value for name, value in values.items() if value != usual[name]}
         return "?" + urlencode(given, errors="replace") if given else ""
 
     def narrowed(self, where: str, field: str) -> tuple[str, bool]:
@@ -266,7 +270,8 @@ class Pages:
 
     def field(self, request: Request) -> Response:
         """The spread of a field, as a part of a page."""
-        one, query = self._one(request), Query.of(request)
+        one = self._one(request)
+        query = Query.of(request, one.sort)
         name = request.path_params["name"]
         if name not in one.dataset.small_fields:
             return _missing()
@@ -281,7 +286,8 @@ class Pages:
 
     def keys(self, request: Request) -> Response:
         """The keys of the selected samples, one a line, in the order shown."""
-        one, query = self._one(request), Query.of(request)
+        one = self._one(request)
+        query = Query.of(request, one.sort)
         rows = one.dataset.select(query.where, query.sort)
 
         def lines() -> Iterator[bytes]:
@@ -304,7 +310,7 @@ class Pages:
         one, row = self._one(request), request.path_params["row"]
         if not 0 <= row < len(one.dataset):
             return _missing()
-        query = Query.of(request)
+        query = Query.of(request, one.sort)
         before, after = one.beside(row, query.where, query.sort)
         return self._page(
             "sample.html",
@@ -398,7 +404,8 @@ class Pages:
 
     def rejects(self, request: Request) -> Response:
         """Rejected items, damaged ones, and frames without a sample."""
-        one, query = self._one(request), Query.of(request)
+        one = self._one(request)
+        query = Query.of(request, one.sort)
         kind = request.query_params.get("kind", "item")
         lines, more = one.reject_lines(kind, query.page)
         return self._page(

@@ -13,8 +13,8 @@ import uvicorn
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
+from packer.packed.samples import ShownDataset
 from packer.page.building import Building
-from packer.page.dataset import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
 from shardspec.errors import NotADatasetError, UsageError

@@ -42,6 +42,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.elements: list[Element] = []
         self._open: list[Element] = []
+        self._texts: list[str] = []
         self.feed(html)
         self.close()
 
@@ -61,6 +62,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         for element in self._open:
             element.text += data
+        if not self._open or self._open[-1].tag not in ("script", "style"):
+            self._texts.append(data)
 
     def find(self, tag: str, class_: str = "") -> list[Element]:
         """The elements of a tag, and of a class."""
@@ -69,7 +72,7 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         """All text outside of scripts and styles."""
-        return next(e for e in self.elements if e.tag == "body").text
+        return "".join(self._texts)
 
 
 def descendants(element: Element) -> list[Element]:

@@ -27,6 +27,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"side of a picture, in pixels (default {DEFAULT_CELL})",
     )
     parser.add_argument("--plain", action="store_true", help="do not draw landmarks, hull and regions")
+    parser.add_argument(
+        "--where",
+        metavar="EXPRESSION",
+        help="show only the samples that meet it, such as \"label == 'fake' and score < 0.97\"",
+    )
+    parser.add_argument(
+        "--one-per",
+        metavar="FIELD",
+        help="show one sample for each value of this field, such as source: the middle one",
+    )
+    parser.add_argument(
+        "--masks",
+        choices=("beside", "over"),
+        help="show masks and other further pictures, beside the picture, or tinting it (default: they are not shown)",
+    )
+    parser.add_argument("--rejects", action="store_true", help="show rejected items instead, drawn from --source")
+    parser.add_argument("--source", metavar="FOLDER", help="the folder that the dataset was packed from")
     add_output_arguments(parser)
 
 
@@ -42,6 +59,11 @@ def run(options: argparse.Namespace) -> int:
         columns=options.columns,
         cell=options.cell,
         plain=options.plain,
+        where=options.where,
+        one_per=options.one_per,
+        masks=options.masks,
+        rejects=options.rejects,
+        source=options.source,
         progress=not options.quiet,
     )
     print_result(options, result)

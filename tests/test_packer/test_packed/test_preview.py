@@ -1,11 +1,14 @@
 """``packer preview``: the sheet shows the samples that it says, with their geometry."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.command import environment, run_packer
 from support.datasets import fixed, text, write_dataset
+from support.media import write_picture
 from support.packed_files import face_columns, write_faces
 
 from packer import preview
@@ -107,3 +110,67 @@ def test_the_command_writes_the_sheet(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "3 samples, rows 0 to 2" in capsys.readouterr().out
     with Image.open(sheet) as picture:
         assert picture.format == "PNG"
+
+
+def test_where_and_one_per_choose_the_samples(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 30, groups=4)
+    columns = face_columns(30, groups=4)
+    fakes = [row for row in range(30) if columns["label"][row] == 1]
+    shown = preview(tmp_path / "faces", tmp_path / "s.png", where="label == 'fake'", cell=CELL, start=1, count=3)
+    assert shown.rows == tuple(fakes[1:4])
+    one = preview(tmp_path / "faces", tmp_path / "s.png", one_per="source", cell=CELL).rows
+    by_source = [[row for row in range(30) if columns["source"][row] == columns["source"][first]] for first in range(4)]
+    assert one == tuple(sorted(rows[(len(rows) - 1) // 2] for rows in by_source))
+    with pytest.raises(UsageError, match="did you mean 'source'"):
+        preview(tmp_path / "faces", tmp_path / "s.png", one_per="sauce")
+    with pytest.raises(UsageError, match="found 0 in all"):
+        preview(tmp_path / "faces", tmp_path / "s.png", where="score > 5")
+
+
+def test_masks_are_shown_beside_the_picture_or_over_it(tmp_path: Path) -> None:
+    schema = Schema((fixed("image", "|u1", 32, 32, 3), fixed("mask", "|u1", 32, 32, 1)))
+    mask = np.zeros((1, 32, 32, 1), np.uint8)
+    mask[:, 8:16, 8:16] = 255
+    image = np.full((1, 32, 32, 3), 100, np.uint8)
+    write_dataset(tmp_path / "d", "npy", schema, {"image": image, "mask": mask})
+    cells = {}
+    for how in (None, "beside", "over"):
+        preview(tmp_path / "d", tmp_path / "s.png", masks=how, cell=CELL, progress=False)
+        (cells[how],) = _cells(tmp_path / "s.png", 1, 1)
+    assert (cells[None] == 100).all()
+    red = cells["over"][..., 0] > cells["over"][..., 1]
+    assert np.array_equal(red, np.kron(mask[0, :, :, 0] > 0, np.ones((2, 2))) > 0)
+    assert (cells["beside"][16:48, :32] == 100).all()
+    assert np.array_equal(cells["beside"][16:48, 32:], np.repeat(mask[0], 3, axis=2))
+
+
+def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: Path) -> None:
+    for name, size in (("good", (40, 40)), ("low", (40, 8))):
+        write_picture(tmp_path / "source" / f"{name}.png", np.full((*size[::-1], 3), 200, np.uint8))
+    (tmp_path / "source" / "none.jpg").write_bytes(b"no picture")
+    (tmp_path / "few.py").write_text(
+        "def tall(samples):\n    for sample in samples:\n        if sample['image'].shape[0] > 20:\n            yield sample\n"
+    )
+    run_packer(
+        *("build", tmp_path / "source", tmp_path / "out", "--steps", "decode,few:tall", "--quiet"),
+        *("--max-rejects", "100%"),
+        env=environment(python_path=tmp_path),
+    )
+    call = (
+        "preview",
+        tmp_path / "out",
+        "-o",
+        tmp_path / "s.png",
+        "--rejects",
+        "--cell",
+        CELL,
+        "--columns",
+        2,
+        "--json",
+    )
+    done = run_packer(*call, "--source", tmp_path / "source", "--quiet")
+    assert json.loads(done.stdout)["items"] == ["low.png", "none.jpg"]
+    low, none = _cells(tmp_path / "s.png", 2, 2)
+    assert (low[28:36, 12:52] == 200).all()
+    assert (none == none[0, 0]).all()
+    assert "belong together" in run_packer(*call, expect=2).stderr

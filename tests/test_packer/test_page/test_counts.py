@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.datasets import fixed, text, write_dataset
 
+from packer.packed.samples import ShownDataset
 from packer.page.counts import spread
-from packer.page.dataset import ShownDataset
 from readers import open_dataset
 from shardspec.schema import Schema
 

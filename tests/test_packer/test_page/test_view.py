@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 from support.command import environment, run_packer, start_packer
-from support.datasets import encode, face_schema, picture, text, write_dataset, write_encoded
+from support.datasets import encode, face_schema, fixed, picture, text, write_dataset, write_encoded
 from support.media import scene, write_picture, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
-from packer.page.dataset import ShownDataset
+from packer import report
+from packer.packed.samples import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages, Query
 from packer.page.view import describe_address
@@ -203,6 +204,31 @@ def test_only_those_who_know_the_address_are_answered(faces: Path) -> None:
     assert pages.head(f"/{TOKEN}/0/").status_code == 200
 
 
+@pytest.mark.parametrize("odd", ["text", "<f8", "|b1", "<i2"])
+def test_fields_of_other_types_than_ours_are_shown_all_the_same(tmp_path: Path, odd: str) -> None:
+    names = ("source", "label", "track", "frame", "time", "score", "landmarks", "landmarks_valid", "box", "hull")
+    numbers = {"<f8": [np.nan, -1, np.inf]}.get(odd, [0, 1, 0])
+    values = ["x", "<b>", ""] if odd == "text" else np.array(numbers, odd)
+    fields = [text(name) if odd == "text" else fixed(name, odd) for name in names]
+    image = np.stack([scene(row, (9, 7)) for row in range(3)])
+    schema = Schema((*fields, fixed("image", "|u1", 7, 9, 3)))
+    write_dataset(tmp_path / "d", "npy", schema, {**dict.fromkeys(names, values), "image": image})
+    (tmp_path / "source").mkdir()
+    pages = client(tmp_path / "d", source=tmp_path / "source")
+    for path in (
+        "",
+        "?sort=-time",
+        "row/1",
+        "row/1/track",
+        "row/1/original",
+        "about",
+        "keys.txt",
+        *(f"field/{n}" for n in names),
+    ):
+        assert pages.get(f"/{TOKEN}/0/{path}").status_code == 200, path
+    report(tmp_path / "d", tmp_path / "r.html", progress=False)
+
+
 def test_damaged_values_and_files_are_said_and_end_nothing(tmp_path: Path) -> None:
     schema = Schema((text("key"), picture("image")))
     encoded = encode(schema, {"key": ["a", "b"], "image": [scene(0, (8, 8))] * 2})
@@ -231,6 +257,10 @@ def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: 
     assert set(rows_of(get(pages, "/0/?where=wrong"))) == wrong
     assert rows_of(get(pages, "/0/?where=p%20%3E%200.9&sort=-p"))[0] == 248
     assert "prediction" in get(pages, "/0/row/3").text
+    stored = get(pages, "/0/?sort=")
+    assert rows_of(stored) == list(range(100))
+    (after,) = [e.attributes["href"] for e in stored.find("a") if e.attributes.get("rel") == "next"]
+    assert rows_of(get(pages, after.removeprefix(f"/{TOKEN}"))) == list(range(100, 200))
     (tmp_path / "loss.csv").write_text("key,loss\n" + "\n".join(f"{key},{row % 7}" for row, key in enumerate(keys)))
     assert all(row % 7 == 6 for row in rows_of(get(client(faces, table=tmp_path / "loss.csv"), "/0/"))[:30])
     (tmp_path / "bad.csv").write_text("key,loss\nnothing,1\n")

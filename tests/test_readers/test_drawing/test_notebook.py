@@ -48,7 +48,7 @@ def test_rows_are_shown_with_their_pixels_points_and_fields(tmp_path: Path) -> N
 
 def test_samples_are_shown_as_the_transform_gives_them(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 4)
-    dataset = open_dataset(tmp_path / "faces", transform=HorizontalFlip(p=1))
+    dataset = open_dataset(tmp_path / "faces", fields=["image"], transform=HorizontalFlip(p=1))
     (found,) = pictures_of(Page(dataset.show([1])._repr_html_()))
     assert np.array_equal(found, face_columns(4)["image"][1][:, ::-1])
 

@@ -285,7 +285,9 @@ class ShownDataset:
     def _wrong(self) -> Column:
         assert self._prediction is not None
         labels, field = self.column("label"), self.schema[self._prediction]
-        if field.kind == "text":
+        if (field.kind == "text") != (self.schema["label"].kind == "text") and self.classes is None:
+            right = np.zeros(len(self), np.bool_)
+        elif field.kind == "text" and self.schema["label"].kind != "text":
             names = np.array([*(self.classes or ()), ""], np.dtypes.StringDType())
             known = (labels >= 0) & (labels < len(names) - 1)
             right = self.column(field.name) == names[np.where(known, labels, len(names) - 1)]
