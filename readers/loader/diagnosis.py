@@ -24,9 +24,7 @@ _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
 _HELD_BACK = 0.8  # share of the step's rate alone; a loop below it that does not wait is slowed by the loader's threads
 _CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
-_ONE_AT_A_TIME = (
-    1.2  # processors; threads that keep fewer busy, though none of them waits for anything else, take turns
-)
+_ONE_AT_A_TIME = 1.2  # processors; threads that keep fewer busy, and wait for nothing else, take turns
 _PROBE_SAMPLES = 256
 
 
@@ -295,7 +293,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
 def _takes_turns(loader: Loader, measured: Diagnosis) -> bool:
     """Whether the transforms need most of the time, and hold Python's lock."""
     return (
-        min(loader.workers, available_processors()) > 1
+        min(loader.workers, available_processors(), len(loader) // 2) > 1
         and measured.transform_s > measured.read_s
         and measured.transform_processor > _CPU_BOUND  # they work, and do not wait for anything
         and measured.processors < _ONE_AT_A_TIME
