@@ -148,7 +148,7 @@ def test_python_code_in_two_threads_is_the_cause(raw_path):
     found = diagnose(loader, lambda batch: len(batch), batches=8)
     assert "Transforms take" in found.verdict
     assert found.transform_s > 0.0049
-    assert found.transform_processor > found.read_s / found.transform_s
+    assert 0 < found.transform_processor <= 1
 
 
 def test_a_batch_transform_in_the_threads_is_one_of_the_transforms(raw_path):
