@@ -113,12 +113,13 @@ for epoch in range(loader.state_dict()["epoch"], options.epochs):
         scheduler.step()
         if step % options.save_every == 0:
             save(options.checkpoint)
+            print(f"epoch {epoch}, step {step}: loss {loss.item():.3f}", flush=True)
     found = auc(*score_videos(val))
     if found > best:
         best = found
         save(options.checkpoint.with_suffix(".best.pt"))
     save(options.checkpoint)
-    print(f"epoch {epoch}: loss {float(loss.detach()):.3f}, AUC by video {found:.3f} (best {best:.3f})", flush=True)
+    print(f"epoch {epoch}: AUC by video {found:.3f} (best {best:.3f})", flush=True)
 
 model.load_state_dict(torch.load(options.checkpoint.with_suffix(".best.pt"), map_location=device)["model"])
 print(f"test: AUC by video {auc(*score_videos(test)):.3f}, of {len(test)} faces")

@@ -117,10 +117,12 @@ for epoch in range(loader.state_dict()["epoch"], options.epochs):
         ema.update_parameters(model)
         if scheduler.last_epoch % options.save_every == 0:
             save()
+            if rank == 0:
+                print(f"step {scheduler.last_epoch} of {steps}: loss {loss.item():.3f}", flush=True)
     accuracy = evaluate()
     save()
     if rank == 0:
-        print(f"epoch {epoch}: loss {float(loss.detach()):.3f}, {accuracy:.2%} of {len(val)} right", flush=True)
+        print(f"epoch {epoch}: {accuracy:.2%} of {len(val)} right", flush=True)
 if ranked:
     dist.barrier()
     dist.destroy_process_group()

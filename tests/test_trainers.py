@@ -156,6 +156,7 @@ def test_the_script_for_imagenet(run, folder):
     assert len(whole) == 2 * 6
     assert run(*command, killed=5) == whole[: 5 * BATCH]
     assert run(*command) == whole[4 * BATCH :]
+    assert run(*command) == [], "all is done"
     assert len(set(run(*command, "--checkpoint", "ranks.pt", ranks=2))) == 2 * 4
 
 
@@ -170,6 +171,7 @@ def test_the_script_for_faces(run, folder):
     assert len(whole) == 2 * 16
     assert run(*command, killed=5) == whole[: 5 * BATCH]
     assert run(*command) == whole[4 * BATCH :]
+    assert run(*command) == [], "all is done"
 
 
 def test_deepfakebenchs_loop(tmp_path, monkeypatch):

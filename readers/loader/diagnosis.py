@@ -15,7 +15,7 @@ from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.decode.values import allocate_values
 from readers.formats.machine import available_processors
-from readers.loader.device import apply_transform, move, wants_seeds
+from readers.loader.device import apply_transform, move, runs_in_threads, wants_seeds
 from readers.loader.loader import Loader
 from readers.order.order import Picks
 from shardspec.errors import UsageError
@@ -24,6 +24,7 @@ _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
 _HELD_BACK = 0.8  # share of the step's rate alone; a loop below it that does not wait is slowed by the loader's threads
 _CPU_BOUND = 0.7  # processor time over elapsed time, above which a read does not wait for a disk
+_ONE_AT_A_TIME = 1.2  # processors; threads that keep fewer busy, and wait for nothing else, take turns
 _PROBE_SAMPLES = 256
 
 
@@ -45,11 +46,13 @@ class Diagnosis:
         Samples per second of the loader alone.
     step_rate : float
         Samples per second of the step alone, on cached batches: the rate with a perfect loader.
+    processors : float
+        Processors that this process kept busy while the loader ran alone.
     read_s, transform_s : float
-        Seconds per sample in one thread: reading and decoding, and the transforms.
-    read_processor : float
-        Fraction of the reading time that the processor worked; the rest waited for a disk or network, or for a
-        processor.
+        Seconds per sample in one thread: reading and decoding, and the transforms, with a `batch_transform` that the
+        loader's threads run.
+    read_processor, transform_processor : float
+        Fraction of these times that the processor worked; the rest waited for a disk or network, or for a processor.
     verdict : str
     order : str
         The order, why it is that one, and how many batches are read ahead.
@@ -60,9 +63,11 @@ class Diagnosis:
     moving: float
     loader_rate: float
     step_rate: float
+    processors: float
     read_s: float
     transform_s: float
     read_processor: float
+    transform_processor: float
     verdict: str
     order: str
 
@@ -100,11 +105,15 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     if len(loader) == 0:
         raise UsageError("diagnose: expected an epoch of one batch or more, found none")
     loop_rate, waiting, moving = _measure(loader, step, batches)
+    begin, processor = time.perf_counter(), time.process_time()
     loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
+    processors = (time.process_time() - processor) / max(time.perf_counter() - begin, 1e-9)
     step_rate = _measure_step(_read_some(loader), step, batches)
     if moving:
-        moving = min(moving, _measure_moving(loader, batches) * loop_rate)
-    read_s, transform_s, read_processor = _measure_reading(loader.dataset)
+        moving = min(moving, _measure_transforming(loader, batches).seconds * loop_rate)
+    read, transform = _measure_reading(loader.dataset)
+    if runs_in_threads(loader.batch_transform, loader.device):
+        transform += _measure_transforming(loader, batches)
     batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
     order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
     measured = Diagnosis(
@@ -113,9 +122,11 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         moving=moving,
         loader_rate=loader_rate,
         step_rate=step_rate,
-        read_s=read_s,
-        transform_s=transform_s,
-        read_processor=read_processor,
+        processors=processors,
+        read_s=read.seconds,
+        transform_s=transform.seconds,
+        read_processor=read.share,
+        transform_processor=transform.share,
         verdict="",
         order=order,
     )
@@ -168,36 +179,60 @@ def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any],
     return samples / max(time.perf_counter() - begin, 1e-9)
 
 
-def _measure_moving(loader: Loader, batches: int) -> float:
-    """Seconds per sample of copies to the device and `batch_transform`, while no other thread works."""
+@dataclass(frozen=True)
+class _Work:
+    """What one thread needs for a sample, in seconds: in all, and of the processor."""
+
+    seconds: float = 0.0
+    processor_s: float = 0.0
+
+    def __add__(self, other: "_Work") -> "_Work":
+        return _Work(self.seconds + other.seconds, self.processor_s + other.processor_s)
+
+    def minus(self, other: "_Work") -> "_Work":
+        """What is left of this; nothing is less than 0."""
+        return _Work(max(0.0, self.seconds - other.seconds), max(0.0, self.processor_s - other.processor_s))
+
+    @property
+    def share(self) -> float:
+        """The fraction of the time that the processor worked."""
+        return min(1.0, self.processor_s / max(self.seconds, 1e-9))
+
+
+def _measure_work(work: Callable[[], Any], samples: int) -> _Work:
+    begin, processor = time.perf_counter(), time.thread_time()
+    work()
+    return _Work((time.perf_counter() - begin) / samples, (time.thread_time() - processor) / samples)
+
+
+def _measure_transforming(loader: Loader, batches: int) -> _Work:
+    """Copies to the device and `batch_transform`, while no other thread works."""
     plain = copy(loader)
     plain.device = plain.batch_transform = None
     cached = _read_some(plain)
     seeded = wants_seeds(loader.batch_transform)
-    samples, begin = 0, time.perf_counter()
-    for number in range(batches):
-        batch, count = cached[number % len(cached)]
-        seeds = torch.arange(count) if seeded else None
-        apply_transform(loader.batch_transform, move(copy(batch), loader.device), seeds)
-        samples += count
-    _synchronize(loader.device)
-    return (time.perf_counter() - begin) / samples
+    taken = [cached[number % len(cached)] for number in range(batches)]
+
+    def work() -> None:
+        for batch, count in taken:
+            seeds = torch.arange(count) if seeded else None
+            apply_transform(loader.batch_transform, move(copy(batch), loader.device), seeds)
+        _synchronize(loader.device)
+
+    return _measure_work(work, sum(count for _, count in taken))
 
 
-def _measure_reading(dataset: SampleDataset) -> tuple[float, float, float]:
-    """Seconds per sample of reading and of the transforms; the fraction of the reading that the processor worked."""
+def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
+    """Reading with decoding, and the transforms."""
     count = min(_PROBE_SAMPLES, len(dataset))
     rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
     picks = Picks(rows, np.zeros(count, np.uint64), 0)
     raw, whole = allocate_values(dataset.raw_layout, count), allocate_values(dataset.layout, count)
     at = np.arange(count)
-    begin, processor = time.perf_counter(), time.thread_time()
-    dataset.read_raw(picks, raw, at)
-    read, processor = time.perf_counter() - begin, time.thread_time() - processor
-    begin = time.perf_counter()
-    dataset.read_picks(picks, whole, at)
-    transform = max(0.0, time.perf_counter() - begin - read) if dataset.has_transform else 0.0
-    return read / count, transform / count, min(1.0, processor / max(read, 1e-9))
+    read = _measure_work(lambda: dataset.read_raw(picks, raw, at), count)
+    if not dataset.has_transform:
+        return read, _Work()
+    return read, _measure_work(lambda: dataset.read_picks(picks, whole, at), count).minus(read)
 
 
 def _verdict(loader: Loader, measured: Diagnosis) -> str:
@@ -220,6 +255,13 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             f"{begin} {measured.moving / measured.waiting:.0%} of that are copies to the device and batch_transform, "
             "which run in the loop's own thread: make batch_transform cheaper, run it on a GPU (device='cuda'), "
             "or move it to sample_transform, which the threads run."
+        )
+    if _takes_turns(loader, measured):
+        return (
+            f"{begin} Transforms take {measured.transform_s * 1e3:.2f} ms a sample, and {loader.workers} threads keep "
+            f"{measured.processors:.1f} processors busy: the transforms are Python code, and Python's lock lets one "
+            "thread run at a time. Use transforms of numpy, torch or readers.augment, move them to batch_transform on "
+            "the device, or use a DataLoader with worker processes."
         )
     if measured.loader_rate > measured.step_rate:
         return f"{begin} Yet alone it is fast enough, {contention}"
@@ -245,6 +287,16 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
         f"{begin} Reading and decoding take {measured.read_s * 1e3:.2f} ms a sample on every processor: "
         "pack smaller or raw pictures, "
         "or use decode={'image': Whole(fast_dct=True, fast_upsampling=True)} for JPEG."
+    )
+
+
+def _takes_turns(loader: Loader, measured: Diagnosis) -> bool:
+    """Whether the transforms need most of the time, and hold Python's lock."""
+    return (
+        min(loader.workers, available_processors(), len(loader) // 2) > 1
+        and measured.transform_s > measured.read_s
+        and measured.transform_processor > _CPU_BOUND  # they work, and do not wait for anything
+        and measured.processors < _ONE_AT_A_TIME
     )
 
 

@@ -1,9 +1,11 @@
 """Several views of each sample in a batch."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
-from support.batches import Noise
+from support.batches import Noise, woven
 
 from readers import CenterCrop, Loader, RandomResizedCrop, open_dataset
 from readers.augment import HorizontalFlip
@@ -76,6 +78,54 @@ def test_views_in_an_own_order_resume(raw_path):
     resumed = make()
     resumed.load_state_dict(state)
     assert [batch["drawn"].tolist() for batch in resumed] == whole[1:]
+
+
+class Doubled(Noise):
+    """Shows twice what it drew."""
+
+    def __call__(self, sample, rng):
+        drawn = super().__call__(sample, rng)
+        return {**drawn, "drawn": 2 * drawn["drawn"]}
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("batched", [False, True])
+def test_views_with_transforms_of_their_own_resume_on_other_ranks(raw_path, batched, before, after):
+    """In an order of one's own with repeated rows: what is drawn is what one rank draws in an epoch to its end."""
+    dataset = open_dataset(raw_path, fields=["key"])
+    step = 3  # rows, of a batch as of an order's
+
+    def order(epoch):
+        rows = np.random.default_rng(epoch).integers(0, 9, 36)
+        return rows.reshape(-1, step) if batched else rows
+
+    def start(ranks, state=None):
+        for rank in range(ranks):
+            loader = Loader(
+                dataset, None if batched else step, order=order, views=[Noise(), Doubled()], seed=4, rank=rank,
+                world_size=ranks, workers=2,
+            )  # fmt: skip
+            loader.set_epoch(1) if state is None else loader.load_state_dict(state)
+            yield loader
+
+    def take(loader, batches=None):
+        iterator = iter(loader)
+        found = [
+            [(key, *drawn) for key, drawn in zip(batch["key"], batch["drawn"].tolist(), strict=True)]
+            for batch in islice(iterator, batches)
+        ]
+        iterator.close()
+        return (found if batched else [[sample] for batch in found for sample in batch]), loader.state_dict()
+
+    ((whole, _),) = (take(loader) for loader in start(1))
+    assert all(first != second for batch in whole for _, first, second in batch)
+    assert len({drawn for batch in whole for sample in batch for drawn in sample[1:]}) == 2 * 36
+    taken = [take(loader, 2) for loader in start(before)]
+    assert all(state == taken[0][1] for _, state in taken)
+    rest = [take(loader)[0] for loader in start(after, taken[0][1])]
+    seen = woven(found for found, _ in taken) + woven(rest)
+    assert seen[: len(whole)] == whole
+    assert len(seen) - len(whole) < after, "repeated, so that the ranks are equally long"
 
 
 def test_views_of_clips_and_pictures_of_any_size(tmp_path, raw_path):

@@ -66,8 +66,8 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
 
 def test_the_advice_on_decoding_is_an_argument(jpeg_path):
     loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
-    rates = {"loop_rate": 1, "loader_rate": 1, "step_rate": 2}
-    times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    rates = {"loop_rate": 1, "loader_rate": 1, "step_rate": 2, "processors": 1}
+    times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1, "transform_processor": 0}
     verdict = _verdict(loader, Diagnosis(**rates, **times, verdict="", order=""))
     advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
     assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
@@ -106,9 +106,61 @@ def test_the_advice_on_decoding_is_an_argument(jpeg_path):
 )
 def test_the_verdict_is_of_the_measurements(raw_path, waiting, moving, loop, loader, step, verdict):
     made = Loader(open_dataset(raw_path), 10, workers=available_processors())
-    rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step}
+    rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step, "processors": 1}
     times = {"waiting": waiting, "moving": moving, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    times |= {"transform_processor": 0}
     assert re.search(verdict, _verdict(made, Diagnosis(**rates, **times, verdict="", order="")))
+
+
+@pytest.mark.parametrize(
+    ("workers", "processors", "working", "loader_rate", "turns"),
+    [
+        (2, 1.0, 0.95, 70, True),
+        (2, 1.0, 0.95, 200, True),  # alone it would be fast enough, but the step is Python code too
+        (2, 1.8, 0.95, 70, False),
+        (2, 0.1, 0.05, 70, False),  # they sleep, or wait for something else
+        (1, 1.0, 0.95, 70, False),
+    ],
+)
+def test_pythons_lock_is_named(raw_path, monkeypatch, workers, processors, working, loader_rate, turns):
+    monkeypatch.setattr("readers.loader.diagnosis.available_processors", lambda: 2)
+    loader = Loader(open_dataset(raw_path), 10, workers=workers)
+    rates = {"loop_rate": 60, "loader_rate": loader_rate, "step_rate": 100, "processors": processors}
+    times = {"waiting": 0.9, "moving": 0.1, "read_s": 0.001, "transform_s": 0.005, "read_processor": 1}
+    verdict = _verdict(loader, Diagnosis(**rates, **times, transform_processor=working, verdict="", order=""))
+    assert ("Python's lock lets one thread run at a time" in verdict) == turns
+    assert "Transforms take 5.00 ms a sample" in verdict
+    assert "DataLoader with worker processes" in verdict
+
+
+def test_python_code_in_two_threads_is_the_cause(raw_path):
+    """Neither the copies nor the batch transform are, whose thread waits for the lock as well."""
+
+    def slow(sample):
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return sample
+
+    loader = Loader(
+        open_dataset(raw_path), 5, workers=2, sample_transform=slow, batch_transform=lambda batch: tuple(batch.values())
+    )
+    found = diagnose(loader, lambda batch: len(batch), batches=8)
+    assert "Transforms take" in found.verdict
+    assert found.transform_s > 0.0049
+    assert 0 < found.transform_processor <= 1
+
+
+def test_a_batch_transform_in_the_threads_is_one_of_the_transforms(raw_path):
+    def slow(batch, seeds):
+        time.sleep(0.05)
+        return batch
+
+    slow.seeded = slow.threaded = True
+    found = diagnose(Loader(open_dataset(raw_path), 5, batch_transform=slow), lambda batch: None, batches=6)
+    assert found.moving == 0
+    assert found.transform_s > 0.009
+    assert "Transforms take 1" in found.verdict
 
 
 def test_nothing_is_moved_where_there_is_no_device_and_no_batch_transform(raw_path):
