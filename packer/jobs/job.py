@@ -22,6 +22,7 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
+from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import (
@@ -34,8 +35,8 @@ from packer.workspace.folder import (
     make_room_beside,
 )
 from packer.workspace.replacement import finish_replacement
-from shardspec.entries import Counts, Generation, Shard
-from shardspec.errors import BuildError, DatasetError, ResumeMismatchError
+from shardspec.entries import Generation, Shard
+from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
@@ -125,10 +126,12 @@ class Job:
                 self._listener.on_message(line)
             with locked(self.workspace):
                 made = None
-                if self.plan.base is None:
-                    made = self._enter()
-                else:
+                if self.plan.rewritten is not None:
+                    self._enter_to_rewrite(self.plan.rewritten)
+                elif self.plan.base is not None:
                     self._enter_beside(self.plan.base)
+                else:
+                    made = self._enter()
                 if made is None:
                     return JobResult(self.layout.root, self._make(), resumed=self._sessions > 1)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
@@ -171,7 +174,7 @@ class Job:
 
     def _find_finished(self) -> Manifest | None:
         """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
-        if self._options.overwrite or self.plan.base is not None:
+        if self._options.overwrite or self.plan.base is not None or self.plan.rewritten is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             manifest = None if self.workspace.root.exists() else committed(self.layout)
@@ -216,11 +219,7 @@ class Job:
     def _enter_beside(self, base: Manifest) -> None:
         """Enter the folder of a dataset: resume the plan's addition to it, or begin it."""
         space = self.workspace
-        if space.successor.exists() or committed(self.layout) != base:
-            raise BuildError(
-                f"{self.layout.root}: expected the dataset that was compared with the source, found that it has "
-                "changed since: run the same command again"
-            )
+        self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
             old = json.loads(space.plan.read_bytes())
             if begun_on(space, base) and old["fingerprint"] == self.plan.fingerprint:
@@ -230,9 +229,36 @@ class Job:
         make_room_beside(space, base)
         self._write_plan()
 
+    def _enter_to_rewrite(self, standing: Manifest) -> None:
+        """Enter the folder of a dataset: resume the plan that writes it anew, or begin it."""
+        space = self.workspace
+        self._check_standing(standing)
+        if space.plan.exists():
+            old = json.loads(space.plan.read_bytes())
+            if old["kind"] != self.plan.kind:
+                raise UsageError(
+                    f"{self.layout.root}: expected a dataset at rest, found an unfinished {old['kind']} in its folder: "
+                    f"run its command again, or delete {BUILD_FOLDER}"
+                )
+            if begun_on(space, standing) and old["fingerprint"] == self.plan.fingerprint:
+                self._resume()
+                return
+        discard(space, aside=True)
+        write_durably(space.replaced, standing.dumps())
+        self._write_plan()
+
+    def _check_standing(self, expected: Manifest) -> None:
+        """Check that the dataset in the folder is still the one that the plan was made for."""
+        if self.workspace.successor.exists() or committed(self.layout) != expected:
+            raise BuildError(
+                f"{self.layout.root}: expected the dataset that the work was planned for, found that it has changed "
+                "since: run the same command again"
+            )
+
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self.workspace
+        drop_unflushed(space)
         line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
         if line is None:
             return False
@@ -246,6 +272,7 @@ class Job:
 
     def _resume(self) -> None:
         self.workspace.sweep()
+        drop_unflushed(self.workspace)
         self._count_sessions()
         self._write_plan()  # again: the same files may have been moved since
         self.plan.take_up(self.workspace)
@@ -265,7 +292,7 @@ class Job:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
         write_durably(self.workspace.items, "".join(self.plan.take_item_lines()).encode("ascii"))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
-        append_line(self.workspace.journal, {"did": "session"})
+        append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
     def _make(self) -> Manifest:
         """Do what is left of the job."""
@@ -286,7 +313,10 @@ class Job:
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
         tally = ItemTally(plan.tasks)
-        with Stage(self._listener, plan.stage, items, plan.items_are, done) as stage:
+        with (
+            Checkpoints(self.workspace) as checkpoints,
+            Stage(self._listener, plan.stage, items, plan.items_are, done) as stage,
+        ):
 
             def on_event(event: Event) -> None:
                 stage.advance(*tally.take(event))
@@ -299,6 +329,8 @@ class Job:
                     append_line(
                         self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}
                     )
+                    if event.unit.do in ("task", "join") and self.workspace.part(event.unit.number).exists():
+                        checkpoints.add(event.unit.number)
 
             units = [Unit("task", number) for number in missing]
             self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
@@ -347,7 +379,7 @@ class Job:
         found = self.plan.assemble(space)
         assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
         before = None if self.plan.base is None else self._index_files(self.plan.base)
-        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before)
+        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
         assembly.source.close()
         assembly.save()
         return assembly
@@ -374,16 +406,13 @@ class Job:
         }
         made = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
         generations = [*self.plan.kept_generations(self.workspace), *made]
-        if self.plan.base is not None:
-            wall_clock["history"] = _history(self.plan.base, self._added(), generations[-1], wall_clock["finished"])
-        manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
+        history = self.plan.history(self.workspace, generations[-1], str(wall_clock["finished"]))
+        wall_clock |= {} if history is None else {"history": history}
+        columns = self.plan.columns(self.workspace)
+        manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock, columns)
         assembly.source.close()
         self.workspace.remove()
         return manifest
-
-    def _added(self) -> Counts:
-        """What became of the items of this job."""
-        return Counts(**json.loads(self.workspace.counts.read_bytes())["counts"])
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
@@ -393,20 +422,6 @@ class Job:
 def failed_item(item: str, why: str) -> BuildError:
     """The error for an item that yielded no sample, if that is to end the job."""
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
-
-
-def _history(base: Manifest, added: Counts, last: Generation, finished: Any) -> list[Any]:
-    """What the wall clock notes of a dataset that was added to: a line for each time, as it was then."""
-    noted = base.wall_clock.get("history")
-    if not isinstance(noted, list):
-        first = base.wall_clock.get("finished") if len(base.generations) == 1 else None
-        noted = [_note(generation, generation.counts, first) for generation in base.generations]
-    return [*noted, *([_note(last, added, finished)] if added.items else [])]
-
-
-def _note(generation: Generation, counts: Counts, finished: Any) -> dict[str, Any]:
-    made = {"kind": generation.kind, "finished": finished, "version": generation.runtime.get("facepack")}
-    return {**made, "items": counts.items, "rejected": counts.rejected_items, "samples": counts.samples}
 
 
 def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
