@@ -1,5 +1,6 @@
 """A contact sheet: pictures with their geometry, each above its caption."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,7 +67,7 @@ def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
 
 def columns_for(count: int) -> int:
     """The pictures in a row of a sheet that is about as broad as high."""
-    return min(count, max(1, round(np.sqrt(count * 1.4))))
+    return min(count, max(1, round(math.sqrt(count * 1.4))))
 
 
 class Sheet:
