@@ -94,15 +94,19 @@ def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
         return
     name, module = type(transform).__name__, type(transform).__module__
     adapter, short = _LIBRARIES[library]
-    call = "v2.Compose([…])" if "_presets" in module else f"{short}.{name}(…)"
-    if library == "albumentations":
-        call = "[…]" if name == "Compose" else f"[{call}]"
+    call = f"{short}.{name}(…)" if module.startswith(library) else f"{name}(…)"
+    if module.startswith("torch.") or (library == "albumentations" and name == "Compose"):
+        call = "[…]"
+    elif library == "albumentations":
+        call = f"[{call}]"
+    elif "_presets" in module:
+        call = "v2.Compose([…])"
     if batches and library == "albumentations":
         option = "sample_transform"
     elif batches:
-        adapter, call = "BatchCompose", f"[{call}]"
+        adapter, call = "BatchCompose", call if call == "[…]" else f"[{call}]"
     begin = f"{option}=" if option.islower() else ""
-    old = library == "torchvision" and not module.startswith("torchvision.transforms.v2")
+    old = module.startswith("torchvision.") and not module.startswith("torchvision.transforms.v2")
     raise UsageError(
         f"{user}: expected a transform of {'batches' if batches else 'samples'}, found {name} of {library}, which "
         f"takes pictures: write {begin}readers.augment.{adapter}({call})"

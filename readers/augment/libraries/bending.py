@@ -23,8 +23,13 @@ def bent_points(points: FloatArray, field: npt.NDArray[np.floating]) -> FloatArr
     Notes
     -----
     The place p of a point q solves p + field(p) = q; each point takes steps of its own, halved while they lead away.
-    Where the picture is folded, one of several places is found.
+    Where the picture is folded, one of several places is found. Points that are not finite stay as they are.
     """
+    finite = np.isfinite(points).all(axis=1)
+    if not finite.all():
+        out = points.copy()
+        out[finite] = bent_points(points[finite], field)
+        return out
     places = points - _at(field, points)
     miss = places + _at(field, places) - points
     share = np.ones(len(points))

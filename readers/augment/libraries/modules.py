@@ -69,10 +69,8 @@ class OtherModule(nn.Module):
         parts = list(function.modules()) if isinstance(function, nn.Module) else []
         self._changes_range = self._library is None or any(type(part).__name__ in _CHANGES_RANGE for part in parts)
         self._draws_once = self._library == "kornia" and any(getattr(p, "same_on_batch", None) is True for p in parts)
-        self._certain = getattr(function, "p", None) in (
-            0,
-            1,
-        )  # it draws whether it acts, and the answer is always the same
+        # with p of 0 or 1 it draws whether it acts, and the answer is always the same
+        self._certain = getattr(function, "p", None) in (0, 1)
         self._warned = False
 
     def call(self, image: Tensor, values: Values, draws: RowDraws | None, place: int) -> tuple[Values | None, Tensor]:
@@ -131,7 +129,8 @@ class OtherModule(nn.Module):
             return self.function(image)
         except (IndexError, KeyError, TypeError) as error:
             if not isinstance(self.function, nn.Module):
-                hint = "functions in BatchCompose get the image alone, (B, C, H, W), and give one back"
+                kind = str(image.dtype).removeprefix("torch.")
+                hint = f"functions in BatchCompose get the image alone, (B, C, H, W), here {kind}, and give one back"
             elif image.dtype == torch.uint8 and isinstance(error, TypeError):
                 hint = "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes pictures of uint8 0 to 1"
             else:

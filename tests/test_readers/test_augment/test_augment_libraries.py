@@ -262,6 +262,16 @@ def test_points_outside_the_picture_are_kept(crop):
     np.testing.assert_allclose(found["landmarks"], sample["landmarks"] - 102, atol=1e-3)
 
 
+@pytest.mark.parametrize("bend", [Torchvision(v2.ElasticTransform()), Albumentations([A.ElasticTransform(p=1)])])
+def test_points_far_away_and_nowhere_do_not_stop_a_bend(bend):
+    sample = face_sample()
+    del sample["matrix"]
+    points = np.array([[np.nan, 3], [1e9, -1e9], [-40, 300], [50, 60], [np.inf, 0]], np.float32)
+    found = bend(sample | {"landmarks": points}, sample_rng(0, 0, 0))["landmarks"]
+    assert np.array_equal(np.isfinite(found), np.isfinite(points))
+    np.testing.assert_allclose(found[1:4], points[1:4], rtol=1e-6, atol=30)
+
+
 @pytest.mark.parametrize("adapted", [Torchvision(v2.RandomInvert(1.0)), Kornia(K.RandomInvert(p=1.0))])
 def test_colours_leave_all_else_as_it_is(adapted):
     sample = face_sample()
@@ -359,12 +369,20 @@ class Own(v2.Transform):
         return {**sample, "image": sample["image"] // 2}
 
 
+class OwnColours(v2.Transform):
+    """A transform of pictures, as torchvision's documentation says to write one."""
+
+    def transform(self, inpt, params):
+        return inpt // 2
+
+
 BARE = [
+    (OwnColours(), "write transform=readers.augment.Torchvision(OwnColours(…))"),
     (v2.RandomHorizontalFlip(), "write transform=readers.augment.Torchvision(v2.RandomHorizontalFlip(…))"),
     (v2.Compose([v2.RandomInvert()]), "write transform=readers.augment.Torchvision(v2.Compose(…))"),
     (v1.Compose([]), "Torchvision(v2.Compose(…)), with v2 from torchvision.transforms"),
     (K.RandomAffine(15.0), "write transform=readers.augment.Kornia(K.RandomAffine(…))"),
-    (torch.nn.Sequential(K.RandomInvert()), "write transform=readers.augment.Kornia(K.Sequential(…))"),
+    (torch.nn.Sequential(K.RandomInvert()), "write transform=readers.augment.Kornia([…])"),
     (A.HorizontalFlip(), "write transform=readers.augment.Albumentations([A.HorizontalFlip(…)])"),
     (A.Compose([A.HorizontalFlip()]), "write transform=readers.augment.Albumentations([…])"),
 ]
