@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument(
         "--recipes", nargs="*", choices=sorted(RECIPES), default=sorted(RECIPES), help="of photos, if they are measured"
     )
+    parser.add_argument("--only-recipes", action="store_true", help="nothing but the recipes")
     parser.add_argument("--pack-only", action="store_true", help="pack for every loader and stop")
     parser.add_argument(
         "--long", type=int, default=6, help="times that long epochs of raw crops visit each row; 0: none"
@@ -232,7 +233,7 @@ def main() -> None:
         print(group_text(groups[-1]) + "\n", flush=True)
         write(document("peers", settings, groups), out)  # a run that is stopped keeps what it has so far
 
-    for kind in arguments.kinds:
+    for kind in () if arguments.only_recipes else arguments.kinds:
         for number, peers in enumerate(groups_of(kind, arguments.only)):
             formats = arguments.formats[:1] if number else arguments.formats
             entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, formats, not number)
@@ -245,7 +246,7 @@ def main() -> None:
             chosen = None if arguments.only is None else ("Loader", *arguments.only)
             kept = [e for e in entries if e.is_limit or chosen is None or e.name.startswith(chosen)]
             add(f"photo, {recipe}", kept)
-    if "raw" in arguments.kinds and arguments.long and not arguments.pack_only:
+    if "raw" in arguments.kinds and arguments.long and not arguments.pack_only and not arguments.only_recipes:
         add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
     if lines := not_measured(groups):
         print("Not measured:\n" + "\n".join(lines))
