@@ -19,8 +19,8 @@ _CENTRE, _AROUND = 4 / 13, 9 / 13
 """Torchvision's smoothing weights, of a pixel 5 / 13 and of its neighbours 1 / 13, by the pixel and the mean of nine."""
 _FLOOR = -0.498
 """Added before OpenCV rounds to nearest, ties to even: torchvision cuts off, and whole numbers stay."""
-_HALF = -0.4999
-"""The same, with more room for numbers just below a whole one, and less for errors of rounding."""
+_HALF, _ERROR = -0.4999, 5e-5
+"""The same, with room for more numbers just below a whole one, and what errors of rounding are below."""
 _LEVELS = np.arange(256, dtype=np.float32)
 _ROW = np.arange(256, dtype=np.uint8)[None]
 
@@ -55,16 +55,18 @@ def _scale(picture: Pixels, factor: float, shift: float) -> None:
     """Values times a factor, plus a shift, cut off to whole numbers: as a table, and by vector code if that is exact.
 
     OpenCV rounds floating numbers where torchvision cuts them off. Half a level less makes that the same, unless a
-    result is just below a whole number; whether there is such a one, the 256 levels show.
+    result is just below a whole number. Whether one is, the 256 levels show, with more and with less of a difference
+    than errors of rounding make.
     """
     table = _cut(_LEVELS * np.float32(factor) + np.float32(shift))
 
-    def quick(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if shift >= 0:  # where results are below 0, it takes their absolute values
-            return np.asarray(cv2.convertScaleAbs(values, alpha=factor, beta=shift + _HALF))
-        return np.asarray(cv2.addWeighted(values, factor, values, 0, shift + _HALF))
+    def quick(values: npt.NDArray[Any], error: float = 0.0) -> npt.NDArray[Any]:
+        if shift >= 0:  # below 0 it would take absolute values
+            return np.asarray(cv2.convertScaleAbs(values, alpha=factor, beta=shift + _HALF + error))
+        return np.asarray(cv2.addWeighted(values, factor, values, 0, shift + _HALF + error))
 
-    picture.look_up(table, quick if quick(_ROW).tobytes() == table.tobytes() else None)
+    exact = all(quick(_ROW, error).tobytes() == table.tobytes() for error in (-_ERROR, _ERROR))
+    picture.look_up(table, quick if exact else None)
 
 
 def adjust_saturation(picture: Pixels, factor: float) -> None:
