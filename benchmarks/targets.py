@@ -65,7 +65,7 @@ TARGETS = (
     Target("JPEG crops, npy, fast", "jpeg", "Loader, npy, fast", "decode, fast", 0.95, 1.1, "FFCV"),
     Target("photos of 256, npy", "photo", "Loader, npy", _PHOTO, times=1.3),
     Target("photos of 256, LMDB", "photo", "Loader, lmdb", _PHOTO, times=1.3),
-    Target("photos, jitter", "photo, jitter", "Loader, npy", _PHOTO, times=3.0, other=_REFERENCE),
+    Target("photos, jitter, the reference", "photo, jitter", "Loader, npy", _PHOTO, times=3.0, other=_REFERENCE),
     Target("photos, jitter", "photo, jitter", "Loader, npy", _PHOTO, times=2.5),
     Target("photos, RandAugment", "photo, randaugment", "Loader, npy", _PHOTO, times=3.0, other=_REFERENCE),
     Target("photos of 500, npy", "photo500", "Loader, npy", _PHOTO, of_limit=0.9, times=2.0),

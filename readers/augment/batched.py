@@ -122,7 +122,7 @@ class BatchCompose(BatchModule):
                 if place not in self._seen and kept is Values.NORMAL:
                     module.check_not_cut(image, found)
                     self._seen[place] = kept
-            elif module.keeps_range:
+            elif isinstance(module, BatchModule) and module.keeps_range:
                 batch = module.forward_(batch, draws) if owned else module(batch, draws)
             else:
                 batch = module(batch, draws)
