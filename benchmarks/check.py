@@ -14,6 +14,10 @@ _JPEG_LEVELS = 6.0
 _PHOTO_LEVELS = 12.0
 """How far a crop's mean may be outside the range of the means of its photo's tiles."""
 _TILE = 32
+_NORMALISED = (-2.1180, 2.6401)
+"""The least and the largest value of a picture normalised by ImageNet's means and deviations."""
+_ROUNDING = 0.001
+_SPREAD = 0.3
 
 
 def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +26,7 @@ def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
     Parameters
     ----------
     options : mapping
-        ``source`` (folder), ``kind`` and ``batch`` as the arm was made with.
+        ``source`` (folder), ``kind`` and ``batch`` as the arm was made with, and ``recipe`` if pixels are changed.
 
     Returns
     -------
@@ -36,7 +40,7 @@ def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
         If a sample is wrong, missing or repeated.
     """
     source = Source(Path(options["source"]), str(options["kind"]))
-    seen = [_check_batch(batch, source) for batch in batches]
+    seen = [_check_batch(batch, source, bool(options.get("recipe"))) for batch in batches]
     labels = np.concatenate(seen) if seen else np.empty(0, np.int64)
     if len(np.unique(labels)) != len(labels):
         raise ValueError(f"{len(labels) - len(np.unique(labels))} samples came twice in an epoch")
@@ -49,7 +53,7 @@ def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
     return {"samples": len(labels), "order_correlation": correlation}
 
 
-def _check_batch(batch: Mapping[str, Any], source: Source) -> npt.NDArray[np.int64]:
+def _check_batch(batch: Mapping[str, Any], source: Source, changed: bool) -> npt.NDArray[np.int64]:
     labels = np.array(batch["label"], np.int64).reshape(-1)
     rows = labels % len(source)
     points = np.asarray(batch["landmarks"], np.float32).reshape(len(labels), 5, 2)
@@ -58,12 +62,26 @@ def _check_batch(batch: Mapping[str, Any], source: Source) -> npt.NDArray[np.int
     images = np.asarray(batch["image"])
     if images.shape[1] == 3:
         images = images.transpose(0, 2, 3, 1)
-    if images.shape != (len(labels), 224, 224, 3) or images.dtype != np.uint8:
-        raise ValueError(f"expected pictures of 224 × 224 in uint8, found {images.shape}, {images.dtype}")
+    dtype = np.dtype(np.float32 if changed else np.uint8)
+    if images.shape != (len(labels), 224, 224, 3) or images.dtype != dtype:
+        raise ValueError(f"expected pictures of 224 × 224 in {dtype}, found {images.shape}, {images.dtype}")
+    if changed:
+        _check_normalised(images)
+        return labels
     some = range(len(labels)) if source.kind == "raw" else range(0, len(labels), 32)
     for i in some:
         _check_pixels(images[i], source, int(rows[i]))
     return labels
+
+
+def _check_normalised(images: npt.NDArray[np.float32]) -> None:
+    """Whether values are those of normalised pictures, and different enough from each other to show one."""
+    low, high = float(images.min()), float(images.max())
+    if not _NORMALISED[0] - _ROUNDING <= low < 0 < high <= _NORMALISED[1] + _ROUNDING:
+        raise ValueError(f"expected values from {_NORMALISED[0]} to {_NORMALISED[1]}, found {low} to {high}")
+    spread = images.std((1, 2, 3))
+    if np.median(spread) < _SPREAD:
+        raise ValueError(f"expected pictures, found ones of a standard deviation of {np.median(spread):.3f}")
 
 
 def _check_pixels(image: npt.NDArray[np.uint8], source: Source, row: int) -> None:

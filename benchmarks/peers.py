@@ -15,7 +15,7 @@ import json
 import multiprocessing
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,13 @@ class Peer:
     pack: str = "pack"
     open: str = "open"
 
-    def entry(self, kind: str, folder: Path, source: Path, batch: int) -> Entry:
+    def entry(self, kind: str, folder: Path, source: Path, batch: int, recipe: str = "") -> Entry:
         """Its row; the data are packed first if they are not there."""
         root = folder / f"{kind}-{self.name.replace(' ', '-').lower()}"
         facts = pack_peer(self, Source(source, kind), root)
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
+        if recipe:
+            options["recipe"] = recipe
         return Entry(self.name, f"{_PACKAGE}.{self.module}:{self.open}", options, facts=facts)
 
 
@@ -91,6 +93,13 @@ _FILES = Peer("DataLoader over files", "torch_loaders", "torch", pack="pack_file
 _LMDB = Peer("DataLoader over LMDB", "torch_loaders", "torch", pack="pack_lmdb", open="open_lmdb")
 _HDF5 = Peer("DataLoader over HDF5", "torch_loaders", "torch", pack="pack_hdf5", open="open_hdf5")
 PEERS = (_FFCV, _DALI, _DALI_TAR, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
+RECIPES: Mapping[str, Sequence[Peer]] = {
+    "jitter": (_FILES, _LMDB, _FFCV, _DALI, _SPDL),
+    "randaugment": (_FILES, _LMDB, _SPDL),
+}
+"""The whole recipes of photos (`benchmarks.peer_loaders.recipes`), and the loaders that have them; of the others, those
+whose samples go through the same Python code as here.
+"""
 PER_GROUP = 4
 """Most peers of a group: this many fit into the page cache together with ours; raw crops take 1.5 GB for each."""
 
@@ -156,6 +165,15 @@ def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[En
     return [*limits_of("raw", source, batch), mine, peer]
 
 
+def with_recipe(recipe: str, folder: Path, source: Path, batch: int, formats: Sequence[str]) -> list[Entry]:
+    """Photos through the whole recipe of training, to normalised floating numbers."""
+    entries = limits_of("photo", source, batch)[:1]
+    for entry in ours("photo", folder, source, batch, formats, False):
+        entry.options["recipe"] = recipe
+        entries.append(entry)
+    return entries + [peer.entry("photo", folder, source, batch, recipe) for peer in RECIPES[recipe]]
+
+
 def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
     """The peers that read a kind, or those whose names have a prefix, in groups; one empty group if there are none."""
     chosen = [p for p in PEERS if kind in p.kinds and (only is None or p.name.startswith(tuple(only)))]
@@ -192,6 +210,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add_arguments(parser)
     parser.add_argument("--formats", nargs="+", choices=sorted(FORMATS), default=["npy", "lmdb"], help="of our Loader")
+    parser.add_argument(
+        "--recipes", nargs="*", choices=sorted(RECIPES), default=sorted(RECIPES), help="of photos, if they are measured"
+    )
+    parser.add_argument("--only-recipes", action="store_true", help="nothing but the recipes")
     parser.add_argument("--pack-only", action="store_true", help="pack for every loader and stop")
     parser.add_argument(
         "--long", type=int, default=6, help="times that long epochs of raw crops visit each row; 0: none"
@@ -211,14 +233,20 @@ def main() -> None:
         print(group_text(groups[-1]) + "\n", flush=True)
         write(document("peers", settings, groups), out)  # a run that is stopped keeps what it has so far
 
-    for kind in arguments.kinds:
+    for kind in () if arguments.only_recipes else arguments.kinds:
         for number, peers in enumerate(groups_of(kind, arguments.only)):
             formats = arguments.formats[:1] if number else arguments.formats
             entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, formats, not number)
             entries += [peer.entry(kind, folder, source, batch) for peer in peers]
             if not arguments.pack_only:
                 add(f"{kind} ({number + 1})", entries)
-    if "raw" in arguments.kinds and arguments.long and not arguments.pack_only:
+    for recipe in arguments.recipes if "photo" in arguments.kinds else ():
+        entries = with_recipe(recipe, folder, source, batch, arguments.formats)
+        if not arguments.pack_only:
+            chosen = None if arguments.only is None else ("Loader", *arguments.only)
+            kept = [e for e in entries if e.is_limit or chosen is None or e.name.startswith(chosen)]
+            add(f"photo, {recipe}", kept)
+    if "raw" in arguments.kinds and arguments.long and not arguments.pack_only and not arguments.only_recipes:
         add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
     if lines := not_measured(groups):
         print("Not measured:\n" + "\n".join(lines))

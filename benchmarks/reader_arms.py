@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.contender import Batches
 from benchmarks.data import PHOTOS, SIZE, Source
 from readers import Loader, RandomResizedCrop, Whole, open_dataset
+from readers.augment import ColorJitter, Compose, Normalize, RandAugment, RandomErasing
 from readers.loader.batches import Ring
 
 FIELDS = ["image", "landmarks", "label"]
@@ -32,6 +33,12 @@ def plan_of(kind: str, fast: bool) -> dict[str, Any]:
     return {"image": Whole(fast, fast)} if fast else {}
 
 
+def transform_of(recipe: str) -> Compose:
+    """The whole recipe (`benchmarks.peer_loaders.recipes`) behind the crop."""
+    colors: Any = ColorJitter(0.4, 0.4, 0.4) if recipe == "jitter" else RandAugment()
+    return Compose([colors, Normalize(), RandomErasing(0.25)])
+
+
 def loader(
     source: str,
     kind: str,
@@ -43,10 +50,12 @@ def loader(
     fresh: bool = False,
     repeats: int = 1,
     read_ahead: int | None = None,
+    recipe: str = "",
 ) -> Batches:
     """`readers.Loader` over a packed dataset; `repeats` makes long epochs, by an index that lists each row so often."""
     torch.set_num_threads(1)
-    dataset = open_dataset(root, FIELDS, checksums=checksums, decode=plan_of(kind, fast))
+    transform = transform_of(recipe) if recipe else None
+    dataset = open_dataset(root, FIELDS, transform, checksums=checksums, decode=plan_of(kind, fast))
     whole: Any = dataset if repeats == 1 else _repeated(dataset, repeats)
     options: dict[str, Any] = {"shuffle": shuffle, "drop_last": True, "read_ahead": read_ahead}
     made = Loader(whole, batch, **options)

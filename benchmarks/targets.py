@@ -47,6 +47,7 @@ class Target:
 
 
 _PHOTO = "decode, smallest sufficient scale"
+_REFERENCE = "DataLoader over files"
 TARGETS = (
     Target("raw, npy", "raw", "Loader, npy", of_limit=0.9),
     Target("raw, npy, long epochs", "raw, epochs of", "Loader, npy", of_limit=0.9, times=1.15, other="FFCV"),
@@ -64,6 +65,9 @@ TARGETS = (
     Target("JPEG crops, npy, fast", "jpeg", "Loader, npy, fast", "decode, fast", 0.95, 1.1, "FFCV"),
     Target("photos of 256, npy", "photo", "Loader, npy", _PHOTO, times=1.3),
     Target("photos of 256, LMDB", "photo", "Loader, lmdb", _PHOTO, times=1.3),
+    Target("photos, jitter, the reference", "photo, jitter", "Loader, npy", _PHOTO, times=3.0, other=_REFERENCE),
+    Target("photos, jitter", "photo, jitter", "Loader, npy", _PHOTO, times=2.5),
+    Target("photos, RandAugment", "photo, randaugment", "Loader, npy", _PHOTO, times=3.0, other=_REFERENCE),
     Target("photos of 500, npy", "photo500", "Loader, npy", _PHOTO, of_limit=0.9, times=2.0),
     Target("photos of 500, LMDB", "photo500", "Loader, lmdb", _PHOTO, of_limit=0.9, times=2.0),
     Target("photos of 500, npy, restart markers", "photo500", "Loader, npy, restart markers", _PHOTO, 0.9, 2.0),

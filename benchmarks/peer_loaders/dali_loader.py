@@ -5,6 +5,7 @@ parses each record. Both shuffle by a buffer; samples are expected in random ord
 """
 
 import io
+import math
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,10 +15,12 @@ import numpy as np
 import nvidia.dali.tfrecord as tfrec
 import torch
 from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali import math as dalimath
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from benchmarks.contender import Batches
 from benchmarks.data import SIZE, Source, pack_ours
+from benchmarks.peer_loaders.recipes import ERASED, ERASED_AREA, JITTER, MEAN, STD
 from benchmarks.peer_loaders.shared import NAMES, encoded
 
 _BUFFER = 1024
@@ -42,7 +45,7 @@ def pack_tar(source: Source, root: Path) -> None:
                     file.addfile(member, io.BytesIO(value))
 
 
-def open(source: str, kind: str, root: str, batch: int) -> Batches:
+def open(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     """The pipeline over TFRecord shards."""
     data = Path(root) / "data"
 
@@ -61,7 +64,7 @@ def open(source: str, kind: str, root: str, batch: int) -> Batches:
         )
         return found["image/encoded"], found["landmarks"], found["image/class/label"]
 
-    return _open(read, kind, batch)
+    return _open(read, kind, batch, recipe)
 
 
 def open_tar(source: str, kind: str, root: str, batch: int) -> Batches:
@@ -82,11 +85,11 @@ def open_tar(source: str, kind: str, root: str, batch: int) -> Batches:
     return _open(read, kind, batch)
 
 
-def _open(read: Any, kind: str, batch: int) -> Batches:
+def _open(read: Any, kind: str, batch: int, recipe: str = "") -> Batches:
     @pipeline_def(batch_size=batch, num_threads=2, device_id=None)  # type: ignore[untyped-decorator] # no types there
     def graph() -> Any:
         image, landmarks, label = read()
-        return _image(image, kind), fn.reshape(landmarks, shape=[5, 2]), label
+        return _image(image, kind, recipe), fn.reshape(landmarks, shape=[5, 2]), label
 
     built = graph()
     built.build()
@@ -101,7 +104,7 @@ def _open(read: Any, kind: str, batch: int) -> Batches:
     return Batches(batches)
 
 
-def _image(data: Any, kind: str) -> Any:
+def _image(data: Any, kind: str, recipe: str) -> Any:
     if kind == "raw":
         return fn.reshape(data, shape=[SIZE, SIZE, 3], layout="HWC")
     if kind == "jpeg":
@@ -110,7 +113,43 @@ def _image(data: Any, kind: str) -> Any:
         data, device="cpu", output_type=types.RGB, random_area=[0.08, 1.0], random_aspect_ratio=[0.75, 1.3333]
     )
     resized = fn.resize(cut, size=[SIZE, SIZE])
-    return fn.flip(resized, horizontal=fn.random.coin_flip())
+    if not recipe:
+        return fn.flip(resized, horizontal=fn.random.coin_flip())
+    return _finish(resized, recipe)
+
+
+def _finish(image: Any, recipe: str) -> Any:
+    """Its own transforms: changes of colour as one matrix, then mirrored, normalised and erased."""
+    if recipe != "jitter":
+        raise ValueError(f"DALI has no {recipe} on the CPU")
+
+    def factor() -> Any:
+        return fn.random.uniform(range=[1 - JITTER, 1 + JITTER])
+
+    image = fn.color_twist(image, brightness=factor(), contrast=factor(), saturation=factor())
+    image = fn.crop_mirror_normalize(
+        image,
+        mirror=fn.random.coin_flip(),
+        mean=[255 * mean for mean in MEAN],
+        std=[255 * std for std in STD],
+        dtype=types.FLOAT,
+        output_layout="HWC",
+    )
+    area = fn.random.uniform(range=list(ERASED_AREA)) * fn.random.coin_flip(probability=ERASED)
+    ratio = fn.random.uniform(range=[math.log(0.3), math.log(3.3)])
+    stretch = dalimath.exp(ratio / 2)
+    side = dalimath.sqrt(area)
+    shape = fn.stack(dalimath.min(side * stretch, 1.0), dalimath.min(side / stretch, 1.0))
+    anchor = fn.random.uniform(range=[0.0, 1.0], shape=[2]) * (1.0 - shape)
+    return fn.erase(
+        image,
+        anchor=anchor,
+        shape=shape,
+        axis_names="HW",
+        normalized_anchor=True,
+        normalized_shape=True,
+        fill_value=0.0,
+    )
 
 
 torch.set_num_threads(1)

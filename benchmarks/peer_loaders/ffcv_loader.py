@@ -12,11 +12,20 @@ from ffcv.fields.decoders import (
     SimpleRGBImageDecoder,
 )
 from ffcv.loader import Loader, OrderOption
-from ffcv.transforms import RandomHorizontalFlip, ToTensor
+from ffcv.transforms import (
+    Cutout,
+    NormalizeImage,
+    RandomBrightness,
+    RandomContrast,
+    RandomHorizontalFlip,
+    RandomSaturation,
+    ToTensor,
+)
 from ffcv.writer import DatasetWriter
 
 from benchmarks.contender import Batches
 from benchmarks.data import QUALITY, SIZE, Source
+from benchmarks.peer_loaders.recipes import ERASED, ERASED_AREA, JITTER, MEAN, STD
 from benchmarks.peer_loaders.shared import NAMES
 
 
@@ -44,11 +53,24 @@ def pack(source: Source, root: Path) -> None:
     DatasetWriter(str(root / "data.beton"), fields, num_workers=2).from_indexed_dataset(_Rows(source))
 
 
-def open(source: str, kind: str, root: str, batch: int, repeats: int = 1) -> Batches:
+def _finish(recipe: str) -> list[Any]:
+    """Its own transforms. It erases squares of one size, from all pictures; here they cover as much in all."""
+    if recipe != "jitter":
+        raise ValueError(f"FFCV has no {recipe}")
+    area = ERASED * sum(ERASED_AREA) / 2
+    colors = [change(JITTER, 1.0) for change in (RandomBrightness, RandomContrast, RandomSaturation)]
+    normalize = NormalizeImage(np.array(MEAN) * 255, np.array(STD) * 255, np.float32)
+    fill = tuple(round(mean * 255) for mean in MEAN)
+    return [*colors, Cutout(round(SIZE * area**0.5), fill), normalize]
+
+
+def open(source: str, kind: str, root: str, batch: int, repeats: int = 1, recipe: str = "") -> Batches:
     """The loader, random order, two threads."""
     image: list[Any] = [SimpleRGBImageDecoder()]
     if kind.startswith("photo"):
         image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip()]
+    if recipe:
+        image += _finish(recipe)
     pipelines = {
         "image": [*image, ToTensor()],
         "landmarks": [NDArrayDecoder(), ToTensor()],

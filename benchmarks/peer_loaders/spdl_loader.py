@@ -1,6 +1,7 @@
 """SPDL: a pipeline of threads. Raw crops are gathered from a memmap; JPEGs are decoded by its FFmpeg, a batch per call.
 
-The random crop of photos is left out: its filters take one crop for all pictures of a call.
+Its filters take one crop for all pictures of a call, so photos with the whole recipe are decoded one by one, by the
+decoder, resize and transforms of `recipes`, in its threads; and there is no row of photos without it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,16 +15,19 @@ from spdl.pipeline import PipelineBuilder
 
 from benchmarks.contender import Batches
 from benchmarks.data import SIZE, Source
+from benchmarks.peer_loaders.recipes import Finished
 
 
 def pack(source: Source, root: Path) -> None:
     """Nothing: it reads the source as it is."""
 
 
-def open(source: str, kind: str, root: str, batch: int) -> Batches:
+def open(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     """The pipeline."""
     samples = Source(Path(source), kind)
-    if kind == "raw":
+    if recipe:
+        load = _finished(samples, recipe)
+    elif kind == "raw":
         load = _raw(samples)
     elif kind == "jpeg":
         load = _jpeg(samples)
@@ -50,6 +54,18 @@ def _raw(samples: Source) -> Any:
     def load(rows: Any) -> dict[str, Any]:
         image = torch.from_numpy(np.take(pixels, rows, axis=0))
         return {"image": image, "landmarks": torch.from_numpy(samples.landmarks[rows]), "label": torch.from_numpy(rows)}
+
+    return load
+
+
+def _finished(samples: Source, recipe: str) -> Any:
+    data = [samples.encoded(row) for row in range(len(samples))]
+    finish = Finished(samples.kind, recipe)
+
+    def load(rows: Any) -> dict[str, Any]:
+        made = [finish(data[row], samples.landmarks[row], row)[0] for row in rows.tolist()]
+        points = torch.from_numpy(samples.landmarks[rows])
+        return {"image": torch.stack(made), "landmarks": points, "label": torch.from_numpy(rows)}
 
     return load
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.contender import Batches
 from benchmarks.data import Source
+from benchmarks.peer_loaders.recipes import Finished, reference
 from benchmarks.peer_loaders.shared import NAMES, Decoded, crop, encoded
 
 
@@ -50,12 +51,13 @@ def pack_hdf5(source: Source, root: Path) -> None:
 class _Rows(Dataset[tuple[Any, ...]]):
     """A dataset of these; files open in the worker that reads."""
 
-    def __init__(self, source: Source, root: Path) -> None:
+    def __init__(self, source: Source, root: Path, recipe: str = "") -> None:
         self.kind = source.kind
         self.root = root
         self.rows = len(source)
         self.landmarks = source.landmarks
-        self.decode = Decoded(source.kind)
+        self.decode = Finished(source.kind, recipe) if recipe else Decoded(source.kind)
+        self.reference = reference(recipe) if recipe else None
         self.opened: Any = None
 
     def __len__(self) -> int:
@@ -69,7 +71,10 @@ class FileRows(_Rows):
         if self.kind == "raw":
             return np.load(self.root / f"{row:08d}.npy"), self.landmarks[row], row
         with Image.open(self.root / f"{row:08d}.jpg") as file:
-            image = np.array(file.convert("RGB"))
+            picture = file.convert("RGB")
+        if self.reference is not None:
+            return self.reference(picture), self.landmarks[row], row
+        image = np.array(picture)
         if self.kind.startswith("photo"):
             image = crop(image, np.random.default_rng())
         return image, self.landmarks[row], row
@@ -98,9 +103,9 @@ class HDF5Rows(_Rows):
         return image, self.opened["landmarks"][row], int(self.opened["label"][row])
 
 
-def _open(rows: type[_Rows], source: str, kind: str, root: str, batch: int) -> Batches:
+def _open(rows: type[_Rows], source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     loader: Any = DataLoader(
-        rows(Source(Path(source), kind), Path(root)),
+        rows(Source(Path(source), kind), Path(root), recipe),
         batch,
         shuffle=True,
         num_workers=2,
@@ -110,14 +115,14 @@ def _open(rows: type[_Rows], source: str, kind: str, root: str, batch: int) -> B
     return Batches(lambda epoch: loader, NAMES)
 
 
-def open_files(source: str, kind: str, root: str, batch: int) -> Batches:
+def open_files(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     """Over files."""
-    return _open(FileRows, source, kind, root, batch)
+    return _open(FileRows, source, kind, root, batch, recipe)
 
 
-def open_lmdb(source: str, kind: str, root: str, batch: int) -> Batches:
+def open_lmdb(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     """Over LMDB."""
-    return _open(LMDBRows, source, kind, root, batch)
+    return _open(LMDBRows, source, kind, root, batch, recipe)
 
 
 def open_hdf5(source: str, kind: str, root: str, batch: int) -> Batches:

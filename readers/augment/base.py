@@ -67,8 +67,13 @@ class Fusible(ABC):
 
     @staticmethod
     @abstractmethod
-    def together(transforms: Sequence[Any], sample: Sample, rng: np.random.Generator) -> Sample:
-        """The sample after the last of some transforms of this kind: what calling them one by one gives."""
+    def together(
+        transforms: Sequence[Any], sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any] | None = None
+    ) -> Sample:
+        """The sample after the last of some transforms of this kind: what calling them one by one gives.
+
+        `out` is memory for ``image``, which may become the result's.
+        """
 
 
 def get_field(sample: Sample, name: str, user: str) -> npt.NDArray[Any]:

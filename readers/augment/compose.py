@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
@@ -31,9 +32,16 @@ class Compose:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """The sample after the last of them."""
+        return self.write_image(sample, rng, None)
+
+    def write_image(self, sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any] | None) -> Sample:
+        """The sample after the last of them, whose picture may be `out` itself (`readers.dataset.transforms.Chain`)."""
         for run in self._runs:
             first = run[0]
-            sample = first.together(run, sample, rng) if isinstance(first, Fusible) else _call(first, sample, rng)
+            if isinstance(first, Fusible):
+                sample = first.together(run, sample, rng, out if run is self._runs[-1] else None)
+            else:
+                sample = _call(first, sample, rng)
         return sample
 
     def __repr__(self) -> str:

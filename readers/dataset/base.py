@@ -244,9 +244,12 @@ class SampleDataset(Dataset[dict[str, Any]]):
             part = picks.part(first, first + CHUNK_ROWS)
             scratch = allocate_values(self.raw_layout, len(part))
             self.read_raw(part, scratch, np.arange(len(part)))
-            for i, sample in enumerate(self._transform(rows_of(scratch, 0, len(part)), part)):
+            places = at[first : first + CHUNK_ROWS].tolist()
+            # where a transform may put its picture at once
+            images = [out["image"][place] for place in places] if _is_stacked(layout, "image") else [None] * len(part)
+            for i, sample in enumerate(self._transform(rows_of(scratch, 0, len(part)), part, images)):
                 try:
-                    store(sample, out, int(at[first + i]), layout)
+                    store(sample, out, places[i], layout, images[i])
                 except Exception as error:
                     error.add_note(self.describe(int(part.rows[i])))
                     raise
@@ -338,12 +341,21 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Whether reading draws from a sample's generator."""
         return self._transforms.seeded
 
-    def _transform(self, samples: Iterable[dict[str, Any]], picks: Picks) -> Iterator[dict[str, Any]]:
-        """The transformed samples, one by one; an error carries the sample's key and shard."""
+    def _transform(
+        self,
+        samples: Iterable[dict[str, Any]],
+        picks: Picks,
+        images: Sequence[npt.NDArray[Any] | None] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """The transformed samples, one by one; an error carries the sample's key and shard.
+
+        `images` is memory for their pictures, which may lie there.
+        """
         origins = self.origins(picks)
         for i, sample in enumerate(samples):
+            seed, row = int(origins.seeds[i]), int(origins.rows[i])
             try:
-                transformed = self._transforms(sample, int(origins.seeds[i]), origins.epoch, int(origins.rows[i]))
+                transformed = self._transforms(sample, seed, origins.epoch, row, None if images is None else images[i])
             except Exception as error:
                 error.add_note(self.describe(int(picks.rows[i])))
                 raise
@@ -361,6 +373,11 @@ class SampleDataset(Dataset[dict[str, Any]]):
         samples = list(rows_of(raw, 0, count))
         shapes = [{n: np.shape(v) if isinstance(v, np.ndarray) else None for n, v in s.items()} for s in samples]
         return probe_layout(self.raw_layout, shapes, list(self._transform(samples, picks)))
+
+
+def _is_stacked(layout: BatchLayout, name: str) -> bool:
+    """Whether the values of a field are the rows of one array."""
+    return name in layout and layout[name].shape is not None
 
 
 def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:

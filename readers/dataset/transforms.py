@@ -9,6 +9,7 @@ from types import MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from readers.dataset.collate import layout_of_value
@@ -61,11 +62,18 @@ class Chain:
         """A chain with one more transform at its end."""
         return Chain((*self._transforms, transform))
 
-    def __call__(self, sample: dict[str, Any], seed: int, epoch: int, row: int) -> dict[str, Any]:
-        """The transformed sample."""
+    def __call__(
+        self, sample: dict[str, Any], seed: int, epoch: int, row: int, image: npt.NDArray[Any] | None = None
+    ) -> dict[str, Any]:
+        """The transformed sample. If `image` is given, the last transform may make its picture in that memory."""
         rng = sample_rng(seed, epoch, row) if self.seeded else None
-        for transform in self._own():
+        transforms = self._own()
+        for transform in transforms:
             if rng is not None and is_seeded(transform):
+                write = getattr(transform, "write_image", None) if transform is transforms[-1] else None
+                if write is not None and image is not None:
+                    sample = write(sample, rng, image)
+                    continue
                 sample = given_back(transform, transform(sample, rng))
                 continue
             result = transform(sample)  # type: ignore[call-arg] # is_seeded narrows one way only
@@ -173,14 +181,22 @@ def _check_sample(sample: Any) -> None:
         raise UsageError(f"transform: expected a dict of the sample's fields, found {type(sample).__name__}")
 
 
-def store(sample: dict[str, Any], out: dict[str, Any], place: int, layout: BatchLayout) -> None:
-    """Copy a transformed sample into its place of a batch."""
+def store(
+    sample: dict[str, Any],
+    out: dict[str, Any],
+    place: int,
+    layout: BatchLayout,
+    image: npt.NDArray[Any] | None = None,
+) -> None:
+    """Copy a transformed sample into its place of a batch, but not the picture if it is `image`, which lies there."""
     _check_sample(sample)
     if sample.keys() != layout.keys():
         raise SchemaError(
             f"transform: expected the fields {', '.join(layout)} in every sample, found {', '.join(sample)}"
         )
     for name, value in sample.items():
+        if image is not None and value is image:
+            continue
         array = value.numpy() if isinstance(value, torch.Tensor) else value
         expected = layout[name]
         if expected.shape is None:

@@ -112,10 +112,15 @@ def test_what_was_just_read_is_resident(tmp_path: Path) -> None:
 
 
 def test_peers_without_the_peers(folder: Path) -> None:
-    words = ("--kinds", "photo", "--formats", "npy", "--only", "DataLoader over LMDB", "FFCV")
+    words = ("--kinds", "photo", "--formats", "npy", "--recipes", "jitter", "--only", "DataLoader over LMDB", "FFCV")
     found, printed = run("peers", folder, *words)
     check_document(found)
-    (group,) = found["groups"]
+    group, recipe = found["groups"]
+    assert [row["name"] for row in recipe["rows"] if row["name"] != "FFCV" and row["rates"]] == [
+        "decode, smallest sufficient scale",
+        "Loader, npy",
+        "DataLoader over LMDB",
+    ]
     rows = {row["name"]: row for row in group["rows"]}
     assert [name for name, row in rows.items() if not row["rates"]] in ([], ["FFCV"])
     assert {"Loader, npy", "Loader, npy, fast", "DataLoader over LMDB"} < set(rows)
@@ -124,6 +129,7 @@ def test_peers_without_the_peers(folder: Path) -> None:
         said = printed[printed.index("Not measured:") :]
         assert said.splitlines()[1:] == [
             "- photo (1): FFCV: not installed (ffcv): benchmarks/README.md says how",
+            "- photo, jitter: FFCV: not installed (ffcv): benchmarks/README.md says how",
         ]
 
 

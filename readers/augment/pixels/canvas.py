@@ -5,7 +5,7 @@ applied when a transform needs the pixels, or at the end: then also to floating 
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -18,6 +18,7 @@ from shardspec.errors import UsageError
 
 Table = npt.NDArray[Any]
 """(256,) for all channels, or (256, C); the dtype is that of the new values."""
+Quick = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 
 class Pixels:
@@ -27,12 +28,16 @@ class Pixels:
     ----------
     picture : ndarray, (H, W, C), uint8, or a floating dtype
         Not written to.
+    out : ndarray, (H, W, C), optional
+        Where the floating numbers of a table are put, if they have its dtype.
     """
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, out: npt.NDArray[Any] | None = None) -> None:
         self._picture: npt.NDArray[Any] = picture
+        self._out = out
         self._owned = False
         self._table: Table | None = None
+        self._quick: Quick | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,8 +49,12 @@ class Pixels:
         """Of the values after the table."""
         return self._picture.dtype if self._table is None else self._table.dtype
 
-    def look_up(self, table: Table) -> None:
-        """Replace each value by its entry in a table; the values must be uint8 so far."""
+    def look_up(self, table: Table, quick: Quick | None = None) -> None:
+        """Replace each value by its entry in a table; the values must be uint8 so far.
+
+        `quick` makes of a picture exactly what the table does, in less time; it is used if no other table follows.
+        """
+        self._quick = quick if self._table is None else None
         if self._table is None:
             self._table = table
         elif table.ndim == self._table.ndim == 2:
@@ -55,8 +64,15 @@ class Pixels:
 
     def values(self) -> npt.NDArray[Any]:
         """The pixels as they are now; not to be written to."""
-        if self._table is not None:
-            self._picture, self._table, self._owned = _looked_up(self._picture, self._table), None, True
+        table, quick, out = self._table, self._quick, self._out
+        if table is None:
+            return self._picture
+        if quick is not None:
+            self.replace(quick(self._picture))
+        elif out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._picture.shape:
+            self._picture, self._table, self._owned = _looked_up(self._picture, table, out), None, True
+        else:
+            self.replace(_looked_up(self._picture, table))
         return self._picture
 
     def writable(self) -> npt.NDArray[Any]:
@@ -69,15 +85,19 @@ class Pixels:
     def replace(self, picture: npt.NDArray[Any]) -> None:
         """Go on with another picture, which must be nobody else's; cv2 drops a last axis of 1, which is put back."""
         self._picture, self._table, self._owned = picture.reshape(*picture.shape[:2], -1), None, True
+        self._quick = None
 
 
-def _looked_up(picture: npt.NDArray[Any], table: Table) -> npt.NDArray[Any]:
-    """The entries of a table for the values of a picture (H, W, C), uint8."""
+def _looked_up(picture: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    """The entries of a table for the values of a picture (H, W, C), uint8; in `out`, if it is given."""
     bits = np.ascontiguousarray(table)
     if table.dtype in (np.float16, BFLOAT16):  # OpenCV moves the bits, whatever they mean
         bits = bits.view(np.uint16)
     if bits.ndim == 2:
         bits = bits[None]
+    if out is not None:
+        cv2.LUT(picture, bits, out.view(bits.dtype))
+        return out
     return np.asarray(cv2.LUT(picture, bits)).reshape(picture.shape).view(table.dtype)
 
 
@@ -89,6 +109,8 @@ class Canvas:
     sample : dict
     user : str
         The transform's name, for messages.
+    out : ndarray, optional
+        Where to put a single picture of floating numbers, if it has this shape and dtype.
 
     Raises
     ------
@@ -96,13 +118,13 @@ class Canvas:
         If ``image`` is not an array (H, W, C) or (T, H, W, C).
     """
 
-    def __init__(self, sample: Sample, user: str) -> None:
+    def __init__(self, sample: Sample, user: str, out: npt.NDArray[Any] | None = None) -> None:
         image = get_field(sample, "image", user)
         if image.ndim not in (3, 4):
             raise UsageError(f"{user}: expected image as (H, W, C) or (T, H, W, C), found {image.dtype} {image.shape}")
         self.fields = sample
         self.clip = image.ndim == 4
-        self.pictures = [Pixels(frame) for frame in (image if self.clip else image[None])]
+        self.pictures = [Pixels(frame) for frame in image] if self.clip else [Pixels(image, out)]
 
     def frames(self, user: str) -> list[Pixels]:
         """The pictures, for a transform of uint8 values.
@@ -145,13 +167,19 @@ class PixelTransform(Transform[Params], Fusible):
         return canvas.sample()
 
     @staticmethod
-    def together(transforms: Sequence[Any], sample: Sample, rng: np.random.Generator) -> Sample:
+    def together(
+        transforms: Sequence[Any], sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any] | None = None
+    ) -> Sample:
         """Transforms of this kind one after the other, with the draws that they would make one by one."""
         canvas = None
         for transform in transforms:
             if rng.random() >= transform.p:
                 continue
             if canvas is None:
-                canvas = Canvas(sample, type(transform).__name__)
+                canvas = Canvas(sample, type(transform).__name__, out)
             transform.paint(canvas, transform.draw(canvas.fields, rng))
         return sample if canvas is None else canvas.sample()
+
+    def write_image(self, sample: Sample, rng: np.random.Generator, out: npt.NDArray[Any]) -> Sample:
+        """The transformed sample, whose picture may be `out` itself (`readers.dataset.transforms.Chain`)."""
+        return self.together((self,), sample, rng, out)

@@ -227,6 +227,32 @@ def test_a_chain_is_what_its_transforms_give_one_by_one(dtype):
     assert pickle.dumps(sample) == before
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_chain_writes_its_numbers_where_the_batch_is(dtype):
+    sample = face_sample()
+    chain = Compose(recipe(dtype))
+    for row in range(8):
+        out = np.empty_like(chain(sample, sample_rng(0, 0, row))["image"])
+        found = chain.write_image(sample, sample_rng(0, 0, row), out)["image"]
+        assert found is out
+        assert found.tobytes() == chain(sample, sample_rng(0, 0, row))["image"].tobytes()
+    for other in (np.empty(out.shape, np.float64), np.empty((9, 9, 3), np.float32), None):
+        found = chain.write_image(sample, sample_rng(0, 0, row), other)["image"]
+        assert found is not other
+        assert found.tobytes() == out.tobytes()
+
+
+@given(st.floats(0, 3), st.floats(-400, 300))
+@settings(deadline=None)
+def test_vector_code_gives_what_the_table_does(factor, shift):
+    picture = PICTURES["noise"]
+    quick, slow = Pixels(picture), Pixels(picture)
+    colors._scale(quick, factor, shift)
+    slow.look_up(np.arange(256, dtype=np.uint8))  # two tables, which nothing but a table can be
+    colors._scale(slow, factor, shift)
+    assert np.array_equal(quick.values(), slow.values())
+
+
 @given(
     st.lists(
         st.sampled_from([None, 1, 3]).flatmap(
