@@ -535,8 +535,8 @@ def restart_machine(patch: pytest.MonkeyPatch) -> None:
 def test_the_parts_of_a_session_that_was_killed_are_flushed_by_the_next(tmp_path: Path) -> None:
     space = Workspace(tmp_path / ".build")
     space.create()
-    space.part(0).write_bytes(b"whole")
     with suppress(Stop), Checkpoints(space, interval_s=0.0) as checkpoints:
+        space.part(0).write_bytes(b"whole")
         checkpoints.add(0)
         space.part(1).write_bytes(b"whole")  # not yet noticed when the session ends
         raise Stop
