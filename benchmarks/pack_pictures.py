@@ -107,8 +107,9 @@ def make_start(source: Path, folder: Path) -> Path:
     """The first item of a source alone."""
     if source.suffix == ".csv":
         start = folder / f"start-{source.name}"
-        start.write_text("".join(source.read_text().splitlines(keepends=True)[:2]))
-        np.save(start.with_suffix(".npy"), np.load(source.with_suffix(".npy"), mmap_mode="r")[:ITEM_CROPS])
+        pixels = start.with_suffix(".npy")
+        start.write_text(f"path,first\n{pixels},0\n")
+        np.save(pixels, np.load(source.with_suffix(".npy"), mmap_mode="r")[:ITEM_CROPS])
         return start
     start = folder / "start"
     shutil.rmtree(start, ignore_errors=True)

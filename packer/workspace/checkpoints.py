@@ -2,9 +2,11 @@
 
 A process that is killed leaves its files whole, since what it wrote is in the system's memory. Only if the machine goes
 down is a file lost that nobody has flushed. So the journal says in which run of the machine each session of a job was,
-and which parts were flushed; a session after a restart of the machine removes the others, and makes them again.
+and which parts were flushed; a session after a restart of the machine removes the others, and makes them again. Before
+shards are written, after which parts are deleted, all are flushed, unless the job is younger than the first checkpoint.
 """
 
+import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +20,7 @@ from packer.workspace.paths import Workspace, append_line, read_lines
 INTERVAL_S = 10.0
 """Seconds between two checkpoints. A job of less has none: it is as quickly done again."""
 
+_PART = re.compile(r"part-([0-9]+)")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -42,11 +45,12 @@ class Checkpoints:
     def __init__(self, workspace: Workspace, interval_s: float = INTERVAL_S) -> None:
         self._workspace = workspace
         self._interval_s = interval_s if machine_run() is not None else 0.0
-        self._waiting: list[int] = []
+        flushed, _ = _flushed(workspace)
+        self._waiting = sorted(_tasks_with_parts(workspace) - flushed)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._flushing: Future[list[int]] | None = None
         self._began_s = time.monotonic()
-        self._any = False
+        self._any = bool(flushed)
 
     def __enter__(self) -> Self:
         return self
@@ -86,52 +90,57 @@ class Checkpoints:
         fsync_folder(self._workspace.parts)
         return tasks
 
-    def _record(self) -> None:
-        """Wait for what is being flushed, and note in the journal that it is."""
+    def _record(self, *, whole: bool = False) -> None:
+        """Wait for what is being flushed, and note in the journal that it is; `whole` if those are all parts."""
         if self._flushing is None:
             return
         with writing(self._workspace.out):
             flushed, self._flushing = self._flushing.result(), None
-            _note(self._workspace, {"did": "flush", "tasks": flushed})
+            _note(self._workspace, flushed, whole=whole)
 
     def _finish(self) -> None:
         """Flush the rest: the next stage deletes parts as it goes on, which would then have to be made again."""
         self._record()
-        if self._any and self._waiting:
+        if self._any:
             self._begin()
-            self._record()
+            self._record(whole=True)
 
 
-def drop_unflushed(workspace: Workspace) -> bool:
+def drop_unflushed(workspace: Workspace) -> None:
     """Remove what may have been lost with the machine's memory, if the machine was started anew since the job began.
 
-    Parts that were not flushed go, and the plan of the shards if it needs them.
-
-    Returns
-    -------
-    bool
-        Whether anything was removed.
+    Parts that were not flushed go, and the plan of the shards unless all parts were flushed before it.
     """
-    lines = list(read_lines(workspace.journal))
-    runs = {line.get("machine_run") for line in lines if line.get("did") == "session"}
+    runs = {line.get("machine_run") for line in read_lines(workspace.journal) if line.get("did") == "session"}
     if runs == {machine_run()} and None not in runs:
-        return False
-    flushed: set[str] = set()
-    for line in lines:
-        if line.get("did") == "flush":
-            flushed = set() if line.get("only") else flushed
-            flushed.update(workspace.part(task).name for task in line["tasks"])
-    left = {path.name: path for path in workspace.parts.iterdir()} if workspace.parts.is_dir() else {}
-    gone = [path for name, path in left.items() if name not in flushed]
-    for path in gone:
-        path.unlink()
-    if gone:
+        return
+    flushed, whole = _flushed(workspace)
+    kept = {workspace.part(task).name for task in flushed}
+    for path in workspace.parts.iterdir() if workspace.parts.is_dir() else ():
+        if path.name not in kept:
+            path.unlink()
+    if not whole:
         workspace.assembly.unlink(missing_ok=True)
-    tasks = [int(name.rpartition("-")[2]) for name in sorted(flushed & left.keys())]
-    _note(workspace, {"did": "flush", "tasks": tasks, "only": True})  # the others may be made again, and not be flushed
-    return bool(gone)
+    # Those that are gone may be made again, and not be flushed.
+    _note(workspace, sorted(flushed & _tasks_with_parts(workspace)), whole=whole, only=True)
 
 
-def _note(workspace: Workspace, line: object) -> None:
-    append_line(workspace.journal, line)
+def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
+    """The tasks whose parts were flushed, and whether the parts of all tasks were."""
+    flushed: set[int] = set()
+    whole = False
+    for line in read_lines(workspace.journal):
+        if line.get("did") == "flush":
+            flushed = {*line["tasks"], *(() if line["only"] else flushed)}
+            whole = line["whole"]
+    return flushed, whole
+
+
+def _tasks_with_parts(workspace: Workspace) -> set[int]:
+    names = (path.name for path in workspace.parts.iterdir()) if workspace.parts.is_dir() else ()
+    return {int(match[1]) for match in map(_PART.fullmatch, names) if match is not None}
+
+
+def _note(workspace: Workspace, tasks: list[int], *, whole: bool, only: bool = False) -> None:
+    append_line(workspace.journal, {"did": "flush", "tasks": tasks, "whole": whole, "only": only})
     fsync_file(workspace.journal)
