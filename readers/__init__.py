@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from readers.dataset.subset import Subset
     from readers.decode.crops import CenterCrop, RandomResizedCrop, Resize
     from readers.decode.plans import Whole
+    from readers.drawing.show import show
     from readers.loader.diagnosis import diagnose
     from readers.loader.loader import Loader
     from readers.order.ready_made import BalancedBatches, PairBatches, PKBatches
@@ -58,6 +59,7 @@ else:
             "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
             "open_dataset": Entry("readers.dataset.packed:open_dataset", "torch"),
             "sample_rng": Entry("readers.seeding:sample_rng"),
+            "show": Entry("readers.drawing.show:show", "pack"),
         },
     )
 
@@ -84,4 +86,5 @@ __all__ = [
     "diagnose",
     "open_dataset",
     "sample_rng",
+    "show",
 ]

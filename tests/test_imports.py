@@ -24,7 +24,7 @@ PACKAGES = ("packer", "readers", "shardspec")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "shardspec": ("shardspec",),
     "readers": ("shardspec", "readers"),
-    "packer": ("shardspec", "packer", "readers.formats", "readers.drawing"),
+    "packer": ("shardspec", "packer", "readers.formats", "readers.drawing", "readers.seeding"),
 }
 
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {

@@ -27,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"side of a picture, in pixels (default {DEFAULT_CELL})",
     )
     parser.add_argument("--plain", action="store_true", help="do not draw landmarks, hull and regions")
+    parser.add_argument(
+        "--transform",
+        metavar="MODULE:NAME",
+        help="show the samples as this transform of readers leaves them, seeded by --seed: my_aug:train of a file "
+        "my_aug.py in the current folder",
+    )
     add_output_arguments(parser)
 
 
@@ -42,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         columns=options.columns,
         cell=options.cell,
         plain=options.plain,
+        transform=options.transform,
         progress=not options.quiet,
     )
     print_result(options, result)
