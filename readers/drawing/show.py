@@ -157,7 +157,7 @@ def _width(picture: Picture, side: int) -> int:
     """The width of a picture's cell: a square, or as many frames as are shown, each at most as wide as it can be."""
     count, height, width, _ = picture.frames.shape
     frame: int = -(-side * width // max(height, width))
-    return max(side, min(count, _FRAMES) * frame)
+    return int(max(side, min(count, _FRAMES) * frame))
 
 
 def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
