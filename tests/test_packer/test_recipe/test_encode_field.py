@@ -51,7 +51,18 @@ def test_the_second_picture_of_a_table_at_any_number_of_workers(tmp_path: Path) 
             write_picture(tmp_path / name / f"{number}.png", scene(number, (48, 32)))
     lines = ["path,ir", *(f"a/{number}.png,b/{number}.png" for number in range(4))]
     (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
-    how = ("--also", "ir", "--also-resample", "area", "--size", 24, "--encode", "png", "--encode-field", "ir_image=jpeg:90")
+    how = (
+        "--also",
+        "ir",
+        "--also-resample",
+        "area",
+        "--size",
+        24,
+        "--encode",
+        "png",
+        "--encode-field",
+        "ir_image=jpeg:90",
+    )
     for workers in (1, 2):
         run_packer("build", tmp_path / "table.csv", tmp_path / str(workers), *how, "--workers", workers, "--quiet")
     assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
