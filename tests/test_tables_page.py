@@ -62,7 +62,7 @@ def test_every_block_is_run_here() -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("leaks_allowed")
 def test_the_page(folder: Path) -> None:
-    for name in ("pandas", "duckdb", "datasets"):
+    for name in ("pandas", "duckdb"):
         pytest.importorskip(name)
     columns = face_columns(ROWS, codec="jpeg")
     labels, scores = columns["label"], columns["score"]
@@ -73,7 +73,6 @@ def test_the_page(folder: Path) -> None:
     assert frame["key"].tolist() == columns["key"]
     assert np.array_equal(frame["score"].to_numpy(), scores)
     assert last_value(block_with("SELECT image")).size == (32, 32)
-    assert len(last_value(block_with("load_dataset"))["train"]) == ROWS
     small = last_value(block_with("np.load"))
     assert np.array_equal(small["frame"].to_numpy(), columns["frame"])
     hard = last_value(block_with("to_pandas"))
@@ -91,3 +90,11 @@ def test_polars(folder: Path) -> None:
     columns = face_columns(ROWS, codec="jpeg")
     chosen = last_value(block_with("polars"))
     assert chosen["key"].to_list() == [k for k, s in zip(columns["key"], columns["score"], strict=True) if s > 0.99]
+
+
+@pytest.mark.external
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("leaks_allowed")
+def test_hugging_face(folder: Path) -> None:
+    pytest.importorskip("datasets")
+    assert len(last_value(block_with("load_dataset"))["train"]) == ROWS
