@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
+    from packer.packed.compact import CompactResult, compact
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect import (
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.page.report import ReportResult, report
+    from packer.page.view import Viewer, view
     from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
@@ -65,6 +68,7 @@ else:
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
             "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
+            "CompactResult": Entry("packer.packed.compact:CompactResult"),
             "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
@@ -84,16 +88,19 @@ else:
             "Recipe": Entry("packer.recipe.recipe:Recipe"),
             "RejectKind": Entry("packer.packed.rejects:RejectKind"),
             "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
+            "ReportResult": Entry("packer.page.report:ReportResult"),
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
             "ValueCount": Entry("packer.packed.inspect:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Viewer": Entry("packer.page.view:Viewer", "view"),
             "Writer": Entry("packer.builds.writing.writer:Writer"),
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
+            "compact": Entry("packer.packed.compact:compact"),
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect:count_values"),
             "detect": Entry("packer.builds.detect:detect"),
@@ -107,8 +114,10 @@ else:
             "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "rejects": Entry("packer.packed.rejects:rejects"),
+            "report": Entry("packer.page.report:report"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
+            "view": Entry("packer.page.view:view", "view"),
         },
     )
 
@@ -118,6 +127,7 @@ __all__ = [
     "BuildOptions",
     "BuildResult",
     "ColumnsResult",
+    "CompactResult",
     "DatasetList",
     "Detections",
     "Detector",
@@ -137,16 +147,19 @@ __all__ = [
     "Recipe",
     "RejectKind",
     "RejectsReport",
+    "ReportResult",
     "SplitPart",
     "SplitResult",
     "StepSpec",
     "ValueCount",
     "ValueCounts",
     "VerifyReport",
+    "Viewer",
     "Writer",
     "add",
     "bench",
     "build",
+    "compact",
     "convert",
     "count_values",
     "detect",
@@ -160,6 +173,8 @@ __all__ = [
     "pack",
     "preview",
     "rejects",
+    "report",
     "split",
     "verify",
+    "view",
 ]

@@ -169,7 +169,11 @@ class PlannedShards:
 
 
 def write_index(
-    source: RowSource, order: IntArray | None, folder: Path, before: Mapping[str, Path] | None = None
+    source: RowSource,
+    order: IntArray | None,
+    folder: Path,
+    before: Mapping[str, Path] | None = None,
+    superseded: IntArray | None = None,
 ) -> None:
     """Write ``<field>.npy`` for each fixed 0-d field, in the stored order of the rows.
 
@@ -181,6 +185,8 @@ def write_index(
         Created if it does not exist.
     before : mapping of str to Path, optional
         By field, the index of the rows that come before these.
+    superseded : int64 array, optional
+        Those of the rows before that are left out.
     """
     fields = [field for field in source.schema if field.is_fixed and not field.shape]
     if not fields:
@@ -194,8 +200,11 @@ def write_index(
         for name, values in source.read(rows, names).items():
             columns[name][first : first + len(rows)] = values
     for name, values in columns.items():
-        old = () if before is None else (np.load(before[name], mmap_mode="r", allow_pickle=False),)
-        np.save(folder / f"{name}.npy", np.concatenate([*old, values]))
+        if before is not None:
+            old = np.load(before[name], mmap_mode="r", allow_pickle=False)
+            old = old if superseded is None or not len(superseded) else np.delete(old, superseded)
+            values = np.concatenate([old, values])
+        np.save(folder / f"{name}.npy", values)
 
 
 def shuffled(rows: int, seed: int) -> IntArray:

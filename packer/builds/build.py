@@ -102,10 +102,12 @@ def run_build(
     """
     listing, runtime, listener = list_items(source, recipe), describe_runtime(recipe), listener_of(progress)
     notes = tuple(listing.notes)
+    if options.grows:
+        finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         listing = comparison.listing
-        if not listing.items:
+        if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER))
             result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
             check_rejects(result, options)
@@ -125,7 +127,6 @@ def _compare(
 ) -> Comparison | None:
     """Compare a source with the dataset in a folder; None if there is none yet."""
     layout = Layout(out)
-    finish_left(Workspace(out / BUILD_FOLDER))
     base = committed(layout)
     if base is not None:
         return compare(layout, base, listing, recipe, runtime, options)
@@ -147,7 +148,7 @@ def dry_run(
 ) -> Estimate:
     """Estimate what a build would do and need, from its plan and a few items packed into a temporary folder.
 
-    Nothing else is written.
+    Of an update, also how the source compares with the dataset. Nothing else is written.
 
     Parameters
     ----------
@@ -163,10 +164,12 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-    resolved = _resolve(source, out, recipe, options)
-    if resolved[3].grows:
-        raise UsageError("dry_run: estimates whole builds, found update or retry_rejects: leave one of them out")
-    return estimate(*resolved, listener_of(progress))
+    opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
+
+    def compare(listing: Listing, runtime: Mapping[str, str]) -> Comparison | None:
+        return _compare(target, listing, chosen, runtime, how) if how.grows else None
+
+    return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
 
 
 def _resolve(

@@ -3,12 +3,13 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.listing import describe_repeats, list_items
 from packer.builds.part import Part
 from packer.builds.parts import choose_columns, settled_reports
@@ -56,6 +57,9 @@ class Estimate(Result):
         In words, the files that several items name; None if there are none.
     notes : tuple of str
         What is to be known about the source, a line each: missing labels, ignored files and the like.
+    growth : Growth or None
+        How the source compares with the dataset that is to be added to; None for a build of its own. All other numbers
+        are about the items to be packed now.
     """
 
     plan: BuildPlan
@@ -70,6 +74,7 @@ class Estimate(Result):
     free_bytes: int
     repeats: str | None
     notes: tuple[str, ...] = ()
+    growth: Growth | None = None
 
     @property
     def fits(self) -> bool:
@@ -78,7 +83,8 @@ class Estimate(Result):
 
     def to_json(self) -> dict[str, Any]:
         """The estimate as JSON, with the plan's recipe and counts."""
-        values = {name: value for name, value in vars(self).items() if name != "plan"}
+        values = {name: value for name, value in vars(self).items() if name not in ("plan", "growth")}
+        values |= {} if self.growth is None else {"update": self.growth.to_json()}
         plan = self.plan
         counts = {"items": plan.items, "tasks": len(plan.tasks), "ignored_files": plan.ignored}
         return {**counts, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
@@ -90,10 +96,11 @@ class Estimate(Result):
         shown = {name: cut(_show(value), 200) for name, value in options.items() if value not in (None, [], False)}
         recipe = ", ".join(f"{name}={value}" for name, value in shown.items())
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
+        grown = "" if self.growth is None else f"items of the source: {self.growth.describe()}\n"
         noted = "".join(f"{line}\n" for line in (self.repeats, *self.notes) if line)
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
-            f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
+            f"{grown}{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
             f"{plan.ignored} ignored\n"
             f"{noted}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
@@ -110,6 +117,7 @@ def estimate(
     options: BuildOptions,
     functions: Mapping[str, Step],
     listener: ProgressListener,
+    compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
     """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
 
@@ -120,11 +128,16 @@ def estimate(
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
     listener : ProgressListener
+    compare : callable
+        Compares a listing with the dataset in `out` that is to be added to; returns None if there is none.
     """
     check_steps(recipe, functions)
     refuse_files(out)
     listing = list_items(source, recipe)
-    plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
+    runtime = describe_runtime(recipe)
+    comparison = compare(listing, runtime)
+    listing = listing if comparison is None else replace(comparison.listing, notes=listing.notes)
+    plan, _ = make_plan(recipe, runtime, listing)
     items = listing.items[: recipe.limit]
     pictures = [item for item in items if not item.is_video]
     videos = [item for item in items if item.is_video]
@@ -154,6 +167,7 @@ def estimate(
         free,
         describe_repeats(items),
         tuple(listing.notes),
+        None if comparison is None else comparison.growth,
     )
 
 

@@ -29,9 +29,12 @@ COMMANDS: Mapping[str, str] = {
     "rejects": "say why items were rejected, and write the table of those to try again",
     "verify": "compare a packed dataset with its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
+    "report": "write what packed datasets hold as one HTML file: counts, histograms, rejects, samples",
+    "view": "look at packed datasets in the browser: filter, sort, every sample with its geometry",
     "convert": "write the same samples in another format, without decoding them",
     "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",
+    "compact": "write a packed dataset anew, without the samples that updates have superseded",
     "add": "add fields of a table, such as predictions, to a packed dataset, without packing it anew",
     "drop-field": "remove added fields from a packed dataset",
     "export": "write a packed dataset as plain picture files and a table",
@@ -40,7 +43,7 @@ COMMANDS: Mapping[str, str] = {
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
 AGAIN: Mapping[str, str] = {
-    **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
+    **dict.fromkeys(("build", "compact", "convert", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
 }
 """What repeating a command after an interruption does; the commands not listed leave nothing behind."""

@@ -42,7 +42,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_s
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
 from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.seeding import AnyTransform, SampleTransform, SeededTransform
+from readers.seeding import AnyTransform, SampleTransform, SeededTransform, refuse_bare
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -106,7 +106,8 @@ class Loader(Resumable):
     sample_transform : callable, optional
         One more transform of samples, after the dataset's own (`readers.seeding`), run in the threads.
     batch_transform : callable, optional
-        Transform of whole batches, run on the device (`readers.loader.device`).
+        Transform of whole batches, run on the device (`readers.loader.device`). On the CPU the modules of
+        `readers.augment` run in the threads, and any other in the training loop's own.
     device : torch.device or str, optional
         The device that batches are moved to.
     pin_memory : bool, optional
@@ -158,6 +159,7 @@ class Loader(Resumable):
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
         if batch_transform is not None and not callable(batch_transform):
             raise UsageError(f"batch_transform: expected a callable from batch to batch, found {batch_transform!r}")
+        refuse_bare("batch_transform", batch_transform, batches=True)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
         if not isinstance(dataset, SampleDataset):
@@ -174,23 +176,16 @@ class Loader(Resumable):
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
-        own = choose_own(len(self.dataset), seed, batch_size, order, sampler, batch_sampler)
+        own, batch_size = choose_own(
+            len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
+        )
         self._batched = own is not None and own.batched
-        if batch_size is None:
-            if own is None:
-                raise UsageError("batch_size: expected the number of samples of a batch, found none")
-            batch_size = own.epoch(0).largest
         self.batch_size = batch_size
         self._step = 1 if self._batched else batch_size  # a batch, in what the order counts
         if own is None:
             chosen = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
             self._progress = EpochProgress(chosen, self._cut(), auto=shuffle == "auto")
         else:
-            if shuffle not in ("auto", False) or weights is not None or draws is not None:
-                raise UsageError(
-                    "shuffle, weights, draws: expected none beside an order of your own (order=, sampler= or "
-                    "batch_sampler=), which decides what they would, found one: leave it out"
-                )
             self._progress = EpochProgress(own, self._cut())
         rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
