@@ -1,5 +1,7 @@
 """Codecs of pictures, as a recipe names them: for ``image`` and all others, or by field, ``ir_image=jpeg:90``."""
 
+from typing import Any
+
 from shardspec.errors import UsageError
 from shardspec.schema import NAME, NamedConfig
 from shardspec.wording import did_you_mean, shorten
@@ -10,7 +12,10 @@ LOSSY = ("jpeg", "webp")
 
 def picture_codec(encoding: str, quality: int, subsampling: str) -> NamedConfig:
     """The codec of an encoding, with those of the options that it reads."""
-    options = {"jpeg": {"quality": quality, "subsampling": subsampling}, "webp": {"quality": quality}}
+    options: dict[str, dict[str, Any]] = {
+        "jpeg": {"quality": quality, "subsampling": subsampling},
+        "webp": {"quality": quality},
+    }
     return NamedConfig(encoding, options.get(encoding, {}))
 
 

@@ -42,7 +42,7 @@ class LitDataShards:
     def close(self) -> int:
         """Write the last chunk and the index, and return the number of chunks."""
         self._cut.close()
-        end = {"type": None, "context": None, "children_spec": []}
+        end: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
         names = [leaf.name for leaf in self._leaves]
         tree = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [end for _ in names]}
         config = {
