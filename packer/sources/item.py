@@ -228,7 +228,7 @@ class Item:
             if not file.mtime_ns:  # not a file that was examined
                 continue
             try:
-                found = os.stat(file.path)  # noqa: PTH116 -- for every item
+                found = os.stat(file.path)
             except (FileNotFoundError, NotADirectoryError):
                 yield f"{file.container!r} was there when the build was planned"
             else:
