@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     )
     from readers.dataset.subset import Subset
     from readers.decode.crops import CenterCrop, RandomResizedCrop, Resize
-    from readers.decode.plans import Whole
+    from readers.decode.plans import Encoded, Whole
+    from readers.drawing.show import show
     from readers.loader.diagnosis import diagnose
     from readers.loader.loader import Loader
     from readers.order.ready_made import BalancedBatches, PairBatches, PKBatches
@@ -39,6 +40,7 @@ else:
             "BalancedBatches": Entry("readers.order.ready_made:BalancedBatches"),
             "CenterCrop": Entry("readers.decode.crops:CenterCrop", "pack"),
             "ClipDataset": Entry("readers.dataset.clips:ClipDataset", "torch"),
+            "Encoded": Entry("readers.decode.plans:Encoded"),
             "HDF5Dataset": Entry("readers.dataset.packed:HDF5Dataset", "torch"),
             "LMDBDataset": Entry("readers.dataset.packed:LMDBDataset", "torch"),
             "Loader": Entry("readers.loader.loader:Loader", "torch"),
@@ -58,6 +60,7 @@ else:
             "diagnose": Entry("readers.loader.diagnosis:diagnose", "torch"),
             "open_dataset": Entry("readers.dataset.packed:open_dataset", "torch"),
             "sample_rng": Entry("readers.seeding:sample_rng"),
+            "show": Entry("readers.drawing.show:show", "pack"),
         },
     )
 
@@ -65,6 +68,7 @@ __all__ = [
     "BalancedBatches",
     "CenterCrop",
     "ClipDataset",
+    "Encoded",
     "HDF5Dataset",
     "LMDBDataset",
     "Loader",
@@ -84,4 +88,5 @@ __all__ = [
     "diagnose",
     "open_dataset",
     "sample_rng",
+    "show",
 ]

@@ -51,6 +51,6 @@ def is_further_picture(name: str) -> bool:
 def is_mask_name(name: str) -> bool:
     """Whether a field of this name may be a mask or a label map: ``mask``, ``*_mask``, ``*_image``.
 
-    Such a field is never stored with loss.
+    Such a field is stored without loss, unless a user chooses another encoding for it by name.
     """
     return is_further_picture(name) or name.endswith("_mask") or name == "mask"

@@ -24,7 +24,14 @@ PACKAGES = ("packer", "readers", "shardspec")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "shardspec": ("shardspec",),
     "readers": ("shardspec", "readers"),
-    "packer": ("shardspec", "packer", "readers.conditions", "readers.formats", "readers.drawing"),
+    "packer": (
+        "shardspec",
+        "packer",
+        "readers.conditions",
+        "readers.drawing",
+        "readers.formats",
+        "readers.seeding",
+    ),
 }
 
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {

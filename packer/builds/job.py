@@ -40,7 +40,7 @@ from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
 from packer.sources.item import Item, ItemReport, read_items
 from packer.steps.chain import Equipment, Step
-from packer.steps.encode import image_codec
+from packer.steps.encode import codecs_by_field, image_codec
 from packer.steps.faces.misses import advise
 from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
@@ -330,7 +330,7 @@ class BuildJob:
         """
         parts = [space.part(number) for number in range(len(self.tasks))]
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        fields = {} if self._declaration is None else self._declaration.fields
+        fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
         settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
         base, compared = self.base, self._comparison
         fits = None if base is None else partial(settler.fits, schema=base.shard_schema)

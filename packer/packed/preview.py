@@ -16,14 +16,19 @@ from packer.jobs.result import Result
 from packer.packed.originals import Originals
 from packer.packed.rejects import report_lines
 from packer.packed.samples import ShownDataset
+from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.durable import write_durably
-from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample
+from readers.drawing.pictures import Scale, as_picture, normalisation_of
+from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
+from readers.drawing.show import draw_values
+from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
 from shardspec.errors import ItemError, UsageError
 from shardspec.layout import Layout
+from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
-from shardspec.wording import counted, did_you_mean, list_some
+from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
@@ -32,6 +37,8 @@ DEFAULT_CELL = 224
 _MASKS = ("beside", "over")
 _TINT, _NOTHING = (255, 40, 40), 56
 """RGB of masks over a picture; the grey of what does not decode."""
+_CHUNK = 64
+"""Samples that are read together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,6 +88,7 @@ def preview(
     masks: str | None = None,
     rejects: bool = False,
     source: str | os.PathLike[str] | None = None,
+    transform: str | AnyTransform | None = None,
     progress: bool | ProgressListener = True,
 ) -> PreviewResult:
     """Write a contact sheet of samples as PNG, replacing the file if it exists.
@@ -98,7 +106,7 @@ def preview(
     start : int
         The first row to show, at least 0.
     seed : int, optional
-        Show rows drawn at random from this seed, in their order, instead of adjacent rows.
+        Show rows drawn at random from this seed, in their order, instead of adjacent rows. Also the seed of `transform`.
     columns : int, optional
         Pictures per row of the sheet; by default about as many as the sheet has rows.
     cell : int
@@ -118,6 +126,10 @@ def preview(
         Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
     source : path, optional
         The folder that the dataset was packed from; needed for `rejects`.
+    transform : str or callable, optional
+        Show the samples as a transform of `readers` leaves them in epoch 0, with the draws that a `readers.Loader` of
+        this seed (0 by default) makes: ``"module:name"`` of one, or itself. Fields that are masks by their names tint the
+        pictures; normalised pictures are shown as before normalising.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -128,7 +140,7 @@ def preview(
     Raises
     ------
     UsageError
-        If nothing can be shown, or the sheet would be too large or cannot be written.
+        If nothing can be shown, the transform fails, or the sheet would be too large or cannot be written.
     DatasetError
         If the dataset cannot be read.
     """
@@ -136,14 +148,17 @@ def preview(
     _check(sheet_path, count, start, cell)
     if masks not in (None, *_MASKS):
         raise UsageError(f"masks: expected one of {', '.join(_MASKS)}, found {masks!r}")
+    if masks and transform is not None:
+        raise UsageError("masks and transform exclude each other: with a transform, masks tint the pictures")
     if rejects != (source is not None):
         raise UsageError("rejects and source belong together: rejected items are drawn from the source")
     if source is not None:
         return _draw_rejects(
             path, sheet_path, Originals(source), None if all else count, start, columns, cell, progress
         )
+    augment = None if transform is None else _Augmentation(transform, seed or 0)
     captioned, further = _captioned(path), _further(path) if masks else []
-    samples = PackedSamples(path, [*_wanted(path, geometry=not plain), *further])
+    samples = PackedSamples(path, [*_wanted(path, geometry=not plain), *further] if augment is None else None)
     found = _selected(path, len(samples), where, one_per)
     rows = [int(found[place]) for place in _choose(len(found), None if all else count, start, seed)]
     if not rows:
@@ -151,11 +166,16 @@ def preview(
     across = min(len(rows), columns or columns_for(len(rows)))
     sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
-        for place, row in enumerate(rows):
-            sample = samples.read([row])[0]
-            picture = draw_sample(_with_masks(sample, shown, further, masks), sample, cell)
-            sheet.put(place, picture, _caption(sample, samples.schema, row, captioned))
-            stage.advance()
+        for first in range(0, len(rows), _CHUNK):
+            chunk = rows[first : first + _CHUNK]
+            read = samples.read(chunk)
+            if augment is None:
+                pictures = [draw_sample(_with_masks(sample, shown, further, masks), sample, cell) for sample in read]
+            else:
+                pictures = augment.draw(read, chunk, shown, cell, plain=plain)
+            for place, (row, sample, picture) in enumerate(zip(chunk, read, pictures, strict=True), first):
+                sheet.put(place, picture, _caption(sample, samples.schema, row, captioned))
+                stage.advance()
     _write(sheet, sheet_path)
     return PreviewResult(sheet_path, tuple(rows))
 
@@ -254,6 +274,48 @@ def _write(sheet: Sheet, path: Path) -> None:
         write_durably(path, file.getvalue())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+class _Augmentation:
+    """Draws samples as a transform leaves them; the first ones decide how floating values become pictures."""
+
+    def __init__(self, transform: str | AnyTransform, seed: int) -> None:
+        found = import_target(transform, what="transform") if isinstance(transform, str) else transform
+        if not callable(found) or isinstance(found, type):
+            raise UsageError(f"transform: expected a function of a sample, or a made transform, found {shorten(found)}")
+        self._transform: AnyTransform = found
+        self._seed = check_seed(seed)
+        self._scale: Scale | None = None
+
+    def draw(
+        self, samples: Sequence[Mapping[str, Any]], rows: Sequence[int], field: str, cell: int, *, plain: bool
+    ) -> list[npt.NDArray[np.uint8]]:
+        """The pictures of some rows' samples, with geometry and masks."""
+        changed = [self._changed(sample, row, field) for sample, row in zip(samples, rows, strict=True)]
+        pictures = [as_picture(sample[field], field) for sample in changed]
+        if self._scale is None:
+            self._scale = Scale([picture.frames for picture in pictures], *normalisation_of(self._transform))
+        return [
+            fit(draw_values(sample, picture, self._scale, cell, field, plain=plain), cell)
+            for sample, picture in zip(changed, pictures, strict=True)
+        ]
+
+    def _changed(self, sample: Mapping[str, Any], row: int, field: str) -> dict[str, Any]:
+        own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
+        try:
+            changed = self._call(own, sample_rng(self._seed, 0, row))
+        except Exception as error:
+            raise UsageError(f"transform: {cut(describe_error(error), LONG)} (row {row})") from error
+        if not isinstance(changed, dict) or field not in changed:
+            found = list_some(list(map(str, changed))) if isinstance(changed, dict) else type(changed).__name__
+            raise UsageError(f"transform: expected a sample with the field {field!r}, found {found}")
+        return changed
+
+    def _call(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        transform = self._transform
+        if is_seeded(transform):
+            return given_back(transform, transform(sample, rng))
+        return given_back(transform, transform(sample))  # type: ignore[call-arg] # is_seeded narrows one way only
 
 
 def _check(out: Path, count: int, start: int, cell: int) -> None:

@@ -7,13 +7,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
+from packer.recipe.encodings import ENCODINGS, LOSSY, picture_codec
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import SchemaError, UsageError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.schema import AXES_MAX, DTYPES, NAME, NamedConfig, describe_wrong_classes
 from shardspec.wording import did_you_mean, list_some, shorten
 
-ENCODINGS = ("jpeg", "png", "webp", "raw")
 LABEL = "label"
 """The field whose texts are the names of classes."""
 
@@ -52,7 +52,7 @@ class Picture:
             like = did_you_mean(str(self.encode), ENCODINGS)
             raise UsageError(f"Picture: expected one of {', '.join(ENCODINGS)}, found {shorten(self.encode)}{like}")
         if self.quality is not None:
-            if self.encode not in ("jpeg", "webp"):
+            if self.encode not in LOSSY:
                 raise UsageError(f"Picture: quality is read only with jpeg and webp, found {self.encode}")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
                 raise UsageError(f"Picture: expected a quality of 1 to 100, found {shorten(self.quality)}")
@@ -67,9 +67,7 @@ class Picture:
     def codec(self) -> NamedConfig:
         """The codec of the field."""
         quality = DEFAULT_QUALITY if self.quality is None else self.quality
-        if self.encode == "jpeg":
-            return NamedConfig("jpeg", {"quality": quality, "subsampling": self.subsampling or DEFAULT_SUBSAMPLING})
-        return NamedConfig(self.encode, {"quality": quality} if self.encode == "webp" else {})
+        return picture_codec(self.encode, quality, self.subsampling or DEFAULT_SUBSAMPLING)
 
 
 @dataclass(frozen=True)
@@ -348,8 +346,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 
 def _picture_type(name: str, picture: NamedConfig) -> FieldType:
     """Pictures that may be label maps are never stored with loss."""
-    lossy = picture.name in ("jpeg", "webp")
-    return FieldType("picture", codec=NamedConfig("png") if lossy and is_mask_name(name) else picture)
+    return FieldType("picture", codec=NamedConfig("png") if picture.name in LOSSY and is_mask_name(name) else picture)
 
 
 def _infer_list(value: Sequence[Any]) -> FieldType:

@@ -7,11 +7,12 @@ from os import PathLike
 from typing import Any, get_origin
 
 from packer.recipe.checks import SAMPLING, check_value, documented, option, parse_bytes, plain_value, unread_options
+from packer.recipe.encodings import ENCODINGS, parse_field_encoding
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
 from shardspec.problems import Problems
-from shardspec.schema import describe_wrong_classes
+from shardspec.schema import NamedConfig, describe_wrong_classes
 from shardspec.wording import did_you_mean, shorten
 
 PRESETS: Mapping[str, tuple[str, ...]] = {
@@ -35,7 +36,7 @@ DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track of a video."""
 
-TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude")
+TEXT_LISTS = ("root", "text", "int", "float", "include", "exclude", "encode_field")
 """Options that may be given several times, each time a text."""
 
 MAX_SIZE = 8192
@@ -229,7 +230,14 @@ class Recipe:
         choices=("area", "nearest"),
     )
 
-    encode: str = option("jpeg", "how pictures are stored", choices=("jpeg", "png", "webp", "raw"))
+    encode: str = option("jpeg", "how pictures are stored; masks and further pictures without loss", choices=ENCODINGS)
+    encode_field: tuple[str, ...] = option(
+        (),
+        "how the pictures of another field than image are stored, such as ir_image=jpeg:90 or depth_image=png; the "
+        "number is the quality, by default that of --quality (repeatable)",
+        metavar="FIELD=HOW",
+        late=True,
+    )
     quality: int = option(DEFAULT_QUALITY, "JPEG and WebP quality", metavar="Q", minimum=1, maximum=100)
     subsampling: str = option(DEFAULT_SUBSAMPLING, "JPEG chroma subsampling", choices=("420", "422", "444"))
     progressive: str = option(
@@ -335,6 +343,16 @@ class Recipe:
             problems.add("refill", f"expected decode and faces as the first two steps, found {', '.join(used)}")
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
             problems.add("size", f"expected a multiple of 112 or 128 with align_as arcface, found {self.size}")
+        codecs: dict[str, NamedConfig] = {}
+        for text in self.encode_field:
+            try:
+                name, codec = parse_field_encoding(text, self.quality, self.subsampling)
+            except UsageError as error:
+                problems.add("encode_field", str(error))
+                continue
+            if name in codecs:
+                problems.add("encode_field", f"expected one encoding of {name}, found two")
+            codecs[name] = codec
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
         problems.raise_as(UsageError, "recipe")
@@ -356,6 +374,11 @@ class Recipe:
     def _used(self) -> list[str]:
         """Names of the steps that run, also while the preset may be an invalid one."""
         return [step.use for step in self.steps] or list(PRESETS.get(str(self.preset), ()))
+
+    @property
+    def field_codecs(self) -> dict[str, NamedConfig]:
+        """The codecs that `encode_field` gives to picture fields."""
+        return dict(parse_field_encoding(text, self.quality, self.subsampling) for text in self.encode_field)
 
     @property
     def numbers_classes(self) -> bool:

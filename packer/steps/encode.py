@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
+from packer.recipe.encodings import LOSSY, picture_codec
+from packer.recipe.fields import FieldType
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, has_restart_markers, is_progressive, restart_interval
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
@@ -15,6 +17,7 @@ from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
 from shardspec.schema import DTYPES, NAME, Field, NamedConfig
+from shardspec.wording import list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
 """A ``class`` is the name of one, which becomes its number when the names of all samples are known."""
@@ -45,12 +48,8 @@ class EncodedValue(NamedTuple):
 
 
 def image_codec(recipe: Recipe) -> NamedConfig:
-    """The codec of picture fields under a recipe."""
-    if recipe.encode == "jpeg":
-        return NamedConfig("jpeg", {"quality": recipe.quality, "subsampling": recipe.subsampling})
-    if recipe.encode == "webp":
-        return NamedConfig("webp", {"quality": recipe.quality})
-    return NamedConfig(recipe.encode)
+    """The codec of picture fields under a recipe, apart from its `field_codecs`."""
+    return picture_codec(recipe.encode, recipe.quality, recipe.subsampling)
 
 
 Use = Literal["hidden", "lossless", "plain"]
@@ -82,6 +81,11 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
     return load
 
 
+def codecs_by_field(recipe: Recipe) -> dict[str, FieldType]:
+    """The picture fields with encodings of their own, as `packer.builds.parts.SchemaSettler` takes declared fields."""
+    return {name: FieldType("picture", codec=codec) for name, codec in recipe.field_codecs.items()}
+
+
 class Encoder:
     """Encodes samples by a recipe. A picture is a uint8 array (H, W, 3) in a field that `is_picture_field` accepts."""
 
@@ -90,20 +94,27 @@ class Encoder:
         self._uses: dict[Any, Use] = {}
         self._marks = recipe.restart_markers
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
-        self._lossy = recipe.encode in ("jpeg", "webp")
+        self._lossy = recipe.encode in LOSSY
+        self._by_field: dict[str, Callable[[npt.NDArray[np.uint8]], Buffer]] = {
+            name: fixed_bytes
+            if codec.name == "raw"
+            else codec_for(Field(name, "bytes", "|u1", (None, None, 3), codec)).encode
+            for name, codec in recipe.field_codecs.items()
+        }
         self._exact = codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
         field = Field("image", "bytes", "|u1", (None, None, 3), image_codec(recipe))
         self._encode_picture = _picture_encoder(recipe, None if recipe.encode == "raw" else codec_for(field))
         self._text = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
         self._json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
 
-    def encode(self, sample: dict[str, Any]) -> dict[str, EncodedValue]:
+    def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.
 
         Raises
         ------
         SchemaError
-            If a field's name or a value's type cannot be stored.
+            If a field's name or a value's type cannot be stored, or a `whole` sample lacks a field with an encoding of
+            its own.
         """
         kept = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
@@ -115,8 +126,13 @@ class Encoder:
                 continue
             if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
                 out[name] = self._keep(kept[1], value)
+            elif name in self._by_field:
+                out[name] = self._picture(name, value)
             else:
                 out[name] = self._value(name, value, lossless=use == "lossless")
+        missing = [name for name in self._by_field if name not in out]
+        if missing and whole:
+            raise SchemaError(f"encode_field: expected a field {missing[0]!r}, found {list_some(list(out))}")
         if self._marks and "image" in out:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
@@ -140,6 +156,14 @@ class Encoder:
         if progressive and self._to_baseline is not None:
             data = self._to_baseline(data, image)
         return EncodedValue(data, image.shape, ColumnSpec("image", "|u1", 3), progressive)
+
+    def _picture(self, name: str, value: Any) -> EncodedValue:
+        """A picture of a field that has an encoding of its own."""
+        array = _as_array(name, value)
+        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+            found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise SchemaError(f"encode_field: expected {name!r} as a picture, uint8 (H, W, 3), found {found}")
+        return EncodedValue(self._by_field[name](array), array.shape, ColumnSpec("image", "|u1", 3))
 
     def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
         plain = _PLAIN.get(type(value))

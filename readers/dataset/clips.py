@@ -154,7 +154,7 @@ class ClipDataset(WithParts["ClipDataset"]):
 
     def _stacked(self, value: ValueLayout) -> ValueLayout:
         if value.shape is None:
-            return ValueLayout(None, None, value.picture)
+            return value
         return replace(value, shape=(self.length, *value.shape))
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:

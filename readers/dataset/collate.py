@@ -18,6 +18,10 @@ Batch = dict[str, Any]
 """
 
 
+class EncodedValues(list[Any]):
+    """The encoded bytes of a batch's field: tensors, (N,) uint8, that stay in the CPU's memory."""
+
+
 class SampleList(list[dict[str, Any]]):
     """Samples that were read as one batch, so that `collate` need not stack them again.
 
@@ -96,6 +100,8 @@ def layout_of_value(value: Any, picture: bool = False) -> ValueLayout:
 
 
 def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
+    if layout.encoded:
+        return EncodedValues(_tensor_of_value(value, False) for value in column)
     if not isinstance(column, np.ndarray):
         return [_tensor_of_value(value, layout.picture) for value in column]
     tensor = as_tensor(column)

@@ -166,7 +166,8 @@ def probe_layout(
         varied = before is not None and before.shape is None
         untouched = varied and shapes == [sample.get(name) for sample in inputs]
         same = all(shape == shapes[0] for shape in shapes)
-        layout[name] = value if same and not untouched else ValueLayout(None, None, value.picture)
+        encoded = before is not None and before.encoded and untouched
+        layout[name] = value if same and not untouched else ValueLayout(None, None, value.picture, encoded)
     return layout
 
 

@@ -49,6 +49,7 @@ class Decoding:
             if name not in schema or not schema[name].is_image:
                 pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
                 raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")
+            plan.layout(schema[name])  # a plan may refuse the field
         self.plans = with_masks(schema, plans)
         check_alignment(schema, self.plans)
         self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in self.plans)

@@ -101,6 +101,45 @@ class Whole:
         return whole
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """The stored bytes as they are, for a decoder of one's own, such as one on a GPU.
+
+    A sample has them as a uint8 array, (N,); a batch, as a list of such tensors, in the CPU's memory whatever the
+    device: what ``torchvision.io.decode_jpeg`` takes. Pictures that are stored raw have no such bytes.
+    """
+
+    @property
+    def random(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def moves(self) -> bool:
+        """False."""
+        return False
+
+    def layout(self, field: Field) -> ValueLayout:
+        """A list.
+
+        Raises
+        ------
+        UsageError
+            If the field's pictures are raw.
+        """
+        if field.codec.name == "raw":
+            raise UsageError(
+                f"decode: expected a field of encoded pictures for Encoded(), found {field.name!r}, stored raw"
+            )
+        return ValueLayout(None, None, encoded=True)
+
+    def decode(
+        self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
+    ) -> Image:
+        """The bytes, uint8, (N,) (`DecodePlan.decode`)."""
+        return np.frombuffer(data, np.uint8)
+
+
 def decode_jpeg(
     data: Buffer, field: Field, how: Whole, out: Image | None = None, min_height: int = 0, min_width: int = 0
 ) -> Image:

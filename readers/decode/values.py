@@ -41,6 +41,8 @@ class ValueLayout:
         None exactly if `shape` is.
     picture : bool
         Whether the last three axes are (H, W, 3): torch gets them as (3, H, W), in channels_last memory.
+    encoded : bool
+        Whether the values are encoded bytes: in a batch they stay in the CPU's memory, where decoders want them.
     begin : int
         Bytes after the start of a cache line at which a batch of these values should begin; this affects only speed.
     """
@@ -48,6 +50,7 @@ class ValueLayout:
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any] | None
     picture: bool = False
+    encoded: bool = False
     begin: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
@@ -63,7 +66,7 @@ def layout_of_field(field: Field) -> ValueLayout:
     if varies:
         return ValueLayout(None, None, field.is_image)
     shape = tuple(axis for axis in field.shape if axis is not None)
-    return ValueLayout(shape, field.numpy_dtype, field.is_image, _JPEG_BEGIN if field.codec.name == "jpeg" else 0)
+    return ValueLayout(shape, field.numpy_dtype, field.is_image, begin=_JPEG_BEGIN if field.codec.name == "jpeg" else 0)
 
 
 def allocate_values(layout: BatchLayout, rows: int) -> Columns:

@@ -1,4 +1,7 @@
-"""Draw a face's geometry onto its crop, for people to look at."""
+"""Draw geometry and masks onto a picture, for people to look at."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -11,6 +14,13 @@ RIGHT, LEFT, MIDDLE = (255, 80, 80), (90, 170, 255), (255, 225, 80)
 HULL = (90, 255, 130)
 REGION_COLOURS = {"left_eye": LEFT, "right_eye": RIGHT, "nose": MIDDLE, "mouth": (255, 140, 255)}
 """RGB of each region's box."""
+BOX = (255, 255, 255)
+MASKS = ((255, 60, 180), (60, 220, 255), (255, 200, 0), (120, 255, 60), (160, 110, 255), (255, 120, 60), (0, 200, 150))
+"""RGB of the values of a mask, from 1 on, over and over; 0 is not drawn."""
+
+_TINT = 0.45
+_LABELS_MAX = 32
+"""Values of a label map; a mask of more values is a soft one."""
 
 _SUBPIXEL = 4  # fractional bits of OpenCV's drawing coordinates
 
@@ -20,11 +30,13 @@ def draw(
     landmarks: npt.ArrayLike | None = None,
     hull: npt.ArrayLike | None = None,
     regions: npt.ArrayLike | None = None,
+    boxes: npt.ArrayLike | None = None,
+    masks: Sequence[npt.NDArray[Any]] = (),
     *,
     valid: bool = True,
     scale: int = 1,
 ) -> npt.NDArray[np.uint8]:
-    """Draw points, outline and boxes onto a copy of a crop.
+    """Draw masks, boxes, outline and points onto a copy of a picture.
 
     The person's left is drawn in blue, the right in red, so that a wrong flip shows at once.
 
@@ -32,30 +44,39 @@ def draw(
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     landmarks : array_like, (K, 2), or None
-        In crop pixels, of a layout known by its number of points; any other number is drawn in one colour.
+        In pixels of the picture, of a layout known by its number of points; any other number is drawn in one colour.
     hull : array_like, (P, 2), or None
-        In crop pixels: the polygon as stored, with its corner 0 marked.
+        In pixels of the picture: the polygon as stored, with its corner 0 marked.
     regions : array_like, (4, 4), or None
-        Boxes (left, top, right, bottom) in crop pixels, in the order of `shardspec.points.REGIONS`.
+        Boxes (left, top, right, bottom) in pixels of the picture, in the order of `shardspec.points.REGIONS`.
+    boxes : array_like, (N, 4), or None
+        Further boxes, in white.
+    masks : sequence of ndarray, (H, W)
+        Label maps, which tint the picture in one colour for each value above 0; or soft masks (floating, or of more
+        than 32 values), which tint it by their share of 1 or 255.
     valid : bool
         False draws a red frame around the picture.
     scale : int, >= 1
-        How many times larger the drawing is than the crop.
+        How many times larger the drawing is than the picture.
 
     Returns
     -------
     ndarray, (H * scale, W * scale, 3), uint8, RGB
     """
     height, width = image.shape[:2]
+    for mask in masks:
+        image = _tinted(image, mask)
     canvas = np.ascontiguousarray(
         cv2.resize(image, (width * scale, height * scale), interpolation=cv2.INTER_NEAREST), np.uint8
     )
     weight = max(1, round(min(canvas.shape[:2]) / 300))
+    outlined = [] if boxes is None else [(box, BOX) for box in np.asarray(boxes, np.float64).reshape(-1, 4)]
     if regions is not None:
-        for name, (left, top, right, bottom) in zip(REGIONS, np.asarray(regions, np.float64), strict=True):
-            corners = np.array([[left, top], [right, bottom]])
-            first, last = _fixed(corners, scale)
-            cv2.rectangle(canvas, first, last, REGION_COLOURS[name], weight, cv2.LINE_AA, _SUBPIXEL)
+        colours = [REGION_COLOURS[name] for name in REGIONS]
+        outlined += zip(np.asarray(regions, np.float64), colours, strict=True)
+    for box, colour in outlined:
+        first, last = _fixed(box.reshape(2, 2), scale)
+        cv2.rectangle(canvas, first, last, colour, weight, cv2.LINE_AA, _SUBPIXEL)
     if hull is not None:
         polygon = np.array(_fixed(np.asarray(hull, np.float64), scale), np.int32)
         cv2.polylines(canvas, [polygon], True, HULL, weight, cv2.LINE_AA, _SUBPIXEL)
@@ -70,9 +91,23 @@ def draw(
     return canvas
 
 
+def _tinted(image: npt.NDArray[np.uint8], mask: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    values = np.unique(mask)
+    if mask.dtype.kind == "f" or len(values) > _LABELS_MAX:
+        share = np.clip(mask / (1.0 if values[-1] <= 1 else 255.0), 0, 1)
+        colours = np.array(MASKS[:1], np.float64)
+    else:
+        share = (mask != 0).astype(np.float64)
+        colours = np.array(MASKS, np.float64)[(mask.astype(np.int64) - 1) % len(MASKS)]
+    share = share[..., None] * _TINT
+    return np.asarray(np.rint(image * (1 - share) + colours * share), np.uint8)
+
+
 def _fixed(points: npt.NDArray[np.float64], scale: int) -> list[tuple[int, int]]:
-    """Crop pixels to OpenCV's fixed-point coordinates, whose whole numbers are pixel centres."""
-    limited = np.clip(points * scale - 0.5, -(2.0**20), 2.0**20)  # OpenCV's integers hold no more than 2**31
+    """Pixels of the picture as OpenCV's fixed-point coordinates, whose whole numbers are pixel centres."""
+    far = 2.0**20  # outside of every picture; OpenCV's integers hold no more than 2**31
+    known = np.clip(np.nan_to_num(points, nan=-far), -far, far)
+    limited = np.clip(known * scale - 0.5, -far, far)
     return [(x, y) for x, y in np.rint(limited * (1 << _SUBPIXEL)).astype(int).tolist()]
 
 

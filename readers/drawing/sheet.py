@@ -12,9 +12,15 @@ from PIL import Image, ImageDraw, ImageFont
 
 from readers.drawing.draw import draw
 from shardspec.errors import UsageError
+from shardspec.points import REGIONS
 
-GEOMETRY = {"landmarks": (2, 2), "hull": (2, 2), "regions": (2, 4)}
-"""Fields that are drawn, with their number of axes and the size of the last axis; other shapes are not our fields."""
+GEOMETRY: Mapping[str, tuple[int, ...]] = {
+    "landmarks": (-1, 2),
+    "hull": (-1, 2),
+    "regions": (len(REGIONS), 4),
+    "boxes": (-1, 4),
+}
+"""Fields that are drawn, in pixels of the picture, and their shapes; -1 stands for any size."""
 
 CAPTION_LINES = 2
 
@@ -25,7 +31,12 @@ _GAP = 6
 
 
 def draw_sample(
-    image: npt.NDArray[np.uint8], sample: Mapping[str, Any], cell: int, *, plain: bool = False
+    image: npt.NDArray[np.uint8],
+    sample: Mapping[str, Any],
+    cell: int,
+    *,
+    masks: Sequence[npt.NDArray[Any]] = (),
+    plain: bool = False,
 ) -> npt.NDArray[np.uint8]:
     """Draw a sample's geometry onto its picture, and fit it into a square.
 
@@ -33,12 +44,14 @@ def draw_sample(
     ----------
     image : ndarray, (H, W, 3), uint8, RGB
     sample : mapping
-        Its ``landmarks``, ``hull`` and ``regions`` are drawn where they have the shape of these fields, unless
-        ``landmarks_valid`` is false: the picture then has a red frame.
+        Its ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn where they have the shape of these fields,
+        unless ``landmarks_valid`` is false: the picture then has a red frame, and no points.
     cell : int
         Side of the square, in pixels. A small picture is enlarged by a whole factor, a large one is reduced.
+    masks : sequence of ndarray, (H, W)
+        See `readers.drawing.draw.draw`.
     plain : bool
-        Whether to leave out the geometry.
+        Whether to leave out geometry and masks.
 
     Returns
     -------
@@ -46,13 +59,19 @@ def draw_sample(
         H' and W' are at most `cell`.
     """
     valid = bool(np.all(sample.get("landmarks_valid", True)))
-    drawn = {
-        name: sample[name]
-        for name, looks in GEOMETRY.items()
-        if name in sample and (np.ndim(sample[name]), np.shape(sample[name])[-1:]) == (looks[0], looks[1:])
-    }
+    drawn = {name: sample[name] for name in GEOMETRY if name in sample and is_geometry(name, sample[name])}
+    if not valid:
+        drawn = {name: value for name, value in drawn.items() if name == "boxes"}
     scale = max(1, cell // max(*image.shape[:2], 1))
-    return fit(draw(image, **(drawn if valid and not plain else {}), valid=valid, scale=scale), cell)
+    if plain:
+        return fit(draw(image, valid=valid, scale=scale), cell)
+    return fit(draw(image, **drawn, masks=masks, valid=valid, scale=scale), cell)
+
+
+def is_geometry(name: str, value: Any) -> bool:
+    """Whether a value has the shape of the field of `GEOMETRY` with that name; others are a user's own fields."""
+    shape, wanted = np.shape(value), GEOMETRY[name]
+    return len(shape) == len(wanted) and all(size in (-1, found) for size, found in zip(wanted, shape, strict=True))
 
 
 def fit(picture: npt.NDArray[np.uint8], cell: int) -> npt.NDArray[np.uint8]:
@@ -77,8 +96,8 @@ class Sheet:
     ----------
     across, down : int
         Cells in a row, and rows.
-    cell : int
-        Side of the square of each picture, in pixels.
+    cell : int or (int, int)
+        Side of the square of each picture, or its height and width, in pixels.
 
     Attributes
     ----------
@@ -90,11 +109,12 @@ class Sheet:
         If the sheet would have more than 200 megapixels.
     """
 
-    def __init__(self, across: int, down: int, cell: int) -> None:
-        self._across, self._cell = across, cell
+    def __init__(self, across: int, down: int, cell: int | tuple[int, int]) -> None:
+        self._across = across
+        self._height, self._width = (cell, cell) if isinstance(cell, int) else cell
         self._font = ImageFont.load_default(_FONT_PX)
         self._line = _FONT_PX + 3
-        self._pitch = (cell + _GAP, cell + CAPTION_LINES * self._line + _GAP)
+        self._pitch = (self._width + _GAP, self._height + CAPTION_LINES * self._line + _GAP)
         size = (across * self._pitch[0] + _GAP, down * self._pitch[1] + _GAP)
         if size[0] * size[1] > _MAX_SHEET_PIXELS:
             raise UsageError(
@@ -118,19 +138,19 @@ class Sheet:
         left = _GAP + place % self._across * self._pitch[0]
         top = _GAP + place // self._across * self._pitch[1]
         height, width = picture.shape[:2]
-        corner = (left + (self._cell - width) // 2, top + (self._cell - height) // 2)
+        corner = (left + (self._width - width) // 2, top + (self._height - height) // 2)
         self.image.paste(Image.fromarray(picture), corner)
         for number, text in enumerate(caption[:CAPTION_LINES]):
-            where = (left, top + self._cell + 1 + number * self._line)
+            where = (left, top + self._height + 1 + number * self._line)
             self._pen.text(where, self._fit(text), fill=_FAINT if number else _TEXT, font=self._font)
 
     def _fit(self, text: str) -> str:
         """The text on one line, without its middle if it is too wide."""
         text = textwrap.shorten(text.encode("utf-8", "replace").decode(), 400, placeholder="…")
-        if self._font.getlength(text) <= self._cell:
+        if self._font.getlength(text) <= self._width:
             return text
         for kept in range(len(text) - 1, 1, -1):
             shorter = f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
-            if self._font.getlength(shorter) <= self._cell:
+            if self._font.getlength(shorter) <= self._width:
                 return shorter
         return text[:1]

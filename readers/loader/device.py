@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from readers.dataset.collate import Batch
+from readers.dataset.collate import Batch, EncodedValues
 from readers.loader.threads import Stage, not_an_end
 from shardspec.errors import UsageError
 
@@ -212,16 +212,17 @@ def _new_stream(device: torch.device) -> "torch.cuda.Stream":
 
 
 def _move(value: Any, device: torch.device, ahead: bool) -> Any:
-    """The tensors of a value on a device; with `ahead` the copies may still be running."""
+    """The tensors of a value on a device; with `ahead` the copies may still be running. Encoded bytes stay."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=ahead)
-    return [_move(item, device, ahead) for item in value] if isinstance(value, list) else value
+    moves = isinstance(value, list) and not isinstance(value, EncodedValues)
+    return [_move(item, device, ahead) for item in value] if moves else value
 
 
 def _record(value: Any, stream: "torch.cuda.Stream") -> None:
     """Inform the allocator that a tensor made on the side stream is used on another."""
     if isinstance(value, torch.Tensor):
         value.record_stream(stream)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and not isinstance(value, EncodedValues):
         for item in value:
             _record(item, stream)

@@ -16,7 +16,7 @@ from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
 from packer.sources.values import with_arrays
 from packer.steps.chain import STEPS
-from packer.steps.encode import Encoder, image_codec
+from packer.steps.encode import Encoder, codecs_by_field, image_codec
 from shardspec.entries import BUILD_KINDS
 from shardspec.errors import DatasetError, UsageError
 from shardspec.fields import RESERVED
@@ -281,9 +281,9 @@ def _check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Rec
     item = next((item for item in listing.items if item.reject is None), None)
     if item is None or any(step.use not in STEPS for step in recipe.chain):
         return
-    settler = SchemaSettler(image_codec(recipe), listing.classes, {})
+    settler = SchemaSettler(image_codec(recipe), listing.classes, {}, codecs_by_field(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
-    values = Encoder(recipe).encode(columns)
+    values = Encoder(recipe).encode(columns, whole=False)
     wrong = [f"{name!r} is new" for name in values if name not in schema]
     wrong += [
         f"{name!r} is of another type"

@@ -3,21 +3,35 @@
 import argparse
 
 from packer.cli.arguments import add_output_arguments, print_result
-from packer.packed.export.export import export
+from packer.packed.export.export import SHARDS, export
 from packer.packed.export.tables import TABLES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the dataset, and the folder for its pictures."""
+    """Add the dataset, the folder, and what is written into it."""
     parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
+    parser.add_argument("out", metavar="DIR", help="new or empty folder")
     parser.add_argument(
-        "out", metavar="DIR", help="new or empty folder for the pictures, in class folders, and the table"
+        "--to",
+        metavar="KIND",
+        default="files",
+        help="files: pictures in class folders and a table (the default); "
+        f"{' or '.join(sorted(SHARDS))}: shards of that library (for webdataset: packer convert --format webdataset)",
     )
-    parser.add_argument("--table", choices=sorted(TABLES), default="csv", help="file type of the table (default csv)")
+    parser.add_argument("--table", choices=sorted(TABLES), help="with files: file type of the table (default csv)")
+    parser.add_argument("--shard-size", metavar="SIZE", help="with shards: bytes of samples in each (default 64MiB)")
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Export, and say what was written."""
-    print_result(options, export(options.dataset, options.out, table=options.table, progress=not options.quiet))
+    result = export(
+        options.dataset,
+        options.out,
+        to=options.to,
+        table=options.table,
+        shard_size=options.shard_size,
+        progress=not options.quiet,
+    )
+    print_result(options, result)
     return 0

@@ -44,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rejects", action="store_true", help="show rejected items instead, drawn from --source")
     parser.add_argument("--source", metavar="FOLDER", help="the folder that the dataset was packed from")
+    parser.add_argument(
+        "--transform",
+        metavar="MODULE:NAME",
+        help="show the samples as this transform of readers leaves them, seeded by --seed: my_aug:train of a file "
+        "my_aug.py in the current folder",
+    )
     add_output_arguments(parser)
 
 
@@ -64,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
         masks=options.masks,
         rejects=options.rejects,
         source=options.source,
+        transform=options.transform,
         progress=not options.quiet,
     )
     print_result(options, result)

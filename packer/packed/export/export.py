@@ -1,4 +1,4 @@
-"""``packer export``: a packed dataset as plain picture files in class folders, and a table of everything else."""
+"""``packer export``: a packed dataset as plain picture files and a table, or as the shards of other libraries."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.export.tables import TABLES, Table
+from packer.recipe.checks import parse_bytes
 from packer.workspace.durable import writing
 from packer.workspace.folder import refuse_files
 from readers.formats.machine import available_processors
@@ -25,9 +26,9 @@ from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout
-from shardspec.registry import resolve
+from shardspec.registry import Entry, resolve
 from shardspec.schema import Field, NamedConfig, Schema
-from shardspec.wording import counted
+from shardspec.wording import counted, did_you_mean, shorten
 
 PATH_COLUMN = "path"
 UNLABELLED = "pictures"
@@ -38,6 +39,13 @@ RECORD_NAME = "export.json"
 
 PREFIX = "packed_"
 """Prefix for the names of columns that ``packer build`` would write itself."""
+
+SHARDS: Mapping[str, Entry] = {
+    "litdata": Entry("packer.packed.export.litdata:LitDataShards"),
+    "mds": Entry("packer.packed.export.mds:MDSShards"),
+}
+DEFAULT_SHARD_BYTES, MAX_SHARD_BYTES = 64 * 2**20, 2**30
+_COUNTS = ("pictures", "shards")
 
 _SUFFIXES: Mapping[str, str] = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "raw": ".png"}
 _UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
@@ -52,44 +60,77 @@ class ExportResult(Result):
     Attributes
     ----------
     path : Path
-    table : Path
-        The table's file in the folder.
+    table : Path or None
+        The table's file in the folder; None for shards.
     samples, pictures : int
+        Pictures are those that were written as files.
+    shards : int
     found_finished : bool
         Whether everything existed already, so that this call did nothing.
     """
 
     path: Path
-    table: Path
+    table: Path | None
     samples: int
-    pictures: int
+    pictures: int = 0
+    shards: int = 0
     found_finished: bool = False
 
     def describe(self) -> str:
         """The folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
-        what = f"{counted(self.samples, 'sample')}, {counted(self.pictures, 'picture')}"
-        return f"{self.path}: {done}{what}, {self.table.name}"
+        what = counted(self.samples, "sample")
+        if self.table is None:
+            return f"{self.path}: {done}{what}, {counted(self.shards, 'shard')}"
+        return f"{self.path}: {done}{what}, {counted(self.pictures, 'picture')}, {self.table.name}"
 
     def to_json(self) -> dict[str, Any]:
         """The folder and its counts as JSON."""
-        counts = {"samples": self.samples, "pictures": self.pictures}
-        return {"out": str(self.path), "table": str(self.table), **counts, "found_finished": self.found_finished}
+        counts = {"samples": self.samples, "pictures": self.pictures, "shards": self.shards}
+        table = None if self.table is None else str(self.table)
+        return {"out": str(self.path), "table": table, **counts, "found_finished": self.found_finished}
+
+
+class Shards(Protocol):
+    """Writes samples into the shards of another library: the same bytes for the same samples.
+
+    Parameters
+    ----------
+    folder : Path
+    schema : Schema
+    shard_bytes : int
+        Bytes of samples in a shard; a sample that is larger has one of its own.
+    """
+
+    def __init__(self, folder: Path, schema: Schema, shard_bytes: int) -> None: ...
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Append a sample of stored values."""
+        ...
+
+    def close(self) -> int:
+        """Write what is left and the index, and return the number of shards."""
+        ...
 
 
 def export(
     dataset: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    table: str = "csv",
+    to: str = "files",
+    table: str | None = None,
+    shard_size: str | int | None = None,
     progress: bool | ProgressListener = True,
 ) -> ExportResult:
-    """Write a packed dataset's pictures as files, and the remaining fields as a table that ``packer build`` can read.
+    """Write a packed dataset as plain files and a table that ``packer build`` can read, or as another library's shards.
 
-    Pictures are named like ``<class>/<key>.jpg``: encoded pictures with their stored bytes, raw ones as PNG. The table
+    Files are named like ``<class>/<key>.jpg``: encoded pictures with their stored bytes, raw ones as PNG. The table
     has a column ``path``, the name of the class as ``label``, numbers and text as they are, arrays as JSON and blobs as
     base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in the table, so that a new
     build takes it in beside its own.
+
+    Shards hold every field under its name, encoded pictures with their stored bytes; the names of classes are in
+    ``export.json``.
 
     Everything is written into a folder beside `out`, which is renamed at the end; an interrupted export starts anew. A
     file ``export.json`` records which dataset was exported, and the same call again does nothing.
@@ -100,9 +141,13 @@ def export(
         A packed dataset.
     out : path
         A folder that is new, empty, or holds the same export.
-    table : {"csv", "jsonl", "parquet"}
-        Reading CSV turns a text column of integers only into integers, and empty text into missing values; the other
-        two types are exact.
+    to : {"files", "litdata", "mds"}
+        Files and a table, chunks of LitData, or shards of MosaicML Streaming.
+    table : {"csv", "jsonl", "parquet"}, optional
+        With files, ``"csv"`` by default: reading CSV turns a text column of integers only into integers, and empty text
+        into missing values; the other two types are exact.
+    shard_size : int or str, optional
+        With shards: bytes of samples in each, 64 MiB by default.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -113,15 +158,23 @@ def export(
     Raises
     ------
     UsageError
-        If the folder holds something other than this export.
+        If the folder holds something other than this export, or an option is invalid.
     DatasetError
         If the dataset is damaged.
     BuildError
         If a file cannot be written.
     """
     target, listener = Path(out).absolute(), listener_of(progress)
-    record = {"digest": Layout(Path(dataset)).load().digest, "table": table}
-    table_class = resolve("table", table, TABLES)
+    shard_bytes = _check(to, table, shard_size)
+    manifest = Layout(Path(dataset)).load()
+    record: dict[str, Any] = {"digest": manifest.digest}
+    if to == "files":
+        record["table"] = "csv" if table is None else table
+        table_class = resolve("table", record["table"], TABLES)
+    else:
+        record |= {"to": to, "shard_size": shard_bytes}
+        record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
+        shards_class: type[Shards] = resolve("export", to, SHARDS)
     if target.is_relative_to(Path(dataset).resolve()):
         raise UsageError(f"{target}: expected a folder outside of {dataset}, found one inside")
     refuse_files(target)
@@ -133,35 +186,77 @@ def export(
         with writing(target):
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
-            columns = _Columns(samples.schema)
-            with closing(table_class(staging / f"table.{table}", columns.kinds())) as rows:
-                pictures = _write(samples, staging, columns, rows, listener)
-            counts = {"samples": len(samples), "pictures": pictures}
+            counts = {"samples": len(samples)}
+            if to == "files":
+                columns = _Columns(samples.schema)
+                with closing(table_class(staging / f"table.{record['table']}", columns.kinds())) as rows:
+                    counts["pictures"] = _write(samples, staging, columns, rows, listener)
+            else:
+                counts["shards"] = _write_shards(samples, shards_class(staging, samples.schema, shard_bytes), listener)
             (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
             os.replace(staging, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)  # exists only if the export was interrupted
         samples.rows.close()
-    return ExportResult(target, target / f"table.{table}", len(samples), pictures)
+    return _result(target, record, counts)
 
 
-def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
+def _check(to: str, table: str | None, shard_size: str | int | None) -> int:
+    """Check options against each other, and return the bytes of a shard."""
+    if to == "webdataset":
+        raise UsageError(
+            "to: WebDataset is a format of packed datasets, which webdataset reads as they are: "
+            "packer convert DATASET OUT --format webdataset"
+        )
+    if to != "files" and to not in SHARDS:
+        kinds = ("files", *SHARDS)
+        raise UsageError(f"to: expected one of {', '.join(kinds)}, found {shorten(to)}{did_you_mean(str(to), kinds)}")
+    if to != "files" and table is not None:
+        raise UsageError(f"table: read only with --to files, found --to {to}")
+    if to == "files" and shard_size is not None:
+        raise UsageError(f"shard_size: read only with --to {' or '.join(SHARDS)}, found --to files")
+    size = DEFAULT_SHARD_BYTES if shard_size is None else parse_bytes(shard_size, "shard_size")
+    if not 1 <= size <= MAX_SHARD_BYTES:
+        raise UsageError(f"shard_size: expected 1 byte to {MAX_SHARD_BYTES} bytes, found {shorten(shard_size)}")
+    return size
+
+
+def _result(target: Path, record: Mapping[str, Any], counts: Mapping[str, int], **more: Any) -> ExportResult:
+    table = target / f"table.{record['table']}" if "table" in record else None
+    return ExportResult(target, table, counts["samples"], counts.get("pictures", 0), counts.get("shards", 0), **more)
+
+
+def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
     """The finished export in a folder, by its record."""
     try:
         found = json.loads((target / RECORD_NAME).read_bytes())
-        same = {name: found[name] for name in record}
-        counts = int(found["samples"]), int(found["pictures"])
+        digest, counts = found["digest"], {name: int(found[name]) for name in _COUNTS if name in found}
+        counts["samples"] = int(found["samples"])
     except (OSError, ValueError, KeyError, TypeError):
         what = "something else"
     else:
-        if same == record:
-            return ExportResult(target, target / f"table.{record['table']}", *counts, found_finished=True)
-        what = (
-            "an export of another dataset"
-            if same["digest"] != record["digest"]
-            else f"one with --table {same['table']}"
-        )
+        if all(found.get(name) == value for name, value in record.items()):
+            return _result(target, record, counts, found_finished=True)
+        options = {
+            "--to": found.get("to"),
+            "--table": found.get("table"),
+            "--shard-size": found.get("shard_size"),
+        }
+        chosen = " ".join(f"{name} {shorten(value)}" for name, value in options.items() if value is not None)
+        what = "an export of another dataset" if digest != record["digest"] else f"one with {chosen}".replace("'", "")
     raise UsageError(f"{target}: expected a new or empty folder, found {what}: choose another folder")
+
+
+def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressListener) -> int:
+    """Write all samples, and return the number of shards."""
+    with Stage(listener, "exporting", len(samples), "samples") as shown:
+        for first in range(0, len(samples), _BATCH_ROWS):
+            numbers = range(first, min(first + _BATCH_ROWS, len(samples)))
+            encoded = samples.read_encoded(numbers)
+            for place in range(len(numbers)):
+                shards.add({name: values[place] for name, values in encoded.items()})
+            shown.advance(len(numbers))
+    return shards.close()
 
 
 def _write(samples: PackedSamples, root: Path, columns: "_Columns", table: Table, listener: ProgressListener) -> int:

@@ -13,8 +13,11 @@ from support.packed_files import face_columns, write_faces
 
 from packer import preview
 from packer.cli import main
+from readers import Loader, open_dataset
+from readers.augment import Compose
 from readers.drawing.draw import draw
 from shardspec.errors import ShardCorruptError, UsageError
+from shardspec.registry import import_target
 from shardspec.schema import Schema
 
 CELL, GAP, CAPTION = 64, 6, 32
@@ -174,3 +177,40 @@ def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: P
     assert (low[28:36, 12:52] == 200).all()
     assert (none == none[0, 0]).all()
     assert "belong together" in run_packer(*call, expect=2).stderr
+
+
+def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = ["key", "label", "image", "landmarks", "landmarks_valid", "regions"]
+    columns = face_columns(5)
+    schema = Schema((*(f for f in write_faces(tmp_path / "all", 5).schema if f.name in fields),))
+    write_dataset(tmp_path / "faces", "npy", schema, {name: columns[name] for name in fields})
+    (tmp_path / "my_aug.py").write_text(
+        "from readers.augment import ColorJitter, Compose, CropJitter, HorizontalFlip, Normalize\n"
+        "steps = [HorizontalFlip(), CropJitter(p=1), ColorJitter(0.5, 0.5, 0.5)]\n"
+        "train = Compose([*steps, Normalize((0.9, 0.5, 0.1), (0.1, 0.5, 0.9))])\n"
+        "def broken(sample):\n    raise ValueError('x' * 5000)\n"
+        "def forgets(sample):\n    sample['image'] = 1\n"
+    )
+    how = ("--seed", 7, "--count", 5, "--columns", 5, "--cell", CELL, "--quiet")
+    call = ("preview", tmp_path / "faces", "-o", tmp_path / "s.png")
+    run_packer(*call, *how, "--transform", "my_aug:train", env=environment(python_path=tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = import_target("my_aug:steps", what="the test")
+    dataset = open_dataset(tmp_path / "faces", transform=Compose(steps))
+    batch = next(iter(Loader(dataset, batch_size=5, seed=7, shuffle=False)))
+    for row, cell in enumerate(_cells(tmp_path / "s.png", 5, 5)):
+        valid = bool(batch["landmarks_valid"][row])
+        geometry = [batch[name][row].numpy() if valid else None for name in ("landmarks", "regions")]
+        image = np.ascontiguousarray(batch["image"][row].movedim(0, -1).numpy())
+        expected = draw(image, geometry[0], None, geometry[1], valid=valid, scale=2)
+        assert np.abs(cell.astype(int) - expected).max() <= 1, row
+    for transform, message in (
+        ("my_aug:broken", "transform: ValueError: xxx"),
+        ("my_aug:forgets", "end it with 'return sample'"),
+        ("my_aug:HorizontalFlip", "a made transform"),
+        (lambda sample: {"key": "a"}, "with the field 'image', found key"),
+        (5, "expected a function"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            preview(tmp_path / "faces", tmp_path / "s.png", transform=transform)
+        assert len(str(caught.value)) < 500

@@ -1,0 +1,52 @@
+"""Codecs of pictures, as a recipe names them: for ``image`` and all others, or by field, ``ir_image=jpeg:90``."""
+
+from typing import Any
+
+from shardspec.errors import UsageError
+from shardspec.schema import NAME, NamedConfig
+from shardspec.wording import did_you_mean, shorten
+
+ENCODINGS = ("jpeg", "png", "webp", "raw")
+LOSSY = ("jpeg", "webp")
+
+
+def picture_codec(encoding: str, quality: int, subsampling: str) -> NamedConfig:
+    """The codec of an encoding, with those of the options that it reads."""
+    options: dict[str, dict[str, Any]] = {
+        "jpeg": {"quality": quality, "subsampling": subsampling},
+        "webp": {"quality": quality},
+    }
+    return NamedConfig(encoding, options.get(encoding, {}))
+
+
+def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str, NamedConfig]:
+    """The field and the codec of ``FIELD=ENCODING`` or ``FIELD=ENCODING:QUALITY``.
+
+    Parameters
+    ----------
+    text : str
+    quality : int
+        Where the text has none.
+    subsampling : str
+
+    Raises
+    ------
+    UsageError
+        If the text is not of this form.
+    """
+    name, separator, how = text.partition("=")
+    encoding, colon, given = how.partition(":")
+    if not separator or not NAME.match(name):
+        raise UsageError(f"expected FIELD=ENCODING, such as ir_image=jpeg:90, found {shorten(text)}")
+    if name == "image":
+        raise UsageError(f"expected a field other than image, found {shorten(text)}: encode and quality are for image")
+    if encoding not in ENCODINGS:
+        like = did_you_mean(encoding, ENCODINGS)
+        raise UsageError(f"{name}: expected one of {', '.join(ENCODINGS)}, found {shorten(encoding)}{like}")
+    if colon:
+        if encoding not in LOSSY:
+            raise UsageError(f"{name}: expected a quality only with {' or '.join(LOSSY)}, found {shorten(how)}")
+        if not given.isdecimal() or not given.isascii() or len(given) > 3 or not 1 <= int(given) <= 100:
+            raise UsageError(f"{name}: expected a quality of 1 to 100, found {shorten(given)}")
+        quality = int(given)
+    return name, picture_codec(encoding, quality, subsampling)

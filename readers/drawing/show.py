@@ -1,0 +1,323 @@
+"""``readers.show``: samples as the network gets them, drawn for people."""
+
+import builtins
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from readers.arguments import as_count, as_path
+from readers.drawing.pictures import Picture, Scale, as_array, as_picture, is_tensor
+from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, is_geometry
+from shardspec.errors import UsageError
+from shardspec.fields import is_mask_name
+from shardspec.wording import list_some, shorten
+
+DEFAULT_COUNT = 64
+_CELL, _STRIP_CELL = 224, 112
+_FRAMES = 16
+"""Frames of a clip that are shown."""
+_SHOWN_CLASSES = 2
+"""Classes of a soft label in a caption."""
+_FILE_BACKENDS = frozenset({"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"})
+"""Matplotlib's backends that open no window."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A sheet of samples. In a notebook it shows itself.
+
+    Attributes
+    ----------
+    image : PIL.Image.Image
+        RGB.
+    samples : int
+        How many it shows.
+    """
+
+    image: Image.Image
+    samples: int
+
+    def _repr_png_(self) -> bytes:
+        """The sheet as PNG, for notebooks."""
+        file = io.BytesIO()
+        self.image.save(file, "PNG")
+        return file.getvalue()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sheet to a file, by its suffix: ``.png``, ``.jpg``, ``.webp``.
+
+        Raises
+        ------
+        UsageError
+            If the file cannot be written.
+        """
+        try:
+            self.image.save(as_path("path", path))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"path: expected a picture file that can be written, found {path}: {error}") from error
+
+
+def show(
+    samples: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    count: int = DEFAULT_COUNT,
+    field: str = "image",
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] | float | None = None,
+    std: Sequence[float] | float | None = None,
+    columns: int | None = None,
+    cell: int | None = None,
+    plain: bool = False,
+    window: bool | None = None,
+) -> Drawing:
+    """Draw samples as the network gets them, with their geometry, masks and labels.
+
+    ``landmarks``, ``hull``, ``regions`` and ``boxes`` are drawn into the picture, the person's left in blue and the right
+    in red; fields that are masks by their names (``mask``, ``*_mask``, ``*_image``) tint it. Clips and views are strips.
+
+    Parameters
+    ----------
+    samples : dict, sequence of dict, dataset, tensor, or (pictures, labels)
+        A batch of a `Loader` or a DataLoader; one sample or several, such as ``[ds[5], ds[5]]``; or a dataset, whose
+        first samples are drawn. Pictures are (H, W, 3) or (3, H, W), of uint8, or floating from 0 to 1, from 0 to 255,
+        or normalised, on any device.
+    path : path-like, optional
+        File to write, ``.png`` or another format of Pillow by its suffix.
+    count : int
+        Samples to draw at most.
+    field : str
+        The field of the pictures.
+    classes : sequence of str, optional
+        The names of the labels, such as ``ds.classes``; a dataset's own by default.
+    mean, std : sequence of float, optional
+        What the pictures were normalised by. By default ImageNet's, as `readers.augment.Normalize` has it, if pictures
+        have values below 0.
+    columns : int, optional
+        Samples in a row of the sheet.
+    cell : int, optional
+        Side of the square that each picture is fitted into, in pixels, 16 or more; by default 224 at most, 112 for the
+        frames of clips.
+    plain : bool
+        Whether to leave out geometry and masks.
+    window : bool, optional
+        Whether to open a window, of matplotlib or of the system's picture viewer. By default, where there is no `path`,
+        no notebook, and a display.
+
+    Returns
+    -------
+    Drawing
+        With the sheet as ``image``; the last line of a notebook's cell shows it.
+
+    Raises
+    ------
+    UsageError
+        If there are no pictures, or an argument is invalid.
+    """
+    count = as_count("count", count)
+    columns = None if columns is None else as_count("columns", columns)
+    cell = None if cell is None else as_count("cell", cell, 16, "pixels")
+    if classes is None:
+        classes = getattr(samples, "classes", None)
+    chosen = list(_samples(samples, count, field))
+    if not chosen:
+        raise UsageError("samples: expected one or more, found none")
+    pictures = [as_picture(sample[field], field) for sample in chosen]
+    scale = Scale([picture.frames for picture in pictures], mean, std)
+    side = cell or _cell_for(pictures)
+    size = (side, max(_width(picture, side) for picture in pictures))
+    across = min(len(chosen), columns or max(1, round(columns_for(len(chosen)) * side / size[1])))
+    sheet = Sheet(across, -(-len(chosen) // across), size)
+    for place, (sample, picture) in enumerate(zip(chosen, pictures, strict=True)):
+        drawn = draw_values(sample, picture, scale, side, field, plain=plain)
+        sheet.put(place, drawn, _caption(sample, place, picture, classes))
+    drawing = Drawing(sheet.image, len(chosen))
+    if path is not None:
+        drawing.save(path)
+    if window or (window is None and path is None and not _in_notebook() and _has_display()):
+        _open_window(drawing.image)
+    return drawing
+
+
+def _cell_for(pictures: Sequence[Picture]) -> int:
+    """The side of a cell that the largest picture fills in its own size, or a whole multiple of it, if it can."""
+    most = _STRIP_CELL if any(picture.strip for picture in pictures) else _CELL
+    side: int = max(max(picture.frames.shape[1:3]) for picture in pictures)
+    return max(16, min(most, side * max(1, most // side)))
+
+
+def _width(picture: Picture, side: int) -> int:
+    """The width of a picture's cell: a square, or as many frames as are shown, each at most as wide as it can be."""
+    count, height, width, _ = picture.frames.shape
+    frame: int = -(-side * width // max(height, width))
+    return int(max(side, min(count, _FRAMES) * frame))
+
+
+def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
+    """The first samples, as dicts of arrays, tensors and Python's values."""
+    if isinstance(given, Mapping):
+        if field not in given:
+            raise UsageError(
+                f"field: expected that of the pictures, one of {list_some(list(map(str, given)))}, found {field!r}"
+            )
+        yield from _rows_of(given, count, field) if _is_batch(given, field) else [given]
+    elif is_tensor(given) or isinstance(given, np.ndarray):
+        yield from _samples({field: given}, count, field)
+    elif isinstance(given, tuple | list) and given and _is_pair(given):
+        yield from _samples({field: given[0], "label": given[1]}, count, field)
+    elif hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        for i in range(min(count, len(given))):
+            sample = given[i]
+            if isinstance(sample, tuple | list):  # as most datasets of torchvision have it
+                sample = dict(zip((field, "label"), sample, strict=False))
+            elif not isinstance(sample, Mapping):
+                sample = {field: sample}
+            if field not in sample:
+                known = list_some(list(map(str, sample)))
+                raise UsageError(f"field: expected that of the pictures, one of {known}, found {field!r}")
+            yield sample
+    else:
+        raise UsageError(
+            f"samples: expected a batch, samples or a dataset, found {type(given).__name__}: "
+            "of a Loader give a batch, next(iter(loader))"
+        )
+
+
+def _is_pair(given: Sequence[Any]) -> bool:
+    """Whether a sequence is a batch of pictures and labels, or one of each, rather than several samples."""
+    ndim = getattr(given[0], "ndim", 0)
+    return len(given) == 2 and (ndim >= 4 or (ndim >= 2 and np.ndim(given[1]) == 0))
+
+
+def _is_batch(given: Mapping[str, Any], field: str) -> bool:
+    """Whether a dict is a batch. In a sample, some value is a text or a single number, or the picture has three axes."""
+    if any(isinstance(value, str | int | float) or getattr(value, "ndim", None) == 0 for value in given.values()):
+        return False
+    ndim = getattr(given[field], "ndim", None)
+    return ndim is None or ndim >= 4
+
+
+def _rows_of(batch: Mapping[str, Any], count: int, field: str) -> Iterator[Mapping[str, Any]]:
+    """The samples of a batch; what has no value for each of them is left out."""
+    length = len(batch[field])
+    columns = {name: value for name, value in batch.items() if hasattr(value, "__len__") and len(value) == length}
+    for row in range(min(count, length)):
+        yield {name: value[row] for name, value in columns.items()}
+
+
+def draw_values(
+    sample: Mapping[str, Any], picture: Picture, scale: Scale, cell: int, field: str = "image", *, plain: bool = False
+) -> npt.NDArray[np.uint8]:
+    """Draw a sample's picture with its geometry and masks; the frames of a clip side by side.
+
+    Parameters
+    ----------
+    sample : mapping
+        Values of numpy or torch.
+    picture : Picture
+        That of the sample's `field`.
+    scale : Scale
+    cell : int
+        Side of the square that each frame is fitted into, in pixels.
+    plain : bool
+        Whether to leave out geometry and masks.
+
+    Returns
+    -------
+    ndarray, (H', W', 3), uint8, RGB
+    """
+    length = len(picture.frames)
+    shown = np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).round().astype(int)).tolist()
+    fields = {name: as_array(sample[name]) for name in (*GEOMETRY, "landmarks_valid") if name in sample}
+    masks = [mask for name in sample if name != field and is_mask_name(name) for mask in _masks(sample[name], picture)]
+    drawn = []
+    for t in shown:
+        of_frame = {name: _of_frame(name, value, t, length) for name, value in fields.items()}
+        tints = [mask[t] for mask in masks]
+        drawn.append(draw_sample(scale(picture.frames[t]), of_frame, cell, masks=tints, plain=plain))
+    return np.concatenate(drawn, axis=1)
+
+
+def _of_frame(name: str, value: Any, t: int, length: int) -> Any:
+    """A frame's value of a field that may have one for each frame."""
+    if name == "landmarks_valid":
+        return value if np.ndim(value) == 0 or len(value) != length else value[t]
+    several = np.ndim(value) and len(value) == length and not is_geometry(name, value) and is_geometry(name, value[t])
+    return value[t] if several else value
+
+
+def _masks(value: Any, picture: Picture) -> list[npt.NDArray[Any]]:
+    """A field's mask for each frame, (T, H, W), if it lies on the picture; a picture of unequal channels is no mask."""
+    mask, sides = as_array(value), picture.frames.shape[1:3]
+    if not isinstance(mask, np.ndarray) or mask.dtype.kind not in "biuf":
+        return []
+    if mask.shape[-2:] != sides:  # not (H, W) or (C, H, W)
+        mask = np.moveaxis(mask, -1, -3) if mask.ndim >= 3 else mask
+    if mask.ndim < 2 or mask.shape[-2:] != sides:
+        return []
+    channels = mask.ndim - 2 - picture.strip
+    if channels not in (0, 1):
+        return []
+    if channels and (mask != mask[..., :1, :, :]).any():
+        return []
+    mask = mask[..., 0, :, :] if channels else mask
+    mask = mask if picture.strip else mask[None]
+    return [mask] if len(mask) == len(picture.frames) else []
+
+
+def _caption(sample: Mapping[str, Any], place: int, picture: Picture, classes: Sequence[str] | None) -> list[str]:
+    """The key, or the number in the batch; the label, and how many frames there are if not all are shown."""
+    below = []
+    if "label" in sample:
+        below.append(_label(as_array(sample["label"]), classes))
+    if len(picture.frames) > _FRAMES:
+        below.append(f"{_FRAMES} of {len(picture.frames)} frames")
+    key = sample.get("key")
+    return [key if isinstance(key, str) else f"sample {place}", ", ".join(below)]
+
+
+def _label(value: Any, classes: Sequence[str] | None) -> str:
+    """A label by its name; of a soft one the classes with the largest shares."""
+
+    def name(number: int) -> str:
+        return classes[number] if classes is not None and 0 <= number < len(classes) else str(number)
+
+    array = np.asarray(value)
+    if array.dtype.kind in "biu" and array.ndim == 0:
+        return name(int(array))
+    if array.dtype.kind == "f" and array.ndim == 1:
+        largest = np.argsort(-array, kind="stable")[:_SHOWN_CLASSES].tolist()
+        return ", ".join(f"{array[i]:.2f} {name(i)}" for i in largest if array[i] > 0)
+    return shorten(value) if array.ndim == 0 else ""
+
+
+def _in_notebook() -> bool:
+    """Whether a notebook shows the last value of a cell."""
+    shell = getattr(builtins, "get_ipython", None)
+    return shell is not None and getattr(shell(), "kernel", None) is not None
+
+
+def _has_display() -> bool:
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _open_window(image: Image.Image) -> None:
+    """Show a picture in a window of matplotlib, or else in the system's viewer."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        image.show()
+        return
+    if plt.get_backend().lower() in _FILE_BACKENDS:
+        image.show()
+        return
+    figure = plt.figure(figsize=(image.width / 100, image.height / 100), dpi=100)
+    figure.figimage(np.asarray(image))
+    plt.show()
