@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer.builds.listing import describe_repeats, list_items
+from packer.builds.listing import Remarks, list_items
 from packer.builds.part import Part
 from packer.builds.parts import choose_columns, settled_reports
 from packer.builds.plan import BuildPlan, make_plan
@@ -124,7 +124,8 @@ def estimate(
     check_steps(recipe, functions)
     refuse_files(out)
     listing = list_items(source, recipe)
-    plan, _ = make_plan(recipe, describe_runtime(recipe), listing)
+    remarks = Remarks()
+    plan, _ = make_plan(recipe, describe_runtime(recipe), listing, observe=remarks.add)
     items = listing.items[: recipe.limit]
     pictures = [item for item in items if not item.is_video]
     videos = [item for item in items if item.is_video]
@@ -152,8 +153,8 @@ def estimate(
         total.seconds / workers,
         workers,
         free,
-        describe_repeats(items),
-        tuple(listing.notes),
+        next(iter(remarks.describe_repeats(items)), None),
+        (*listing.notes, *remarks.describe_contradictions(items, plan.classes.get("label"))),
     )
 
 

@@ -1,23 +1,28 @@
 """The items of a source, with the further files that a recipe asks for."""
 
 import os
-from collections import Counter
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from packer.builds.classes import settle_classes
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
-from packer.sources.base import Listing, Roots, Source
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, Member
+from packer.sources.base import Examiner, Listing, Source
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
+from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
 
+_NO_LABEL = -(2**63)
 _NEED_IMAGE = ("detect", "faces", "resize")
 """Built-in steps that need a picture that was read already."""
 
@@ -44,8 +49,7 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
         known = ": pictures and videos are known by their suffix" if listing.ignored else ""
         raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
-    notes = (*_describe_contradictions(listing, recipe), *_describe_unread(listing, recipe))
-    listing = replace(listing, notes=(*listing.notes, *notes))
+    listing = replace(listing, notes=(*listing.notes, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
@@ -87,44 +91,52 @@ def _check_detect(listing: Listing) -> None:
                 raise UsageError(f"detect: there is a column that becomes field {name!r} already: rename it")
 
 
-def describe_repeats(items: Sequence[Item]) -> str | None:
-    """In words, the files that several rows name; None if there are none. This may be intended: every row is packed."""
-    named = Counter(
-        (item.path, item.member)
-        for item in items
-        if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
-    )
-    place, rows = max(named.items(), key=lambda entry: entry[1], default=(None, 1))
-    if rows == 1:
-        return None
-    name = next(item.name for item in items if (item.path, item.member) == place)
-    files = sum(count > 1 for count in named.values())
-    return (
-        f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {rows}: each row is packed"
-    )
+class Remarks:
+    """What several rows say of the same files, found out item by item. In memory are two numbers for each item."""
 
+    def __init__(self) -> None:
+        self._indices = array("q")
+        self._places = array("q")
+        self._labels = array("q")
 
-def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
-    """In words, the files to which rows give different labels."""
-    first: dict[tuple[str, Member | None], int] = {}
-    several: dict[tuple[str, Member | None], set[int]] = {}
-    example = ""
-    for item in listing.items[: recipe.limit]:
+    def add(self, item: Item) -> None:
+        """Take in an item."""
+        if item.path is None or item.reject is not None or PACKED_ROW in item.columns:
+            return
         label = item.columns.get("label")
-        if item.path is None or item.reject is not None or not isinstance(label, int) or PACKED_ROW in item.columns:
-            continue
-        place = (item.path, item.member)
-        if first.setdefault(place, label) != label:
-            example = example or item.name
-            several.setdefault(place, {first[place]}).add(label)
-    if not several:
-        return []
-    classes = listing.classes.get("label")
-    labels = [str(label) if classes is None else classes[label] for label in sorted(next(iter(several.values())))]
-    return [
-        f"{counted(len(several), 'file')} with different labels in several rows, such as {shorten(example, LONG)} "
-        f"({list_some(labels)}): each row is packed"
-    ]
+        self._indices.append(item.index)
+        self._places.append(hash(item.path if item.member is None else (item.path, item.member)))
+        self._labels.append(label if isinstance(label, int) else _NO_LABEL)
+
+    def describe_repeats(self, items: Sequence[Item]) -> list[str]:
+        """In words, the files that several rows name, if any. This may be intended: every row is packed."""
+        places, first, counts = np.unique(np.frombuffer(self._places, np.int64), return_index=True, return_counts=True)
+        if len(places) == len(self._places):
+            return []
+        most = int(counts.max())
+        at = int(first[counts == most].min())
+        files, name = int((counts > 1).sum()), items[self._indices[at]].name
+        return [
+            f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {most}: "
+            "each row is packed"
+        ]
+
+    def describe_contradictions(self, items: Sequence[Item], classes: Sequence[str] | None) -> list[str]:
+        """In words, the files to which rows give different labels, if any."""
+        all_labels = np.frombuffer(self._labels, np.int64)
+        known = np.flatnonzero(all_labels != _NO_LABEL)
+        places, labels = np.frombuffer(self._places, np.int64)[known], all_labels[known]
+        _, first, inverse = np.unique(places, return_index=True, return_inverse=True)
+        differ = np.flatnonzero(labels != labels[first][inverse])
+        if not len(differ):
+            return []
+        found = np.unique(labels[inverse == inverse[differ[0]]]).tolist()
+        shown = [str(label) if classes is None else classes[label] for label in found]
+        name, files = items[self._indices[known[differ[0]]]].name, len(np.unique(inverse[differ]))
+        return [
+            f"{counted(files, 'file')} with different labels in several rows, such as {shorten(name, LONG)} "
+            f"({list_some(shown)}): each row is packed"
+        ]
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
@@ -146,21 +158,22 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names, or with the further pictures of an archive."""
     members = listing.members.get(field_name(column))
     if members is not None:
-        return [
-            _with_member(item, option, members[item.index]) if item.index in members else item for item in listing.items
-        ]
+        return Mapped(
+            listing.items,
+            lambda item: _with_member(item, option, members[item.index]) if item.index in members else item,
+        )
     field = listing.fields.get(column)
-    accepted = [item for item in listing.items if item.reject is None]
-    if listing.roots is None or field is None or any(field not in item.columns for item in accepted):
+    lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
+    if listing.roots is None or field is None or lacks:
         names = [*listing.members] or [*listing.fields]
         known = f"found {list_some(names)}" if names else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
-    found = []
+    examiner, found = Examiner(listing.roots), spool_items()
     for item in listing.items:
         path = item.columns.get(field, "")
         if not isinstance(path, str):
             raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
-        found.append(_with_file(item, option, column, path, listing.roots) if path else item)
+        found.append(_with_file(item, option, column, path, examiner) if path else item)
     return found
 
 
@@ -173,8 +186,8 @@ def _with_member(item: Item, option: str, file: ItemFile) -> Item:
     return replace(item, files={**item.files, option: file})
 
 
-def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) -> Item:
-    other = roots.describe(0, path, {})
+def _with_file(item: Item, option: str, column: str, path: str, examiner: Examiner) -> Item:
+    other = examiner.describe(0, path, {})
     name, location = other.name, str(other.path)
     if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
         return item
@@ -197,13 +210,13 @@ def _kind_of(item: Item) -> str:
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:
     """Refuse a table whose files lie outside its roots. All of them are counted before anything is packed."""
-    items = listing.items[: recipe.limit]
-    outside = [listing.outside[item.index] for item in items if item.index in listing.outside]
+    items = len(listing.items[: recipe.limit])
+    outside = bisect_left(listing.outside, items)
     if outside and listing.roots is not None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
-            f"expected files inside {folders}, found {len(outside)} of {counted(len(items), 'path')} "
-            f"that lead outside, such as {outside[0]}: name the folder of the files with --root DIR "
+            f"expected files inside {folders}, found {outside} of {counted(items, 'path')} "
+            f"that lead outside, such as {listing.outside_example}: name the folder of the files with --root DIR "
             "(repeat it for several folders)"
         )
 

@@ -263,7 +263,7 @@ class Job:
 
     def _write_plan(self) -> None:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
-        write_durably(self.workspace.items, "".join(self.plan.take_item_lines()).encode("ascii"))
+        write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session"})
 

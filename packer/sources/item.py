@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from packer.workspace.spool import Spool
 from shardspec.wording import cut
 
 PICTURE_SUFFIXES = frozenset(
@@ -21,12 +22,19 @@ VIDEO_SUFFIXES = frozenset(
 
 def is_picture(name: str) -> bool:
     """Whether a file name has the suffix of a picture, in upper or lower case."""
-    return PurePath(name).suffix.lower() in PICTURE_SUFFIXES
+    return _suffix(name) in PICTURE_SUFFIXES
 
 
 def is_video(name: str) -> bool:
     """Whether a file name has the suffix of a video, in upper or lower case."""
-    return PurePath(name).suffix.lower() in VIDEO_SUFFIXES
+    return _suffix(name) in VIDEO_SUFFIXES
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file name in lower case, as of a path object, which takes longer to make."""
+    name = name.rpartition("/")[2]
+    dot = name.rfind(".")
+    return name[dot:].lower() if 0 < dot < len(name) - 1 else ""
 
 
 ALSO = "also"
@@ -173,24 +181,41 @@ class Item:
             document += [self.member, dict(self.arrays)]
         if self.number is not None:
             document.append(self.number)
-        return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+        return _TO_LINE(document) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
         """Read a line that `to_line` wrote."""
-        values = json.loads(line)
-        files = {
+        return cls.unpack(json.loads(line))
+
+    def pack(self) -> tuple[Any, ...]:
+        """The item as plain values, for a spool.
+
+        Raises
+        ------
+        ValueError
+            If a column holds an array or another object.
+        """
+        if not all(type(value) in _PLAIN or _is_plain(value) for value in self.columns.values()):
+            raise ValueError("expected plain values")
+        files = {option: (*file[:4], file.member and tuple(file.member)) for option, file in self.files.items()}
+        document = (self.index, self.name, self.path, self.bytes, self.mtime_ns, self.columns, self.reject, files)
+        if self.member is None and self.number is None and not self.arrays:
+            return document
+        arrays = {name: tuple(member) for name, member in self.arrays.items()}
+        return (*document, self.member and tuple(self.member), arrays, self.number)
+
+    @classmethod
+    def unpack(cls, values: Sequence[Any]) -> "Item":
+        """The item of what `pack` made, or of the values in a line."""
+        files = values[7] and {
             option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in values[7].items()
         }
-        item = replace(cls(*values[:7]), files=files)
         if len(values) == 8:
-            return item
-        return replace(
-            item,
-            member=None if values[8] is None else Member.of(values[8]),
-            arrays={name: Member.of(place) for name, place in values[9].items()},
-            number=values[10] if len(values) > 10 else None,
-        )
+            return cls(*values[:7], files)
+        member = None if values[8] is None else Member.of(values[8])
+        arrays = {name: Member.of(place) for name, place in values[9].items()}
+        return cls(*values[:7], files, member, arrays, values[10] if len(values) > 10 else None)
 
     @property
     def file(self) -> ItemFile:
@@ -221,6 +246,24 @@ class Item:
             else:
                 if (found.st_size, found.st_mtime_ns) != (file.file_bytes, file.mtime_ns):
                     yield f"{file.container!r} has changed since the build was planned"
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None), bytes))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value consists of plain ones; the bytes of an array would be spooled without its type."""
+    if type(value) is dict:
+        return all(map(_is_plain, value.values()))
+    return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
+
+
+_TO_LINE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def spool_items() -> Spool[Item]:
+    """A spool of items."""
+    return Spool(Item.pack, Item.unpack)
 
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
