@@ -27,6 +27,10 @@ BUILD_KINDS = ("build", "update", "retry")
 """Kinds of generations that were made from the items of a source."""
 
 
+_FILE_KEYS = {"name": str, "bytes": int, "sha256": str}
+_SHARD_KEYS = {"name": str, "samples": int, "block_rows": int, "files": list}
+
+
 def strip_aside(name: str) -> str:
     """A file's or shard's name without `ASIDE`."""
     while name.startswith(ASIDE):
@@ -63,7 +67,7 @@ class FileEntry:
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "FileEntry | None":
         """Read an entry. A name that could lead out of the folder is a problem."""
-        if not problems.check_keys(document, {"name": str, "bytes": int, "sha256": str}):
+        if not problems.check_keys(document, _FILE_KEYS):
             return None
         name = document["name"]
         if not SAFE_NAME.match(name):
@@ -114,7 +118,7 @@ class Shard:
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Shard | None":
         """Read a shard entry."""
-        if not problems.check_keys(document, {"name": str, "samples": int, "block_rows": int, "files": list}):
+        if not problems.check_keys(document, _SHARD_KEYS):
             return None
         if not SAFE_NAME.match(document["name"]) or "/" in document["name"]:
             problems.add("name", f"expected a plain name, found {document['name']!r}")
@@ -125,8 +129,9 @@ class Shard:
         if not document["files"]:
             problems.add("files", "expected at least one file")
         files = read_entries(FileEntry, document["files"], "files", problems)
+        own = (document["name"] + ".", document["name"] + "/")
         for position, entry in enumerate(files):
-            if not re.match(re.escape(document["name"]) + "[./]", entry.name):
+            if not entry.name.startswith(own):
                 found = f"expected a file or folder called {document['name']!r}, found {entry.name!r}"
                 problems.add(f"files[{position}].name", found)
         return cls(document["name"], document["samples"], document["block_rows"], files)
@@ -292,12 +297,18 @@ class Generation:
 def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:
     """Read a list of entries of one kind, leaving out those that cannot be read."""
     entries = []
+    trial = Problems()
     for position, document in enumerate(documents):
         if problems.full:
             break
-        with problems.at(f"{place}[{position}]"):
-            entries.append(kind.from_json(document, problems))
-    return tuple(entry for entry in entries if entry is not None)
+        entry = kind.from_json(document, trial)
+        if trial:  # read once more, to report the problems with their place
+            trial = Problems()
+            with problems.at(f"{place}[{position}]"):
+                entry = kind.from_json(document, problems)
+        if entry is not None:
+            entries.append(entry)
+    return tuple(entries)
 
 
 def total(generations: Iterable[Generation]) -> Counts:

@@ -210,8 +210,9 @@ class Layout:
         entries = list(entries)
         self._check_links({entry.name.rpartition("/")[0] for entry in entries})
         stamps = {}
+        root = str(self.root)
         for entry in entries:
-            path = self.file(entry)
+            path = f"{root}/{entry.name}"  # as text: paths as objects would take as long as all the rest
             try:
                 status = os.lstat(path)
                 if stat.S_ISLNK(status.st_mode):
@@ -285,7 +286,7 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def _check_regular(path: Path, status: os.stat_result) -> None:
+def _check_regular(path: Path | str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         found = next((what for is_kind, what in _KINDS if is_kind(status.st_mode)), "a device")
         raise ShardCorruptError(f"{path}: cannot be read: expected a regular file, found {found}")

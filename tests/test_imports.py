@@ -24,7 +24,7 @@ PACKAGES = ("packer", "readers", "shardspec")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "shardspec": ("shardspec",),
     "readers": ("shardspec", "readers"),
-    "packer": ("shardspec", "packer", "readers.formats"),
+    "packer": ("shardspec", "packer", "readers.formats", "readers.drawing"),
 }
 
 FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
@@ -41,7 +41,7 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
     ),
     "readers": (
         ("arguments", "formats"),
-        "seeding",
+        ("drawing", "seeding"),
         "order",
         "decode",
         "dataset",

@@ -2,22 +2,18 @@
 
 import io
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
 
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.draw import draw
-from packer.vision.geometry.resize import resize_exact
 from packer.workspace.durable import write_durably
+from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
@@ -26,13 +22,6 @@ from shardspec.wording import counted
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
 """Side in pixels of the square that each picture is fitted into."""
-
-GEOMETRY = {"landmarks": (2, 2), "hull": (2, 2), "regions": (2, 4)}
-"""Fields that are drawn, with their number of axes and the size of the last axis; other shapes are not our fields."""
-_MAX_SHEET_PIXELS = 200 * 10**6
-_BACKGROUND, _TEXT, _FAINT = (24, 24, 24), (240, 240, 240), (170, 170, 170)
-_FONT_PX = 13
-_GAP = 6
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,12 +104,13 @@ def preview(
     rows = _choose(len(samples), None if all else count, start, seed)
     if not rows:
         raise UsageError(f"{path}: expected samples from row {start} on, found {len(samples)} in all")
-    across = min(len(rows), columns or max(1, round(np.sqrt(len(rows) * 1.4))))
-    sheet = _Sheet(across, -(-len(rows) // across), cell)
+    across = min(len(rows), columns or columns_for(len(rows)))
+    sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
         for place, row in enumerate(rows):
             sample = samples.read([row])[0]
-            sheet.put(place, _picture(sample, samples.schema, cell), _caption(sample, samples.schema, row, captioned))
+            picture = draw_sample(np.asarray(sample[shown], np.uint8), sample, cell)
+            sheet.put(place, picture, _caption(sample, samples.schema, row, captioned))
             stage.advance()
     file = io.BytesIO()
     sheet.image.save(file, "PNG")
@@ -171,25 +161,6 @@ def _choose(total: int, count: int | None, start: int, seed: int | None) -> list
     return sorted((start + drawn).tolist())
 
 
-def _picture(sample: Mapping[str, Any], schema: Schema, cell: int) -> npt.NDArray[np.uint8]:
-    """A sample's picture with its geometry, fitted into a cell."""
-    image = np.asarray(sample[picture_field(schema, Path()).name], np.uint8)
-    height, width = image.shape[:2]
-    scale = max(1, cell // max(height, width, 1))
-    drawn = {
-        name: sample[name]
-        for name, looks in GEOMETRY.items()
-        if name in sample and (np.ndim(sample[name]), np.shape(sample[name])[-1:]) == (looks[0], looks[1:])
-    }
-    valid = bool(sample.get("landmarks_valid", True))
-    canvas = draw(image, **(drawn if valid else {}), valid=valid, scale=scale)
-    height, width = canvas.shape[:2]
-    if max(height, width) > cell:
-        share = cell / max(height, width)
-        canvas = resize_exact(canvas, (max(1, round(height * share)), max(1, round(width * share))))
-    return canvas
-
-
 def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Sequence[str]) -> list[str]:
     """The key (or the row); the class, or the source where there is no class, and the values of `columns`."""
     lines, below = [str(sample.get("key", f"row {row}"))], []
@@ -206,43 +177,3 @@ def _value(field: Field, value: Any) -> str:
     if field.classes is not None and 0 <= int(value) < len(field.classes):
         return field.classes[int(value)]
     return f"{field.name} {value:.4g}" if field.dtype[1] == "f" else f"{field.name} {value}"
-
-
-class _Sheet:
-    """Cells in rows, each with two lines of text below."""
-
-    def __init__(self, across: int, down: int, cell: int) -> None:
-        self._across, self._cell = across, cell
-        self._font = ImageFont.load_default(_FONT_PX)
-        self._line = _FONT_PX + 3
-        self._pitch = (cell + _GAP, cell + 2 * self._line + _GAP)
-        size = (across * self._pitch[0] + _GAP, down * self._pitch[1] + _GAP)
-        if size[0] * size[1] > _MAX_SHEET_PIXELS:
-            raise UsageError(
-                f"expected a sheet of {_MAX_SHEET_PIXELS // 10**6} megapixels at most, found {size[0]} x {size[1]}: "
-                "ask for fewer samples with --count and --start, or a smaller --cell"
-            )
-        self.image = Image.new("RGB", size, _BACKGROUND)
-        self._pen = ImageDraw.Draw(self.image)
-
-    def put(self, place: int, picture: npt.NDArray[np.uint8], caption: Sequence[str]) -> None:
-        """Fill one cell."""
-        left = _GAP + place % self._across * self._pitch[0]
-        top = _GAP + place // self._across * self._pitch[1]
-        height, width = picture.shape[:2]
-        corner = (left + (self._cell - width) // 2, top + (self._cell - height) // 2)
-        self.image.paste(Image.fromarray(picture), corner)
-        for number, text in enumerate(caption):
-            where = (left, top + self._cell + 1 + number * self._line)
-            self._pen.text(where, self._fit(text), fill=_FAINT if number else _TEXT, font=self._font)
-
-    def _fit(self, text: str) -> str:
-        """The text on one line, without its middle if it is too wide."""
-        text = textwrap.shorten(text.encode("utf-8", "replace").decode(), 400, placeholder="…")
-        if self._font.getlength(text) <= self._cell:
-            return text
-        for kept in range(len(text) - 1, 1, -1):
-            shorter = f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
-            if self._font.getlength(shorter) <= self._cell:
-                return shorter
-        return text[:1]

@@ -270,5 +270,7 @@ def open_dataset(
     decode: Mapping[str, DecodePlan] | None = None,
 ) -> PackedDataset:
     """Open a packed dataset of any format. The parameters are those of `PackedDataset`."""
-    kind = _CLASSES.get(Layout(as_path("path", path).absolute()).load().format, PackedDataset)
-    return kind(path, fields, transform, verify, checksums, decode)
+    dataset = PackedDataset(path, fields, transform, verify, checksums, decode)
+    # the class of a format adds its name alone, and the manifest, which says which it is, takes long enough to read once
+    dataset.__class__ = _CLASSES.get(dataset.manifest.format, PackedDataset)
+    return dataset

@@ -10,7 +10,7 @@ from support.packed_files import face_columns, write_faces
 
 from packer import preview
 from packer.cli import main
-from packer.packed.draw import draw
+from readers.drawing.draw import draw
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.schema import Schema
 

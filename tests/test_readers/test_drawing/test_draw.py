@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packer.packed.draw import HULL, LEFT, MIDDLE, REGION_COLOURS, RIGHT, draw
+from readers.drawing.draw import HULL, LEFT, MIDDLE, REGION_COLOURS, RIGHT, draw
 
 
 @pytest.fixture

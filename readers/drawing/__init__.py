@@ -1,0 +1,1 @@
+"""Samples as people see them: pictures with their geometry, side by side on a sheet."""
