@@ -9,7 +9,7 @@ from typing import Any
 from packer.builds.estimate import Estimate, estimate
 from packer.builds.growing.growth import Comparison, compare
 from packer.builds.job import BuildJob, BuildResult, check_rejects
-from packer.builds.listing import Remarks, list_items
+from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.provenance import describe_runtime
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
@@ -100,7 +100,8 @@ def run_build(
     functions, declaration
         See `packer.builds.job.BuildJob`.
     """
-    listing, runtime, listener = list_items(source, recipe), describe_runtime(recipe), listener_of(progress)
+    listener, runtime = listener_of(progress), describe_runtime(recipe)
+    listing = list_items(source, recipe, listener)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
@@ -114,7 +115,8 @@ def run_build(
             result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
             check_rejects(result, options)
             return result
-    plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
+    with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
+        plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
     del listing, items  # the plan's file has the items, maybe millions
     notes = (*notes, *(plan.remarks if comparison is None else ()))
     done = Job(plan, out, options, listener).run()

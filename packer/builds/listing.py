@@ -3,7 +3,8 @@
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from packer.builds.classes import settle_classes
+from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
-from packer.sources.base import Examiner, Listing, Source
+from packer.sources.base import Examiner, Listing, Source, counting
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import Boxes, open_boxes
@@ -23,11 +25,21 @@ from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
 
 _NO_LABEL = -(2**63)
+_LEAST = 1000
+"""Fewer items are listed without a word."""
+
 _NEED_IMAGE = ("detect", "faces", "resize")
 """Built-in steps that need a picture that was read already."""
 
 
-def list_items(source: Source, recipe: Recipe) -> Listing:
+@contextmanager
+def counted_stage(listener: ProgressListener, name: str, total: int | None = None) -> Iterator[None]:
+    """A stage that counts the items that are listed, or planned, inside the block."""
+    with Stage(listener, name, total, "items", least=_LEAST) as stage, counting(stage.advance):
+        yield
+
+
+def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None = None) -> Listing:
     """List the items of a source for a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
 
     A row that names no file gets none. A row is rejected if the file that it names is missing or lies outside the
@@ -44,7 +56,8 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
         label_from = "label"  # the stored labels are numbered anew
-    listing = source.list_items(label_from, recipe.path_column)
+    with counted_stage(listener or Silent(), "listing"):
+        listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
         known = ": pictures and videos are known by their suffix" if listing.ignored else ""
         raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))

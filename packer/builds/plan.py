@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from packer.jobs.plan import Task, Tasks, describe_changes, join_changes
 from packer.recipe import Recipe
-from packer.sources.base import Listing
+from packer.sources.base import Listing, count_listed
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
 from packer.workspace.spool import Again, Spool
@@ -27,6 +27,7 @@ TASK_BYTES = 16 * 10**6
 """The most bytes in a task, unless it is one item, or items that are read in one pass over an archive; so the cut into
 tasks depends on the source alone."""
 
+_COUNTED = 500
 VIDEO_WEIGHT = 8
 """Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
 
@@ -182,6 +183,9 @@ def make_plan(
         cut.add(item, len(line))
         if observe is not None:
             observe(item)
+        if not len(lines) % _COUNTED:
+            count_listed(_COUNTED)
+    count_listed(len(lines) % _COUNTED)
     plan = BuildPlan(
         recipe=recipe.to_json(),
         runtime=dict(runtime),

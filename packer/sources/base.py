@@ -2,7 +2,9 @@
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -159,10 +161,12 @@ class Examiner:
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
+        self._examined = 0
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
         """See `Roots.describe`; an item without a fault gets `reject`."""
         assert self._roots is not None
+        self._count()
         known = self._known.get(path)
         if known is None:
             known = self._examine(path) or self._roots.describe(0, path, {})
@@ -175,11 +179,17 @@ class Examiner:
 
     def file(self, index: int, name: str) -> Item:
         """The item of a file below the first root, named by its path relative to it (`describe_path`)."""
+        self._count()
         path = self._prefix + name
         found = self._stat(path)
         if found is None:
             return describe_path(index, name, Path(path), self._resolved, {})
         return Item(index, name, path, found.st_size, found.st_mtime_ns)
+
+    def _count(self) -> None:
+        self._examined += 1
+        if not self._examined % _COUNTED:
+            count_listed(_COUNTED)
 
     def _examine(self, path: str) -> Item | None:
         """The item of a plain path to a plain file below the only root; None if it has to be looked at more closely."""
@@ -213,6 +223,7 @@ class Examiner:
 
 
 _KNOWN_MAX = 4096
+_COUNTED = 500
 
 
 def _resolve(path: Path) -> Path:
@@ -220,6 +231,26 @@ def _resolve(path: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         return path
+
+
+_REPORT: ContextVar[Callable[[int], None] | None] = ContextVar("_REPORT", default=None)
+
+
+@contextmanager
+def counting(report: Callable[[int], None]) -> Iterator[None]:
+    """Inside the block, have sources say how many more items they have listed."""
+    token = _REPORT.set(report)
+    try:
+        yield
+    finally:
+        _REPORT.reset(token)
+
+
+def count_listed(count: int) -> None:
+    """Say how many more items a source has listed."""
+    report = _REPORT.get()
+    if report is not None:
+        report(count)
 
 
 class Source(Protocol):

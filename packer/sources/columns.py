@@ -36,18 +36,18 @@ class Chunk(NamedTuple):
     ----------
     first : int
         The number of the first row.
-    count : int
+    rows : int
     columns : dict of str to list
         A column that is not here has no value in these rows.
     """
 
     first: int
-    count: int
+    rows: int
     columns: Mapping[str, Sequence[Any]]
 
     def column(self, name: str, missing: Any = None) -> Sequence[Any]:
         """The values of a column; `missing` in every row if it has none here."""
-        return self.columns[name] if name in self.columns else [missing] * self.count
+        return self.columns[name] if name in self.columns else [missing] * self.rows
 
 
 def chunks_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
@@ -94,16 +94,16 @@ class Columns:
             if valid is not None:
                 out[f"{column.field}_valid"] = valid
         if label is None:
-            return out, [None] * chunk.count
+            return out, [None] * chunk.rows
         values, valid = label
-        oks = [True] * chunk.count if valid is None else valid
+        oks = [True] * chunk.rows if valid is None else valid
         numbers = self._numbers
         if numbers is None:
             out["label"] = [int(value) if ok else 0 for value, ok in zip(values, oks, strict=True)]
         else:
             out["label"] = [numbers.get(_stripped(value), 0) for value in values]
         if valid is None:
-            return out, [None] * chunk.count
+            return out, [None] * chunk.rows
         reason = f"expected a label in column {shorten(self._label)}, found none"
         rejects = [None if ok else f"{self._where(chunk.first + row)}: {reason}" for row, ok in enumerate(oks)]
         return out, rejects
@@ -333,7 +333,7 @@ class _Column:
     def of(self, chunk: Chunk) -> tuple[Sequence[Any], Sequence[bool] | None]:
         """The values in some rows, and which of them are known if any is missing anywhere."""
         if self._values is not None:
-            rows = slice(chunk.first, chunk.first + chunk.count)
+            rows = slice(chunk.first, chunk.first + chunk.rows)
             return self._values[rows], None if self._valid is None else self._valid[rows]
         values = self._plain(chunk.column(self.name, "" if self.is_cells else None))
         if self._kinds == {float}:
@@ -468,7 +468,7 @@ def _check_images(column: str, values: list[Any], where: Where) -> None:
             )
 
 
-def _has_pictures(values: list[Any]) -> bool:
+def _has_pictures(values: Sequence[Any]) -> bool:
     """Whether a column of arrays holds any that would be stored and resized as a picture."""
     return any(isinstance(v, np.ndarray) and v.dtype == np.uint8 and v.ndim == 3 and v.shape[2] == 3 for v in values)
 

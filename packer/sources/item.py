@@ -208,14 +208,16 @@ class Item:
     @classmethod
     def unpack(cls, values: Sequence[Any]) -> "Item":
         """The item of what `pack` made, or of the values in a line."""
-        files = values[7] and {
-            option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in values[7].items()
+        index, name, path, size, mtime_ns, columns, reject, found, *more = values
+        files = found and {
+            option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in found.items()
         }
-        if len(values) == 8:
-            return cls(*values[:7], files)
-        member = None if values[8] is None else Member.of(values[8])
-        arrays = {name: Member.of(place) for name, place in values[9].items()}
-        return cls(*values[:7], files, member, arrays, values[10] if len(values) > 10 else None)
+        if not more:
+            return cls(index, name, path, size, mtime_ns, columns, reject, files)
+        member = None if more[0] is None else Member.of(more[0])
+        arrays = {field: Member.of(place) for field, place in more[1].items()}
+        number = more[2] if len(more) > 2 else None
+        return cls(index, name, path, size, mtime_ns, columns, reject, files, member, arrays, number)
 
     @property
     def file(self) -> ItemFile:

@@ -76,9 +76,9 @@ def list_rows(
         if cells(path_column):
             paths = [path or None for path in paths]
         names = list(values)
-        of_rows = zip(*values.values(), strict=True) if names else ((),) * chunk.count
+        of_rows = zip(*values.values(), strict=True) if names else ((),) * chunk.rows
         for index, path, cells_of, reject in zip(
-            range(chunk.first, chunk.first + chunk.count), paths, of_rows, rejects, strict=True
+            range(chunk.first, chunk.first + chunk.rows), paths, of_rows, rejects, strict=True
         ):
             fields = dict(zip(names, cells_of, strict=True))
             item = _item(index, path, fields, examiner, path_column, where, reject)

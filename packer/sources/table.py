@@ -47,7 +47,7 @@ class TableSource:
             first_pass = not rows
             for chunk in table.chunks():
                 names.update(dict.fromkeys(chunk.columns if not rows else ()))
-                rows += chunk.count * first_pass
+                rows += chunk.rows * first_pass
                 has_path = has_path or path_column in chunk.columns
                 yield chunk
             if first_pass:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.sources.archives.keys import KeyTable
-from packer.sources.base import Listing
+from packer.sources.base import Listing, count_listed
 from packer.sources.columns import chunks_of, read_columns
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import MEMBER_MARK, Item, ItemFile
@@ -188,6 +188,7 @@ def list_archives(
                         "found others: pack them apart"
                     )
             found += one.items
+            count_listed(len(one.items))
             entries.merge(one.ignored)
     ignored += entries.count
     if keys is not None:
