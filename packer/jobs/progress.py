@@ -304,5 +304,6 @@ class Stage:
         known = passed_s > 0 and state.done > done
         rate = (state.done - done) / passed_s if known else None
         sample_rate = (state.samples - samples) / passed_s if passed_s > 0 else None
-        more = {"seconds": seconds, "ended": ended, "failed": failed}
-        self._listener.on_progress(replace(state, rate=rate, sample_rate=sample_rate, **more))
+        self._listener.on_progress(
+            replace(state, seconds=seconds, ended=ended, failed=failed, rate=rate, sample_rate=sample_rate)
+        )
