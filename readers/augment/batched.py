@@ -43,9 +43,19 @@ class BatchModule(nn.Module):
     seeded: Literal[True] = True
     keeps_range = False
 
+    @property
+    def threaded(self) -> bool:
+        """Whether it may be called by several threads at once, as `readers.Loader` does for batches on the CPU."""
+        return True
+
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The transformed batch."""
         raise NotImplementedError
+
+    def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
+        """The transformed batch, perhaps in the memory of the given one, which nobody else refers to."""
+        result: Batch = self(batch, seeds)
+        return result
 
 
 class BatchCompose(BatchModule):
@@ -70,21 +80,33 @@ class BatchCompose(BatchModule):
         self.chain = nn.ModuleList(modules)
         self._scaled: dict[int, bool] = {}  # whether the module at this place turns uint8 into 0 to 1
 
+    @property
+    def threaded(self) -> bool:
+        """Whether all of its modules may be called by several threads at once; those of other libraries may not."""
+        return all(isinstance(module, BatchModule) and module.threaded for module in self.chain)
+
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch after the last of them."""
-        draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
-        return self._run(batch, draws, _Values.BYTES if _is_uint8(batch) else _Values.ANY)[0]
+        return self._begin(batch, seeds, False)
 
-    def _run(self, batch: Batch, draws: RowDraws | None, values: "_Values") -> "tuple[Batch, _Values]":
+    def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
+        """The batch after the last of them, perhaps in the memory of the given one."""
+        return self._begin(batch, seeds, True)
+
+    def _begin(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
+        draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
+        return self._run(batch, draws, _Values.BYTES if _is_uint8(batch) else _Values.ANY, owned)[0]
+
+    def _run(self, batch: Batch, draws: RowDraws | None, values: "_Values", owned: bool) -> "tuple[Batch, _Values]":
         """The batch after the last of them, and the range of its pictures' values then."""
         for place, module in enumerate(self.chain):
             if isinstance(module, BatchCompose):
-                batch, values = module._run(batch, draws, values)
+                batch, values = module._run(batch, draws, values, owned)
             elif isinstance(module, BatchNormalize):
                 _check_normalizable(module, values)
                 batch, values = module(batch, draws), _Values.UNIT
             elif isinstance(module, BatchModule) and module.keeps_range:
-                batch = module(batch, draws)
+                batch = module.forward_(batch, draws) if owned else module(batch, draws)
             else:
                 before = batch
                 batch = module(batch, draws) if isinstance(module, BatchModule) else _call_other(module, batch, values)

@@ -1,8 +1,7 @@
 """A random crop within the stored one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import cv2
 import numpy as np
@@ -12,15 +11,8 @@ from readers.arguments import as_count, as_number, as_range
 from readers.augment.base import Picture, Sample, Transform, get_image
 from readers.augment.geometry import move
 from readers.augment.masks import masks_of
+from readers.decode.resample import nearest
 from shardspec.errors import UsageError
-
-# Dtypes that OpenCV accepts, by their size in bytes. Picking the nearest pixel keeps its bits, whatever they mean.
-_BITS: Mapping[int, np.dtype[Any]] = {
-    1: np.dtype(np.uint8),
-    2: np.dtype(np.uint16),
-    4: np.dtype(np.float32),
-    8: np.dtype(np.float64),
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class CropJitter(Transform[_Window]):
         smooth = cv2.INTER_AREA if k < 0.5 else cv2.INTER_LINEAR
         out["image"] = _cut(image, params, size, smooth, clip)
         for name in masks_of(sample, image, self.masks, "CropJitter"):
-            out[name] = _cut(sample[name], params, size, cv2.INTER_NEAREST_EXACT, clip)
+            out[name] = _cut(sample[name], params, size, None, clip)
         return out
 
 
@@ -106,18 +98,16 @@ def _place(sample: Sample, share: float, x: float, y: float) -> _Window:
     return _Window(round(left), round(top), side)
 
 
-def _cut(picture: Picture, window: _Window, size: int, interpolation: int, clip: bool) -> npt.NDArray[np.generic]:
-    """The square of a picture, or of each frame of a clip, resized; an array of its own."""
+def _cut(
+    picture: Picture, window: _Window, size: int, interpolation: int | None, clip: bool
+) -> npt.NDArray[np.generic]:
+    """The square of a picture, or of each frame of a clip, resized; None takes nearest pixels. An array of its own."""
     if clip:
         return np.stack([_cut(frame, window, size, interpolation, False) for frame in picture])
     square = picture[window.top : window.top + window.side, window.left : window.left + window.side]
     if window.side == size:
         return square.copy()
-    if interpolation == cv2.INTER_NEAREST_EXACT and square.dtype not in _BITS.values():
-        bits = _BITS.get(square.itemsize)
-        if bits is None:
-            places = (2 * np.arange(size) + 1) * window.side // (2 * size)
-            return square[places[:, None], places]
-        return _cut(picture.view(bits), window, size, interpolation, False).view(picture.dtype)
+    if interpolation is None:
+        return nearest(square, size, size)
     resized = np.asarray(cv2.resize(square, (size, size), interpolation=interpolation))
     return resized.reshape(size, size, *picture.shape[2:])

@@ -54,8 +54,8 @@ class PackedDataset(DivisibleDataset):
         Whether the format's own checksums, if it has any, are checked at every read.
     decode : dict of str to DecodePlan, optional
         For picture fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster modes
-        (`readers.Whole`). With a crop or size for ``image``, fields that lie on the stored picture (``landmarks``,
-        masks) cannot be read.
+        (`readers.Whole`). A crop or size for ``image`` is that of its masks too, by their nearest pixels; ``landmarks``
+        and other geometry on the stored picture cannot be read then.
 
     Raises
     ------

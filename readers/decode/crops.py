@@ -3,18 +3,19 @@
 libjpeg-turbo decodes at eighths of the full size, which saves most of the work if pictures shrink. Used are a half, a
 quarter and an eighth: there is vector code for no other scale, and seven eighths takes longer than full size. The crop
 is chosen on the stored picture. Its edges are moved to whole pixels of the decoded scale (by half a pixel of the result
-at most), and it is resized by averaging whole numbers of pixels, then linearly by the remaining factor, which is below
-two. Compared with decoding everything and averaging the same part, photos differ by 2 levels of 255 or less in the
-mean, as the tests check. If a JPEG has restart markers, only the part around the crop is decoded
-(`readers.decode.jpeg_parts`), to the same pixels.
+at most), and it is resized by averaging whole numbers of pixels, then by interpolating for the remaining factor, which
+is below two. Compared with decoding everything and averaging the same part, photos differ by 2 levels of 255 or less in
+the mean, as the tests check. With antialiasing, and as masks, pictures are decoded at full size. If a JPEG has restart
+markers, only the part around the crop is decoded (`readers.decode.jpeg_parts`), to the same pixels.
 
-A plan changes pixels only. Landmarks, masks and other fields that lie on the stored picture are therefore refused
-together with it (`readers.decode.plans`); the transforms of `readers.augment` move them too.
+The plan of ``image`` is that of the sample's masks too, which keep to their nearest pixels. Landmarks and other geometry
+on the stored picture are refused together with it (`readers.decode.plans`); the transforms of `readers.augment` move
+them too.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import cv2
 import numpy as np
@@ -23,11 +24,13 @@ import simplejpeg
 from readers.arguments import as_count, as_number, as_pair
 from readers.decode.jpeg_parts import crop_jpeg
 from readers.decode.plans import Image, Whole, decode_jpeg
+from readers.decode.resample import INTERPOLATIONS, Interpolation, resize
 from readers.decode.values import ValueLayout
 from shardspec.codecs import Codec
 from shardspec.codecs.base import check_sides
 from shardspec.errors import CodecError, UsageError
 from shardspec.schema import Field
+from shardspec.wording import shorten
 
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom, in pixels of the stored picture; pixel (0, 0) covers [0, 1) × [0, 1)."""
@@ -59,11 +62,20 @@ class _Crop:
         Height and width of the result, pixels.
     fast_dct, fast_upsampling : bool
         See `readers.decode.plans.Whole`.
+    interpolation : {"bilinear", "bicubic", "nearest"}
+        How pictures are resized. Masks take their nearest pixels, whatever this is, unless they have a plan of their
+        own.
+    antialias : bool
+        Resize as torchvision does by default, from all pixels at full size: exactly as it resizes tensors, and as Pillow
+        to one level (bicubically in all but one pixel of a thousand). Otherwise whole numbers of pixels are averaged
+        first, in the decoder as far as it can, which takes less time.
     """
 
     size: int | tuple[int, int]
-    fast_dct: bool = False
-    fast_upsampling: bool = False
+    fast_dct: bool = field(default=False, kw_only=True)
+    fast_upsampling: bool = field(default=False, kw_only=True)
+    interpolation: Interpolation = field(default="bilinear", kw_only=True)
+    antialias: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         sides = _sides(self.size)
@@ -71,6 +83,12 @@ class _Crop:
             raise UsageError(f"size: expected pixels, or (height, width), found {self.size!r}")
         sides = tuple(as_count("size", side, unit="pixel") for side in sides)
         object.__setattr__(self, "size", sides if len(sides) == 2 else sides[0])
+        if not isinstance(self.interpolation, str) or self.interpolation not in INTERPOLATIONS:
+            raise UsageError(
+                f"interpolation: expected one of {', '.join(INTERPOLATIONS)}, found {shorten(self.interpolation)}"
+            )
+        if self.antialias and self.interpolation == "nearest":
+            raise UsageError('antialias: expected "bilinear" or "bicubic" interpolation, found "nearest"')
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,8 +106,21 @@ class _Crop:
         return True
 
     def layout(self, field: Field) -> ValueLayout:
-        """(height, width, 3) uint8."""
-        return ValueLayout((*self.shape, 3), np.dtype(np.uint8), True)
+        """(height, width, 3) uint8; of a mask (height, width) or (height, width, C), in its dtype."""
+        channels = tuple(axis for axis in field.shape[2:] if axis is not None)
+        return ValueLayout((*self.shape, *channels), field.numpy_dtype, field.is_image)
+
+    def of_mask(self) -> Self:
+        """The plan of masks beside the picture: the same part, by nearest pixels."""
+        return replace(self, interpolation="nearest", antialias=False)
+
+    def takes_what(self, other: Any) -> bool:
+        """Whether another plan takes the same part, however it resizes and decodes it."""
+        return type(other) is type(self) and self._part() == other._part()
+
+    def _part(self) -> Self:
+        """The plan without how it resizes and decodes."""
+        return replace(self.of_mask(), fast_dct=False, fast_upsampling=False)
 
     def box(self, height: int, width: int, rng: np.random.Generator | None) -> Box:
         """The part that is cropped from a picture of this size."""
@@ -101,6 +132,8 @@ class _Crop:
 
     def eighths(self, box: Box) -> int:
         """The smallest fast scale at which a box has as many pixels as the result, in eighths; 8 if there is none."""
+        if self.antialias or self.interpolation == "nearest":
+            return _EIGHTHS
         left, top, right, bottom = box
         least = max(self.shape[0] / (bottom - top), self.shape[1] / (right - left))
         return next((eighths for eighths in _FAST_EIGHTHS if least * _EIGHTHS <= eighths), _EIGHTHS)
@@ -109,16 +142,20 @@ class _Crop:
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
         """The cropped picture (`readers.decode.plans.DecodePlan.decode`)."""
-        out = np.empty((*self.shape, 3), np.uint8) if out is None else out
+        layout = self.layout(field)
+        out = np.empty(layout.shape or (), layout.dtype) if out is None else out
         if codec is not None and field.codec.name == "jpeg":
             self._decode_jpeg(data, field, rng, out)
         else:
             image: Image = data if codec is None else codec.decode(data)
             height, width = image.shape[:2]
             left, top, right, bottom = whole_pixels(self.box(height, width, rng), height, width)
-            _resize(image[top:bottom, left:right], out)
+            resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
         if self.flips(rng):
-            cv2.flip(out, 1, dst=out)
+            if field.is_image:
+                cv2.flip(out, 1, dst=out)
+            else:  # of any dtype
+                out[...] = out[:, ::-1].copy()
         return out
 
     def _decode_jpeg(self, data: Any, field: Field, rng: np.random.Generator | None, out: Image) -> None:
@@ -137,7 +174,7 @@ class _Crop:
             left, top, right, bottom = left - x, top - y, right - x, bottom - y
         how = Whole(self.fast_dct, self.fast_upsampling)
         image = decode_jpeg(data, field, how, None, _scaled(height, eighths), _scaled(width, eighths))
-        _resize(image[top:bottom, left:right], out)
+        resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
 
 
 def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> tuple[int, int, int, int]:
@@ -150,21 +187,6 @@ def whole_pixels(box: Box, height: int, width: int, eighths: int = _EIGHTHS) -> 
 def _scaled(side: int, eighths: int) -> int:
     """A side as the decoder scales it."""
     return -(-side * eighths // _EIGHTHS)
-
-
-def _resize(part: Image, out: Image) -> None:
-    """Resize a picture into `out`."""
-    if part.shape == out.shape:
-        out[...] = part
-        return
-    # Averaging over whole numbers of pixels is fast; over fractions of pixels it would take ten times as long as this.
-    y, x = max(1, part.shape[0] // out.shape[0]), max(1, part.shape[1] // out.shape[1])
-    if y > 1 or x > 1:
-        rows, columns = part.shape[0] // y, part.shape[1] // x
-        # Bilinear interpolation gives the average of two pixels, by vector code even if only one axis is halved.
-        how = cv2.INTER_LINEAR if max(y, x) == 2 else cv2.INTER_AREA
-        part = cv2.resize(part[: rows * y, : columns * x], (columns, rows), interpolation=how)
-    cv2.resize(part, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
 
 
 @dataclass(frozen=True)

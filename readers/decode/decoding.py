@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from readers.decode.plans import DecodePlan, check_alignment
+from readers.decode.plans import DecodePlan, check_alignment, with_masks
 from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import Picks
@@ -28,7 +28,8 @@ class Decoding:
     schema : Schema
         The fields to read.
     plans : dict of str to DecodePlan
-        For picture fields: which part of them is decoded, and at which size.
+        For picture fields: which part of them is decoded, and at which size. Masks without a plan have that of
+        ``image``.
 
     Raises
     ------
@@ -42,17 +43,17 @@ class Decoding:
         self.schema = schema
         if not isinstance(plans, Mapping):
             raise UsageError(f"decode: expected a dict such as {{'image': CenterCrop(224)}}, found {plans!r}")
-        self.plans = dict(plans)
         for name, plan in plans.items():
             if isinstance(plan, type) or not isinstance(plan, DecodePlan):
                 raise UsageError(f"decode: expected a plan for {name!r}, such as CenterCrop(224), found {plan!r}")
             if name not in schema or not schema[name].is_image:
                 pictures = ", ".join(f.name for f in schema if f.is_image) or "none"
                 raise UsageError(f"decode: expected the names of picture fields ({pictures}), found {name!r}")
+        self.plans = with_masks(schema, plans)
         check_alignment(schema, self.plans)
-        self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in plans)
+        self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in self.plans)
         self._encoded = tuple(f for f in schema if not f.is_fixed)
-        self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in plans)
+        self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in self.plans)
         self._codecs: dict[str, Codec] = {f.name: codec_for(f) for f in self._encoded}
 
     @property
@@ -80,7 +81,7 @@ class Decoding:
         if encoded:
             self.pool.read(picks.rows, list(encoded), encoded, local)
         for field in self._planned_raw:
-            column = np.empty((len(picks), *field.fixed_shape), np.uint8)
+            column = np.empty((len(picks), *field.fixed_shape), field.numpy_dtype)
             self.pool.read(picks.rows, [field.name], {field.name: column}, local)
             self._decode_column(field, column, picks, out[field.name], at)
         for field in self._encoded:

@@ -125,12 +125,21 @@ def decode_jpeg(
     return image
 
 
+def with_masks(schema: Schema, plans: Mapping[str, DecodePlan]) -> dict[str, DecodePlan]:
+    """The plans, and that of ``image`` for its masks without one, if it has a form for masks (``of_mask``)."""
+    found, plan = dict(plans), plans.get("image")
+    of_mask = getattr(plan, "of_mask", None)
+    if "image" in schema and _moves(plan) and of_mask is not None:
+        found.update((name, of_mask()) for name in _masks(schema) if name not in plans)
+    return found
+
+
 def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
     """Refuse fields that would no longer lie on ``image`` as it is decoded.
 
     Geometry (``landmarks``, ``hull``, ``regions``, ``matrix``, and fields with a point layout) lies on the stored
-    picture. Masks (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if they have an equal
-    plan: random plans draw alike for all fields of a sample.
+    picture. Masks (``mask``, ``*_mask``, ``*_image``) lie on it pixel by pixel, and still do if their plan takes the
+    same part: random plans draw alike for all fields of a sample.
 
     Parameters
     ----------
@@ -147,7 +156,7 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         return
     plan = plans.get("image")
     left = [field.name for field in schema if _is_geometry(field)] if _moves(plan) else []
-    masks = [name for name in _masks(schema) if plans.get(name) != plan and (_moves(plan) or _moves(plans.get(name)))]
+    masks = [name for name in _masks(schema) if not _alike(plan, plans.get(name))]
     if not left and not masks:
         return
     planned = ", ".join(f"{name!r}: {plans[name]}" for name in ("image", *masks) if name in plans)
@@ -157,6 +166,14 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         "plan and use a transform of readers.augment, such as CropJitter or HorizontalFlip, which moves them too"
         + (f"; or give the same plan to image and {', '.join(masks)}" if masks else "")
     )
+
+
+def _alike(plan: DecodePlan | None, other: DecodePlan | None) -> bool:
+    """Whether two plans leave the pixels of two pictures of one size on each other."""
+    if plan == other or not (_moves(plan) or _moves(other)):
+        return True
+    takes_what = getattr(plan, "takes_what", None)
+    return takes_what is not None and bool(takes_what(other))
 
 
 def _moves(plan: DecodePlan | None) -> bool:

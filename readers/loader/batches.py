@@ -13,7 +13,7 @@ import torch
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
-from readers.loader.device import SeededBatch
+from readers.loader.device import BatchTransform, SeededBatch, apply_transform
 from readers.loader.threads import ReadAhead
 from readers.order.order import Cut, EpochOrder, Picks
 from readers.order.own import OwnEpoch
@@ -107,6 +107,7 @@ class BatchWork:
         buffers: "Buffers",
         seeds_wanted: bool,
         ahead: ReadAhead | None,
+        transform: BatchTransform | None = None,
     ) -> None:
         self._dataset = dataset
         self._layout = layout
@@ -114,6 +115,7 @@ class BatchWork:
         self._buffers = buffers
         self._seeds_wanted = seeds_wanted
         self._ahead = ahead
+        self._transform = getattr(transform, "forward_", transform)
 
     def __call__(self, number: int) -> SeededBatch:
         """Batch `number` of this rank, and the seeds of its samples."""
@@ -123,7 +125,8 @@ class BatchWork:
         columns = self._buffers.take(self._layout, len(picks))
         self._dataset.read_picks(picks, columns, np.arange(len(picks)))
         seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
-        return collate_columns(columns, self._layout), seeds
+        batch = collate_columns(columns, self._layout)
+        return apply_transform(self._transform, batch, seeds), seeds
 
 
 def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:

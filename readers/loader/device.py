@@ -14,7 +14,9 @@ from shardspec.errors import UsageError
 
 BatchTransform = Callable[..., Batch]
 """Any callable or ``nn.Module`` from batch to batch. One with ``seeded = True`` is called with the batch and with
-``seeds``, int64 (B,) on the CPU, one per sample: functions of seed, epoch and row. Runs without gradients."""
+``seeds``, int64 (B,) on the CPU, one per sample: functions of seed, epoch and row. One with ``threaded = True`` as
+well runs in the Loader's threads if batches stay on the CPU; if it has a method ``forward_``, that is called instead,
+which may write into the batch. Others run in the training loop's own thread. Runs without gradients."""
 
 SeededBatch = tuple[Batch, torch.Tensor | None]
 """A batch, and the seeds of its samples if the transform takes them."""
@@ -23,6 +25,12 @@ SeededBatch = tuple[Batch, torch.Tensor | None]
 def wants_seeds(transform: BatchTransform | None) -> bool:
     """Whether a batch transform is called with a seed for each sample."""
     return getattr(transform, "seeded", False) is True
+
+
+def runs_in_threads(transform: BatchTransform | None, device: torch.device | None) -> bool:
+    """Whether a batch transform runs in the Loader's threads, not in the training loop's own or on a GPU."""
+    on_cpu = device is None or device.type == "cpu"
+    return on_cpu and wants_seeds(transform) and getattr(transform, "threaded", False) is True
 
 
 def as_device(device: torch.device | str | int) -> torch.device:

@@ -10,7 +10,7 @@ from readers.dataset.base import SampleDataset
 from readers.dataset.collate import Batch
 from readers.formats.pool import explain_thread
 from readers.loader.batches import AnyBatchPicks, BatchWork
-from readers.loader.device import DeviceStage, SeededBatch, wants_seeds
+from readers.loader.device import DeviceStage, SeededBatch, runs_in_threads, wants_seeds
 from readers.loader.threads import ReadAhead, Stage, StageTimes, take_one_thread
 from readers.order.progress import Iteration
 
@@ -34,9 +34,12 @@ class LoaderIterator(Iterator[Batch]):
         ahead = None
         if loader.read_ahead:
             ahead = ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead)
-        work = BatchWork(
-            dataset, layout, loader._picks(iteration), loader._buffers, wants_seeds(loader.batch_transform), ahead
-        )
+        transform, later = loader.batch_transform, None
+        seeds_wanted = wants_seeds(transform)
+        if not runs_in_threads(transform, loader.device):
+            transform, later = None, transform
+        picks = loader._picks(iteration)
+        work = BatchWork(dataset, layout, picks, loader._buffers, seeds_wanted, ahead, transform)
         torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
@@ -44,7 +47,7 @@ class LoaderIterator(Iterator[Batch]):
         # Not a method of this object, which the threads must not keep alive. At exit it runs before the interpreter
         # ends.
         self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
-        self._batches = DeviceStage(self._stage, loader.device, loader.batch_transform)
+        self._batches = DeviceStage(self._stage, loader.device, later)
 
     def __next__(self) -> Batch:
         try:

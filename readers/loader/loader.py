@@ -106,7 +106,8 @@ class Loader(Resumable):
     sample_transform : callable, optional
         One more transform of samples, after the dataset's own (`readers.seeding`), run in the threads.
     batch_transform : callable, optional
-        Transform of whole batches, run on the device (`readers.loader.device`).
+        Transform of whole batches, run on the device (`readers.loader.device`). On the CPU the modules of
+        `readers.augment` run in the threads, and any other in the training loop's own.
     device : torch.device or str, optional
         The device that batches are moved to.
     pin_memory : bool, optional

@@ -1,7 +1,7 @@
 """Mixtures of the pictures of a batch, with soft labels, each row by its own draw."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -39,6 +39,13 @@ class _BatchMix(BatchModule):
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with mixed pictures, and ``label`` as shares, (B, num_classes), float32."""
+        return self._mix(batch, seeds, False)
+
+    def forward_(self, batch: Batch, seeds: Seeds = None) -> Batch:
+        """The same; pictures on the CPU are mixed in the batch's own memory, where their dtype allows it."""
+        return self._mix(batch, seeds, True)
+
+    def _mix(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
         user = type(self).__name__
         image, label = batch.get("image"), batch.get("label")
         if not isinstance(image, Tensor) or image.ndim != 4:
@@ -46,15 +53,20 @@ class _BatchMix(BatchModule):
         soft = self._soft(label, len(image))
         numbers = uniform(torch.empty(len(image), 0), 5, seeds)  # not on the device, which would have to be waited for
         kept = self._shares(numbers[:, :3]).to(image.device, non_blocking=True)
-        out, kept = self.mixed(batch, kept, numbers[:, 3:].to(image.device, non_blocking=True))
+        out, kept = self.mixed(batch, kept, numbers[:, 3:].to(image.device, non_blocking=True), owned)
         if image.is_contiguous(memory_format=torch.channels_last):
             out["image"] = out["image"].contiguous(memory_format=torch.channels_last)
         kept = kept[:, None]
         return {**out, "label": soft * kept + soft.roll(1, 0) * (1 - kept)}
 
     @abstractmethod
-    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor) -> tuple[Batch, Tensor]:
+    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
         """The batch with mixed pictures, given each row's own share (B,), and two numbers in [0, 1), (B, 2).
+
+        Parameters
+        ----------
+        owned : bool
+            Whether the tensors of the batch may be written to.
 
         Returns
         -------
@@ -115,10 +127,17 @@ class BatchMixUp(_BatchMix):
     def __init__(self, num_classes: int, alpha: float = 1.0, p: float = 1.0) -> None:
         super().__init__(num_classes, alpha, p)
 
-    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor) -> tuple[Batch, Tensor]:
+    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
         """Blended pictures."""
         image: Tensor = batch["image"]
-        values = image if image.is_floating_point() else image.float()
+        if _by_rows(image):
+            own = image if image.is_floating_point() and owned else image.to(_blended(image), copy=True)
+            for row, before in _from_the_last(own):
+                own_share = float(kept[row])
+                if own_share < 1:
+                    own[row].mul_(own_share).add_(before, alpha=1 - own_share)
+            return {**batch, "image": own}, kept
+        values = image.to(_blended(image))
         share = over(kept, values).to(values.dtype)
         return {**batch, "image": values * share + values.roll(1, 0) * (1 - share)}, kept
 
@@ -149,23 +168,48 @@ class BatchCutMix(_BatchMix):
         super().__init__(num_classes, alpha, p)
         self.masks = as_mask_names(masks, "BatchCutMix")
 
-    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor) -> tuple[Batch, Tensor]:
+    def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
         """Pictures with a rectangle of another."""
         image: Tensor = batch["image"]
         height, width = image.shape[-2:]
         half = 0.5 * (1 - kept.double()).sqrt()
         left, right = _side(choose(numbers[:, 0], width), half, width)
         top, bottom = _side(choose(numbers[:, 1], height), half, height)
-        x, y = torch.arange(width, device=image.device), torch.arange(height, device=image.device)
-        columns = (x >= left[:, None]) & (x < right[:, None])
-        rows = (y >= top[:, None]) & (y < bottom[:, None])
-        inside = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
-        out = dict(batch)
-        for name in ("image", *masks_of(batch, self.masks, "BatchCutMix")):
-            value: Tensor = batch[name]
-            out[name] = torch.where(inside if value.ndim == 3 else inside[:, None], value.roll(1, 0), value)
         pasted = (right - left) * (bottom - top)
+        out, names = dict(batch), ("image", *masks_of(batch, self.masks, "BatchCutMix"))
+        if _by_rows(image):
+            corners = torch.stack([left, top, right, bottom], 1).tolist()
+            for name in names:
+                own = out[name] = batch[name] if owned else batch[name].clone()
+                for row, before in _from_the_last(own):
+                    x, y, end_x, end_y = corners[row]
+                    own[row, ..., y:end_y, x:end_x] = before[..., y:end_y, x:end_x]
+        else:
+            x, y = torch.arange(width, device=image.device), torch.arange(height, device=image.device)
+            columns = (x >= left[:, None]) & (x < right[:, None])
+            rows = (y >= top[:, None]) & (y < bottom[:, None])
+            inside = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
+            for name in names:
+                value: Tensor = batch[name]
+                out[name] = torch.where(inside if value.ndim == 3 else inside[:, None], value.roll(1, 0), value)
         return out, 1 - pasted.float() / (height * width)
+
+
+def _by_rows(image: Tensor) -> bool:
+    """Whether rows are mixed one by one: fewer passes over memory, but on a GPU too many small operations."""
+    return image.device.type == "cpu"
+
+
+def _from_the_last(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Each row and the value of the row before it, from the last row on: the rows may be changed on the way."""
+    last = values[-1].clone() if len(values) else None
+    for row in range(len(values) - 1, -1, -1):
+        yield row, values[row - 1] if row or last is None else last
+
+
+def _blended(image: Tensor) -> torch.dtype:
+    """The dtype of blended pictures."""
+    return image.dtype if image.is_floating_point() else torch.float32
 
 
 def _side(middle: Tensor, half: Tensor, length: int) -> tuple[Tensor, Tensor]:

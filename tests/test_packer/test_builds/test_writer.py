@@ -494,8 +494,9 @@ def test_an_unfinished_build_is_not_discarded_unasked(tmp_path: Path) -> None:
 
 
 LOOP = """
-import itertools, sys
+import itertools, signal, sys
 import packer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 with packer.Writer(sys.argv[1], overwrite=True, progress=False, shard_size=3000) as writer:
     for number in itertools.count():
         writer.write(key=f"sample {number}", x=number, blob=b"x" * 100)

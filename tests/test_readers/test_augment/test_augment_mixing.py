@@ -1,5 +1,7 @@
 """MixUp and CutMix on given shares are torchvision's, with a draw of its own for each row."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from support.datasets import fixed, write_dataset
 from torchvision.transforms import v2
 
 from readers import Loader, open_dataset
-from readers.augment import BatchCompose, BatchCutMix, BatchFlip, BatchMixUp, BatchNormalize
+from readers.augment import BatchCompose, BatchCutMix, BatchFlip, BatchMixUp, BatchNormalize, Normalize
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -97,6 +99,51 @@ def test_a_loader_repeats_them(pictures, mix):
     torch.manual_seed(0)
     assert torch.equal(alone["image"], mix(batch(rows=4))["image"])
     assert mix({"image": torch.zeros(0, 3, 4, 4), "label": torch.zeros(0, dtype=torch.int64)})["label"].shape == (0, 5)
+
+
+@pytest.mark.parametrize("module", [BatchMixUp(4, 0.5, p=0.8), BatchCutMix(4)], ids=["mixup", "cutmix"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+def test_the_way_of_mixing_makes_no_difference(module, dtype, monkeypatch):
+    """Row by row as on the CPU, in the batch's own memory as in the Loader's threads, and at once as on a GPU."""
+    seeds = torch.arange(6)
+    one, own = module(batch(dtype=dtype), seeds), module.forward_(batch(dtype=dtype), seeds)
+    monkeypatch.setattr("readers.augment.pixels.mixing._by_rows", lambda image: False)
+    together = module(batch(dtype=dtype), seeds)
+    for name in ("image", "mask", "label"):
+        assert torch.equal(one[name], own[name])
+        torch.testing.assert_close(one[name], together[name], rtol=2e-3, atol=1e-3)
+        assert one[name].stride() == together[name].stride()
+
+
+class Threads(BatchMixUp):
+    """Notes which threads it runs in."""
+
+    def forward_(self, batch, seeds=None):
+        self.names = {*getattr(self, "names", ()), threading.current_thread().name}
+        return super().forward_(batch, seeds)
+
+
+def test_the_loaders_threads_mix_and_a_resumed_epoch_goes_on_alike(pictures):
+    mix = Threads(5)
+    chain, later = BatchCompose([BatchFlip(), mix]), BatchCompose([mix, torch.nn.Identity()])
+    dataset = open_dataset(pictures, transform=Normalize())
+    loader = Loader(dataset, 4, seed=2, workers=2, batch_transform=chain)
+    whole = list(loader)
+    assert all(name.startswith("readers-loader-") for name in mix.names)
+    resumed = Loader(dataset, 4, seed=2, workers=1, batch_transform=chain)
+    batches = iter(resumed)
+    next(batches), next(batches)
+    state = resumed.state_dict()
+    batches.close()
+    other = Loader(dataset, 4, seed=2, workers=3, device="cpu", batch_transform=chain)
+    other.load_state_dict(state)
+    for found, expected in zip(other, whole[2:], strict=True):
+        assert torch.equal(found["image"], expected["image"])
+        assert torch.equal(found["label"], expected["label"])
+    mix.names.clear()
+    # a module of another library may not be called by several threads
+    assert len(list(Loader(dataset, 4, batch_transform=later))) == 5
+    assert not mix.names
 
 
 def test_labels_that_are_mixed_may_be_mixed_again():

@@ -1,6 +1,7 @@
 """Decode plans and fields that lie on the stored picture: refused at once, unless these lie on the decoded one too."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from support.datasets import fixed, picture, text, write_dataset
 
 from readers import CenterCrop, Loader, PackedDataset, RandomResizedCrop, Resize, Whole, open_dataset
 from shardspec.errors import UsageError
-from shardspec.schema import Schema
+from shardspec.schema import Field, NamedConfig, Schema
 
 MOVING = [Resize(20), CenterCrop(20), RandomResizedCrop(20, flip=0.5)]
 RANDOM = RandomResizedCrop(24, scale=(0.2, 0.4), flip=0.5)
@@ -68,13 +69,13 @@ def masked(tmp_path):
 @pytest.mark.parametrize(
     ("decode", "found"),
     [
-        ({"image": CenterCrop(20)}, "mask_image, skin_mask with {'image': CenterCrop("),
         ({"mask_image": CenterCrop(20)}, "mask_image with {'mask_image': CenterCrop("),
-        ({"image": Resize(20), "mask_image": Resize(21)}, "mask_image, skin_mask with {'image': Resize("),
-        ({"image": RANDOM, "mask_image": RANDOM}, "skin_mask with {'image': RandomResizedCrop("),
+        ({"image": Resize(20), "mask_image": Resize(21)}, "mask_image with {'image': Resize("),
+        ({"image": CenterCrop(20), "mask_image": Resize(20)}, "mask_image with {'image': CenterCrop("),
+        ({"image": RANDOM, "mask_image": replace(RANDOM, flip=0.4)}, "mask_image with {'image': RandomResizedCrop("),
     ],
 )
-def test_masks_without_the_pictures_plan_are_refused(masked, decode, found):
+def test_masks_with_another_plan_are_refused(masked, decode, found):
     with pytest.raises(UsageError, match=re.escape(f"found {found}") + ".*or give the same plan to image and "):
         open_dataset(masked, decode=decode)
 
@@ -86,6 +87,44 @@ def test_masks_with_the_pictures_plan_stay_on_it(masked, plan):
     for batch in Loader(dataset, 4, seed=3):
         assert batch["image"].shape[-1] in (20, 24)
         assert batch["image"].equal(batch["mask_image"])
+
+
+@pytest.mark.parametrize("plan", [CenterCrop(20), Resize((60, 30)), replace(RANDOM, antialias=True)])
+def test_masks_follow_the_picture_by_their_nearest_pixels(tmp_path, plan):
+    """The pictures and the label maps say where each pixel was; label maps say it exactly, whatever their type."""
+    y, x = np.mgrid[:48, :64]
+    places = (x + 64 * y).astype(np.uint16)
+    image = np.stack([4 * x, 4 * y, 0 * x], axis=2).astype(np.uint8)
+    flags = np.stack([x < 32, y < 24], axis=2)
+    schema = Schema(
+        (
+            text("key"),
+            Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png")),
+            Field("label_image", "bytes", "|u1", (None, None, 3), NamedConfig("png")),
+            fixed("place_mask", "<u2", 48, 64),
+            fixed("mask", "|b1", 48, 64, 2),
+        )
+    )
+    columns = {
+        "key": keys(6),
+        "image": [image] * 6,
+        "label_image": [image] * 6,
+        "place_mask": np.stack([places] * 6),
+        "mask": np.stack([flags] * 6),
+    }
+    write_dataset(tmp_path / "d", "lmdb", schema, columns)
+    batches = list(Loader(open_dataset(tmp_path / "d", decode={"image": plan}), 3, seed=5))
+    for batch in batches:
+        assert batch["image"].shape == batch["label_image"].shape == (3, 3, *plan.shape)
+        found = batch["place_mask"].numpy().astype(int)
+        assert found.shape == (3, *plan.shape)
+        where = np.stack([found % 64, found // 64], axis=1)
+        assert np.array_equal(batch["label_image"].numpy()[:, :2], 4 * where)
+        assert np.array_equal(batch["mask"].numpy(), np.stack([where[:, 0] < 32, where[:, 1] < 24], axis=-1))
+        away = np.abs(batch["image"].numpy()[:, :2] / 4 - where)
+        assert away.max() <= max(1, 64 / plan.shape[1] / 2, 48 / plan.shape[0] / 2) + 0.5
+    if plan.random:
+        assert not batches[0]["place_mask"].equal(batches[1]["place_mask"])
 
 
 class Inverted(Whole):

@@ -1,5 +1,7 @@
 """Decode plans."""
 
+import io
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -8,6 +10,7 @@ import skimage.data
 import torch
 from support.crops import keys, write_crops
 from support.datasets import picture, text, write_encoded
+from torchvision.transforms import v2
 
 from readers import CenterCrop, Loader, RandomResizedCrop, Resize, Whole, open_dataset
 from readers.decode.crops import whole_pixels
@@ -75,6 +78,50 @@ def test_scaled_decoding_differs_little_from_the_whole(plan):
     assert max(differences) < 6.0, differences
 
 
+@pytest.mark.parametrize(
+    ("interpolation", "antialias", "share"),
+    [
+        ("bilinear", True, 0),
+        ("bilinear", False, 0),
+        ("bicubic", True, 1e-3),  # torch and Pillow cut off overshooting values after different passes
+        ("bicubic", False, 1e-3),
+        ("nearest", False, 4e-3),  # one row of 331 is midway between two, and both round floating numbers
+    ],
+)
+@pytest.mark.parametrize("size", [(90, 140), 331])
+def test_resampling_is_that_of_torchvision_and_pillow(interpolation, antialias, share, size):
+    """Within one level in all but a share of the values; label maps have no values between."""
+    levels = 0 if interpolation == "nearest" else 1
+    for seed, data in enumerate(JPEGS[:3]):
+        plan = RandomResizedCrop(size, (0.1, 0.9), interpolation=interpolation, antialias=antialias)
+        image = np.array(PIL.Image.open(io.BytesIO(data)))
+        left, top, right, bottom = map(int, plan.box(*image.shape[:2], sample_rng(seed, 0, 0)))
+        averaged = bottom - top >= 2 * plan.shape[0] or right - left >= 2 * plan.shape[1]
+        if averaged and not antialias and interpolation != "nearest":
+            continue
+        found = plan.decode(data, FIELD, codec_for(FIELD), sample_rng(seed, 0, 0), None).astype(int)
+        part = torch.from_numpy(image[top:bottom, left:right]).permute(2, 0, 1)
+        mode = v2.InterpolationMode({"nearest": "nearest-exact"}.get(interpolation, interpolation))
+        expected = v2.functional.resize(part, plan.shape, mode, antialias=antialias).permute(1, 2, 0).numpy()
+        assert (np.abs(found - expected) > levels).mean() <= (0 if antialias else share)
+        if antialias or interpolation == "nearest":
+            expected = v2.functional.resize(v2.functional.to_pil_image(part), plan.shape, mode)
+            assert (np.abs(found - np.asarray(expected)) > levels).mean() <= share
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"interpolation": "lanczos"}, "interpolation: expected one of bilinear, bicubic, nearest, found 'lanczos'"),
+        ({"interpolation": ["bicubic"]}, "interpolation: expected one of"),
+        ({"interpolation": "nearest", "antialias": True}, 'antialias: expected "bilinear" or "bicubic"'),
+    ],
+)
+def test_wrong_resampling_is_refused(how, said):
+    with pytest.raises(UsageError, match=said):
+        Resize(20, **how)
+
+
 def test_only_the_scale_that_is_needed_is_decoded(monkeypatch):
     shapes = []
     decode = simplejpeg.decode_jpeg
@@ -84,6 +131,8 @@ def test_only_the_scale_that_is_needed_is_decoded(monkeypatch):
     )
     Resize(100).decode(JPEGS[0], FIELD, codec_for(FIELD), None, None)
     assert shapes == [(128, 128, 3)]  # a quarter of 512, the smallest eighth that is no smaller than 100
+    Resize(100, antialias=True).decode(JPEGS[0], FIELD, codec_for(FIELD), None, None)
+    assert shapes[1:] == [(512, 512, 3)]
 
 
 @pytest.mark.parametrize("plan", [Resize(20), CenterCrop(20), RandomResizedCrop(20, flip=0.5)])
