@@ -30,7 +30,7 @@ from packer.workspace.folder import refuse_files
 from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
-TRIED_MAX: Mapping[bool, int] = {False: 24, True: 8}
+TRIED_MAX: Mapping[bool, int] = {False: 12, True: 6}
 """Items tried of a group, at most, and about how many pictures (False) and videos (True) in all. So many are the groups,
 too: the items of further kinds and classes are one."""
 
@@ -247,7 +247,7 @@ class _Samples:
         """Take in an item."""
         kind = (item.is_video, item.name.rpartition(".")[2].lower(), item.reject is None)
         key: tuple[Any, ...] = (*kind, item.name.rpartition("/")[0], item.columns.get("label"))
-        if key not in self._groups and sum(k[0] == kind[0] for k in self._groups) >= TRIED_MAX[kind[0]]:
+        if key not in self._groups and sum(k[0] == kind[0] for k in self._groups) >= TRIED_MAX[kind[0]] - 1:
             key = (item.is_video,)
         if key not in self._groups:
             self._groups[key] = _Group(repr(key))
