@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy_format
 
-from packer.assembly.rows import RowSource, open_rows
+from packer.assembly.rows import Lengths, RowSource, open_rows
 from packer.assembly.shard import finished_shard, write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
@@ -186,16 +188,21 @@ def write_index(
     if not fields:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    names = [field.name for field in fields]
     count = len(source) if order is None else len(order)
-    columns = {field.name: np.empty(count, field.numpy_dtype) for field in fields}
-    for first in range(0, count, _INDEX_ROWS):
-        rows = _rows_at(order, first, min(first + _INDEX_ROWS, count))
-        for name, values in source.read(rows, names).items():
-            columns[name][first : first + len(rows)] = values
-    for name, values in columns.items():
-        old = () if before is None else (np.load(before[name], mmap_mode="r", allow_pickle=False),)
-        np.save(folder / f"{name}.npy", np.concatenate([*old, values]))
+    with ExitStack() as stack:
+        files = {}
+        for field in fields:
+            old = None if before is None else np.load(before[field.name], mmap_mode="r", allow_pickle=False)
+            file = files[field.name] = stack.enter_context((folder / f"{field.name}.npy").open("wb"))
+            rows = count + (0 if old is None else len(old))
+            head = {"descr": npy_format.dtype_to_descr(field.numpy_dtype), "fortran_order": False, "shape": (rows,)}
+            npy_format.write_array_header_1_0(file, head)
+            for first in range(0, 0 if old is None else len(old), _INDEX_ROWS):
+                file.write(np.asarray(old[first : first + _INDEX_ROWS], field.numpy_dtype).tobytes())
+        for first in range(0, count, _INDEX_ROWS):
+            chosen = _rows_at(order, first, min(first + _INDEX_ROWS, count))
+            for name, values in source.read(chosen, list(files)).items():
+                files[name].write(np.asarray(values, source.schema[name].numpy_dtype).tobytes())
 
 
 def shuffled(rows: int, seed: int) -> IntArray:
@@ -214,7 +221,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ..
     return tuple(cuts)
 
 
-def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
+def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> ShardSize:
     """What a shard of `rows` rows will hold if its varying values have these encoded `lengths`."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
