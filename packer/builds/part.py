@@ -21,10 +21,14 @@ import numpy.typing as npt
 
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue
-from packer.workspace.durable import fsync_folder
+from packer.workspace.durable import fsync_folder, write_all
+from shardspec.columns import Buffer
 from shardspec.errors import BuildError, SchemaError
 
-_MARK = b"PARTv2\r\n"
+_MARK = b"PARTv3\r\n"
+
+_FLUSH_BYTES, _FLUSH_VALUES = 1 << 20, 512
+"""The most bytes and values that wait to be written with one call; the system takes 1024 values at a time."""
 
 Columns = Mapping[str, ColumnSpec]
 """The columns that the rows of a group share, in the order of a row's bytes, which is the order of the names."""
@@ -63,7 +67,8 @@ class PartWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-        self._file = self._temporary.open("xb")
+        self._file = self._temporary.open("xb", buffering=0)
+        self._end, self._pending, self._pending_bytes = 0, list[Buffer](), 0
         self._groups: list[_Rows] = []
         self._group: int | None = None
         self._offset, self._rows = 0, 0
@@ -79,7 +84,7 @@ class PartWriter:
 
     def begin(self) -> None:
         """Begin an item."""
-        self._offset, self._group = self._file.tell(), None
+        self._offset, self._group = self._end, None
 
     def append(self, row: Mapping[str, EncodedValue]) -> None:
         """Append one row of the item.
@@ -90,18 +95,22 @@ class PartWriter:
             If its fields, dtypes or numbers of axes differ from those of the item's earlier rows.
         """
         names = sorted(row)
-        specs = {name: row[name].spec for name in names}
+        values = [row[name] for name in names]
+        specs = {name: value.spec for name, value in zip(names, values, strict=True)}
         if self._group is None:
             self._group = self._find_group(specs)
             self._rows = len(self._groups[self._group].starts)
         group = self._groups[self._group]
         if specs != group.columns:
             raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, specs)}")
-        group.starts.append(self._file.tell())
-        for name in names:
-            self._file.write(row[name].data)
-        group.lengths.append([len(row[name].data) for name in names])
-        group.shapes.append([axis for name in names for axis in row[name].shape])
+        lengths = [len(value.data) for value in values]
+        group.starts.append(self._end)
+        group.lengths.append(lengths)
+        group.shapes.append([axis for value in values for axis in value.shape])
+        self._write(*(value.data for value in values))
+        # A step may change its arrays once it goes on.
+        if self._pending and any(type(value.data) is not bytes for value in values):
+            self._flush()
 
     def undo(self) -> None:
         """Forget every row of the item."""
@@ -109,9 +118,10 @@ class PartWriter:
             self._groups[self._group].cut(self._rows)
             if not self._rows:  # this item created the group, so it is the last one, and no other item has rows in it
                 self._groups.pop()
+        self._flush()
         self._file.seek(self._offset)
         self._file.truncate()
-        self._group = None
+        self._end, self._group = self._offset, None
 
     def end(self, report: ItemReport) -> None:
         """End the item."""
@@ -120,8 +130,8 @@ class PartWriter:
 
     def extend(self, part: "Part") -> None:
         """Append all rows and reports of another part."""
-        offset = self._file.tell()
-        self._file.write(part.row_data())
+        offset = self._end
+        self._write(part.row_data())
         places = []
         for rows in part.groups:
             places.append(self._find_group(rows.columns))
@@ -163,28 +173,41 @@ class PartWriter:
 
     def finish(self) -> None:
         """Write index and footer and move the part into place; if another worker was first, its part stays."""
-        self._file.write(bytes(-self._file.tell() % 8))
-        index_offset = self._file.tell()
+        self._write(bytes(-self._end % 8))
+        index_offset = self._end
         for group in self._groups:
-            self._file.write(np.array(group.starts, "<i8").tobytes())
-            self._file.write(np.array(group.lengths, "<i8").tobytes())
+            self._write(np.array(group.starts, "<i8").tobytes(), np.array(group.lengths, "<i8").tobytes())
         for group in self._groups:
-            self._file.write(np.array(group.shapes, "<i4").tobytes())
-        footer_offset = self._file.tell()
+            self._write(np.array(group.shapes, "<i4").tobytes())
+        footer_offset = self._end
         footer = {
             "groups": [[len(group.starts), to_json(group.columns)] for group in self._groups],
             "index_offset": index_offset,
             "reports": [report.to_json() for report in self.reports],
             "group_of": self._group_of,
         }
-        self._file.write(json.dumps(footer, separators=(",", ":")).encode())
-        self._file.write(footer_offset.to_bytes(8, "little") + _MARK)
-        self._file.flush()
+        document = json.dumps(footer, separators=(",", ":")).encode()
+        self._write(document, footer_offset.to_bytes(8, "little") + _MARK)
+        self._flush()
         os.fsync(self._file.fileno())
         self._file.close()
         if not self.path.exists():
             os.replace(self._temporary, self.path)
         fsync_folder(self.path.parent)
+
+    def _write(self, *values: Buffer) -> None:
+        """Write values one after another, together with later ones if they are small."""
+        self._pending += values
+        size = sum(map(len, values))
+        self._end += size
+        self._pending_bytes += size
+        if self._pending_bytes > _FLUSH_BYTES or len(self._pending) > _FLUSH_VALUES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what waits."""
+        write_all(self._file.fileno(), self._pending)
+        self._pending, self._pending_bytes = [], 0
 
     def _find_group(self, columns: Columns) -> int:
         """The number of the group with these columns, created if there is none."""

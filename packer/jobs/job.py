@@ -290,11 +290,11 @@ class Job:
 
             def on_event(event: Event) -> None:
                 stage.advance(*tally.take(event))
-                if event.kind == "item" and event.rejected and self._options.on_error == "fail":
+                failed = next((ended for ended in event.ends if ended.rejected), None)
+                if failed is not None and self._options.on_error == "fail":
                     assert event.unit is not None
-                    assert event.item is not None
                     task = plan.tasks[event.unit.number]
-                    raise failed_item(item_name(self.workspace.items, task, event.item), event.message)
+                    raise failed_item(item_name(self.workspace.items, task, failed.item), failed.reason)
                 if event.kind == "done" and event.unit is not None:
                     append_line(
                         self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}

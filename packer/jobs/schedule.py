@@ -84,7 +84,8 @@ class Schedule:
     def _take(self, event: Event) -> None:
         """Act on an event, and report it."""
         self._times.take(event)
-        self._on_event(replace(event, follows=self._handle(event)))
+        follows = self._handle(event)
+        self._on_event(replace(event, follows=follows) if follows else event)
 
     def _stop_overdue(self) -> None:
         """End the workers whose item takes too long."""
@@ -218,7 +219,7 @@ class ItemTimes:
             return
         if event.kind == "start" and event.item is not None:
             self._taken_s[event.unit] = event.item, 0.0
-        else:
+        elif event.kind != "items" or self._taken_s.get(event.unit, (-1,))[0] <= event.ends[-1].item:
             self._taken_s.pop(event.unit, None)
 
     def tick(self, held: Collection[Unit]) -> None:
@@ -252,6 +253,9 @@ class Gain(NamedTuple):
     rejects: int
 
 
+_NOTHING = Gain(0, 0, 0)
+
+
 class ItemTally:
     """Tracks what the items of unfinished tasks yielded, so that nothing counts twice if a task runs again.
 
@@ -264,13 +268,17 @@ class ItemTally:
 
     def take(self, event: Event) -> Gain:
         """What an event adds; only the end of an item or of a unit adds anything."""
-        if event.unit is None or event.item is None or event.kind != "item":
-            if event.kind == "done" and event.unit is not None and event.unit.do in ("task", "join"):
-                task = self._of_plan[event.unit.number]
-                unheard = task.stop - task.start - len(self._tasks.pop(event.unit.number, {}))
-                return Gain(unheard, 0, 0)
-            return Gain(0, 0, 0)
-        items = self._tasks.setdefault(event.unit.number, {})
-        before = items.get(event.item, Gain(0, 0, 0))
-        now = items[event.item] = Gain(1, event.samples, int(event.rejected))
-        return Gain(*(a - b for a, b in zip(now, before, strict=True)))
+        if event.unit is None:
+            return _NOTHING
+        if event.kind == "done" and event.unit.do in ("task", "join"):
+            task = self._of_plan[event.unit.number]
+            unheard = task.stop - task.start - len(self._tasks.pop(event.unit.number, {}))
+            return Gain(unheard, 0, 0)
+        if not event.ends:
+            return _NOTHING
+        known, gained = self._tasks.setdefault(event.unit.number, {}), [0, 0, 0]
+        for ended in event.ends:
+            before = known.get(ended.item, _NOTHING)
+            now = known[ended.item] = Gain(1, ended.samples, int(ended.rejected))
+            gained = [sum_ + a - b for sum_, a, b in zip(gained, now, before, strict=True)]
+        return Gain(*gained)

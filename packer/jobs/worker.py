@@ -1,20 +1,23 @@
-"""A worker process: ``python -m packer.jobs.worker WORKSPACE AHEAD [DETECTOR LIMIT]``.
+"""A worker process: ``python -m packer.jobs.worker WORKSPACE PLACE AHEAD [DETECTOR LIMIT]``.
 
-It takes units on standard input and answers on standard output, both in JSON lines. The worker ends when its standard
-input does, with all that it started, so it never outlives the build. Steps, and programs that they run, see an empty
-standard input; what they print goes to standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0.
-DETECTOR is the descriptor of a connection to the detecting process, whose answers may take LIMIT seconds.
+It takes units on standard input and answers on standard output, both in JSON lines. Which item is under way it notes in
+the mapped file PLACE (`packer.jobs.place`). The worker ends when its standard input does, with all that it started, so
+it never outlives the build. Steps, and programs that they run, see an empty standard input; what they print goes to
+standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECTOR is the descriptor of a connection to
+the detecting process, whose answers may take LIMIT seconds.
 """
 
 import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Work
 from packer.jobs.process import Requests, entry_point, one_thread, read_requests, send
 from packer.steps.chain import Equipment
@@ -30,6 +33,9 @@ WORKS: Mapping[str, Entry] = {
     "split": Entry("packer.packed.work:RepackWork"),
 }
 """The class that does the units of a plan, by the plan's kind."""
+
+_ENDS_S = 0.1
+"""Items that end within this time of one another are reported together: a message takes as long as a tiny picture."""
 
 
 def open_work(space: Workspace, equipment: Equipment) -> Work:
@@ -49,19 +55,19 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
     return work
 
 
-def main(workspace: Path, equipment: Equipment) -> None:
+def main(workspace: Path, place: Path, equipment: Equipment) -> None:
     """Serve units until the end of standard input."""
     with entry_point() as (descriptor, answers):
         requests = read_requests(descriptor)
         try:
-            _work(workspace, equipment, requests, answers)
+            _work(workspace, Place(place), equipment, requests, answers)
         except DetectorLost:  # neither this process nor its item is at fault
             with suppress(OSError):
                 send(answers, event="lost")
             raise
 
 
-def _work(workspace: Path, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
+def _work(workspace: Path, place: Place, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
     try:
         work = open_work(Workspace(workspace), equipment)
     except ShardspecError as error:
@@ -70,21 +76,39 @@ def _work(workspace: Path, equipment: Equipment, requests: Requests, answers: Te
     send(answers, event="ready")
     with one_thread():
         while True:
-            _serve(work, requests.get(), answers)
+            _serve(work, place, requests.get(), answers)
 
 
-def _serve(work: Work, request: dict[str, Any], answers: TextIO) -> None:
+def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -> None:
     unit = Unit(*request["unit"])
     verdicts = {int(item): (step, reason) for item, (step, reason) in request["verdicts"].items()}
+    ends: list[tuple[int, int, str]] = []
+    sent_s = 0.0
+
+    def report(now_s: float) -> None:
+        nonlocal sent_s
+        if ends:
+            send(answers, event="items", ends=ends)
+        ends.clear()
+        sent_s = now_s
 
     def progress(what: str, item: int, samples: int, reason: str) -> None:
-        send(answers, event=what, item=item, samples=samples, reason=reason)
+        if what == "start":
+            place.set(item)
+            return
+        ends.append((item, samples, reason))
+        place.set(None)
+        now_s = time.monotonic()
+        if now_s - sent_s > _ENDS_S or reason:
+            report(now_s)
 
     try:
         result = work.run(unit, verdicts, progress)
     except ShardspecError as error:
+        report(0.0)
         send(answers, event="failed", message=str(error))
     else:
+        report(0.0)
         send(answers, event="done", result=result)
 
 
@@ -99,4 +123,4 @@ def _equip(ahead: str, *detector: str) -> Equipment:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), _equip(*sys.argv[2:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), _equip(*sys.argv[3:]))

@@ -1,6 +1,7 @@
 """One raw input, and the report of what was found in it."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ BOXES_FROM = "boxes_from"
 PACKED_ROW = "_packed_row"
 """Column of an item that is a row of the packed dataset at its path: ``[row, digest of the dataset]``. If other keys
 consist of the row's key and an ordinal, the largest of these ordinals follows."""
+
+_NO_PATH = "item {!r} has no path"
 
 REASON_LENGTH = 1000
 """Maximum number of characters of a reason in a report, whatever a library or a step says."""
@@ -222,12 +225,14 @@ class Item:
     @property
     def file(self) -> ItemFile:
         """The picture or video, of an item that has one."""
-        return ItemFile(self.name, str(self.location()), self.bytes, self.mtime_ns, self.member)
+        if self.path is None:
+            raise ValueError(_NO_PATH.format(self.name))
+        return ItemFile(self.name, self.path, self.bytes, self.mtime_ns, self.member)
 
     def location(self) -> Path:
         """The path of an item that has one."""
         if self.path is None:
-            raise ValueError(f"item {self.name!r} has no path")
+            raise ValueError(_NO_PATH.format(self.name))
         return Path(self.path)
 
     def changes(self) -> Iterator[str]:
@@ -242,7 +247,7 @@ class Item:
             if not file.mtime_ns:  # not a file that was examined
                 continue
             try:
-                found = Path(file.path).stat()
+                found = os.stat(file.path)  # noqa: PTH116 -- for every item
             except (FileNotFoundError, NotADirectoryError):
                 yield f"{file.container!r} was there when the build was planned"
             else:
@@ -344,5 +349,8 @@ class ItemReport:
         self.damage = cut(f"{self.damage}; {what}" if self.damage else what, REASON_LENGTH)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON."""
-        return dict(vars(self))
+        """The report as JSON, without what is as in a new report."""
+        return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name]}
+
+
+_NEW_REPORT = {**vars(ItemReport("")), "name": None}

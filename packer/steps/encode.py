@@ -1,13 +1,14 @@
 """Encoding: a sample's values become bytes, together with what assembly needs to determine the schema."""
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.vision.decode.jpeg_header import has_restart_markers, is_progressive, restart_interval
+from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, has_restart_markers, is_progressive, restart_interval
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
@@ -52,6 +53,17 @@ def image_codec(recipe: Recipe) -> NamedConfig:
     return NamedConfig(recipe.encode)
 
 
+Use = Literal["hidden", "lossless", "plain"]
+
+_NAMES_KEPT = 4096
+
+_PLAIN: Mapping[type, tuple[Callable[[Any], bytes], ColumnSpec]] = {
+    bool: (struct.Struct("<?").pack, ColumnSpec("array", "|b1", 0)),
+    int: (struct.Struct("<q").pack, ColumnSpec("array", "<i8", 0)),
+    float: (struct.Struct("<d").pack, ColumnSpec("array", "<f8", 0)),
+}
+"""How Python's numbers become bytes: as numpy's would, in a tenth of the time."""
+
 LOSSLESS_CODEC = NamedConfig("png")
 """Codec of pictures whose names say that they are masks, whatever the recipe says of others: they may be label maps."""
 
@@ -75,6 +87,7 @@ class Encoder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
+        self._uses: dict[Any, Use] = {}
         self._marks = recipe.restart_markers
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossy = recipe.encode in ("jpeg", "webp")
@@ -95,28 +108,47 @@ class Encoder:
         kept = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
-            if not isinstance(name, str):
-                raise SchemaError(f"field {name!r}: expected a name, found {type(name).__name__}")
-            if name.startswith("_"):
+            use = self._uses.get(name)
+            if use is None:
+                use = self._use(name)
+            if use == "hidden":
                 continue
-            if not NAME.match(name):
-                raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
             if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
                 out[name] = self._keep(kept[1], value)
             else:
-                out[name] = self._value(name, value, lossless=self._lossy and is_mask_name(name))
+                out[name] = self._value(name, value, lossless=use == "lossless")
         if self._marks and "image" in out:
             out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
 
+    def _use(self, name: Any) -> Use:
+        """How the field of a name is stored; kept, since nearly all samples have the same names."""
+        if not isinstance(name, str):
+            raise SchemaError(f"field {name!r}: expected a name, found {type(name).__name__}")
+        hidden = name.startswith("_")
+        if not hidden and not NAME.match(name):
+            raise SchemaError(f"field {name!r}: expected a name of lower-case letters, digits and underscores")
+        if len(self._uses) == _NAMES_KEPT:
+            self._uses.clear()
+        use: Use = "hidden" if hidden else "lossless" if self._lossy and is_mask_name(name) else "plain"
+        self._uses[name] = use
+        return use
+
     def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:
         """The original bytes of a picture, or the same picture as a baseline JPEG."""
-        progressive = self._encode == "jpeg" and is_progressive(data)
+        progressive = self._encode == "jpeg" and PROGRESSIVE_MARK in data and is_progressive(data)
         if progressive and self._to_baseline is not None:
             data = self._to_baseline(data, image)
         return EncodedValue(data, image.shape, ColumnSpec("image", "|u1", 3), progressive)
 
     def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
+        plain = _PLAIN.get(type(value))
+        if plain is not None:
+            pack, spec = plain
+            try:
+                return EncodedValue(pack(value), (), spec)
+            except struct.error:
+                pass  # an integer of more than 64 bits, or of 64 without a sign
         if isinstance(value, str):
             data = self._text.encode(value)
             return EncodedValue(data, (len(data),), ColumnSpec("text", "|u1", 1))
@@ -139,7 +171,13 @@ def _picture_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uin
         return fixed_bytes
     encode: Callable[..., Buffer] = codec.encode
     if not recipe.restart_markers:
-        return encode
+        if recipe.encode != "jpeg":
+            return encode
+        # Not imported above: a plan needs none of its libraries.
+        make: Callable[[Any], Callable[..., Buffer]] = import_target(
+            "packer.vision.encode:jpeg_encoder", what="--encode jpeg", extra="pack"
+        )
+        return make(codec)
 
     def with_markers(image: npt.NDArray[np.uint8]) -> Buffer:
         height, width = image.shape[:2]

@@ -9,7 +9,7 @@ import numpy as np
 
 from packer.recipe.fields import LABEL, Declaration, FieldType, as_array, check_name, infer
 from packer.steps.encode import ColumnSpec, EncodedValue
-from packer.vision.decode.jpeg_header import is_progressive
+from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
 from packer.vision.decode.limits import PictureError
 from shardspec.codecs import Codec, codec_for
 from shardspec.errors import CodecError, SchemaError, UsageError
@@ -18,9 +18,6 @@ from shardspec.schema import NO_CLASS, Field, NamedConfig
 from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
-
-_PROGRESSIVE = b"\xff\xc2"
-"""In every JPEG that is coded in several passes, and hardly ever in another."""
 
 _UTF8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8")))
 _JSON = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json")))
@@ -315,7 +312,7 @@ def _picture_encoder(kind: FieldType) -> Encode:
             data = bytes(value)
             picture = decode(data)
             if name == "jpeg" and picture.passthrough:
-                return EncodedValue(data, picture.image.shape, spec, _PROGRESSIVE in data and is_progressive(data))
+                return EncodedValue(data, picture.image.shape, spec, PROGRESSIVE_MARK in data and is_progressive(data))
             image = picture.image
         elif isinstance(value, str | int | float | list | tuple | dict) or value is None:
             raise _mismatch(kind, value)

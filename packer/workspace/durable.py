@@ -3,11 +3,15 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from shardspec.columns import Buffer
 from shardspec.errors import BuildError, ShardspecError
+
+_VALUES_A_CALL = 1024
+"""``IOV_MAX`` of Linux and macOS."""
 
 _OF_OTHERS = "raised by the code of others"
 """Attribute of an error that `writing` passes on; an `OSError` cannot be kept in a weak set."""
@@ -52,6 +56,25 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+def write_all(descriptor: int, values: Sequence[Buffer]) -> None:
+    """Write some values one after another, in as few calls as the system allows."""
+    if not hasattr(os, "writev"):
+        for value in values:
+            rest = memoryview(value)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        return
+    waiting = [memoryview(value) for value in values if len(value)]
+    first = 0
+    while first < len(waiting):
+        written = os.writev(descriptor, waiting[first : first + _VALUES_A_CALL])
+        while first < len(waiting) and written >= len(waiting[first]):
+            written -= len(waiting[first])
+            first += 1
+        if written:
+            waiting[first] = waiting[first][written:]
 
 
 def fsync_folder(folder: Path) -> None:

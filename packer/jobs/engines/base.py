@@ -1,16 +1,29 @@
 """What an engine is."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from packer.jobs.plan import Unit, Verdicts
 
 TICK_S = 0.5
 """Longest time that an engine waits for an event, in seconds."""
 
-EventKind = Literal["start", "item", "done", "failed", "died", "timeout", "again", "tick"]
+EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "tick"]
+
+
+class Ended(NamedTuple):
+    """An item that ended: how many samples it yielded, and why none; without a reason it is no reject."""
+
+    item: int
+    samples: int
+    reason: str
+
+    @property
+    def rejected(self) -> bool:
+        """Whether it ended as a reject."""
+        return not self.samples and bool(self.reason)
 
 
 @dataclass(frozen=True)
@@ -19,19 +32,19 @@ class Event:
 
     Attributes
     ----------
-    kind : {"start", "item", "done", "failed", "died", "timeout", "again", "tick"}
-        An item began; an item ended; a unit ended; the job cannot continue; a worker died; an item took too long and
-        its worker was ended; a unit must run again through no fault of its own; nothing happened for a while.
+    kind : {"start", "items", "done", "failed", "died", "timeout", "again", "tick"}
+        An item is under way, as was seen for the first time (those that end soon are not seen); items ended; a unit
+        ended; the job cannot continue; a worker died; an item took too long and its worker was ended; a unit must run
+        again through no fault of its own; nothing happened for a while.
     unit : Unit or None
     item : int or None
-        The item that was under way.
-    samples : int
-        The samples that the item yielded.
+        The item that is or was under way.
+    ends : sequence of Ended
+        The items that ended, in order.
     result : dict
         The result of a finished unit.
     message : str
-        What is known of a failure or a death, or why an item was rejected; empty for an item without samples that is
-        no reject.
+        What is known of a failure or a death.
     follows : str
         After a worker died, or was ended over an item that took too long: what happens to the unit. The schedule sets
         it.
@@ -40,15 +53,10 @@ class Event:
     kind: EventKind
     unit: Unit | None = None
     item: int | None = None
-    samples: int = 0
+    ends: Sequence[Ended] = ()
     result: dict[str, Any] = field(default_factory=dict)
     message: str = ""
     follows: str = ""
-
-    @property
-    def rejected(self) -> bool:
-        """Whether an item ended as a reject."""
-        return self.kind == "item" and not self.samples and bool(self.message)
 
 
 class Engine(Protocol):

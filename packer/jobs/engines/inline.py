@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection
 
-from packer.jobs.engines.base import Event
+from packer.jobs.engines.base import Ended, Event
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.jobs.process import one_thread
 from packer.recipe.engines import Team
@@ -34,7 +34,7 @@ class InlineEngine:
 
             def progress(what: str, item: int, samples: int, reason: str) -> None:
                 if what == "end":
-                    self._events.append(Event("item", unit, item, samples, message=reason))
+                    self._events.append(Event("items", unit, ends=(Ended(item, samples, reason),)))
 
             try:
                 if unit.has_items:

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from packer.jobs.child import Answers, Child
-from packer.jobs.engines.base import TICK_S, Clock, Event
+from packer.jobs.engines.base import TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
+from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
@@ -19,7 +20,8 @@ _START_ATTEMPTS = 5
 
 
 class _Worker(Child):
-    """A worker process, and what it is doing. `serial` is new for each process; `place` is used again.
+    """A worker process, and what it is doing. `serial` is new for each process; `place` is used again. `seen` is the
+    item that was under way when it was last looked at.
 
     The reading thread sets `lost_detector`, so it is known once `end` was called.
     """
@@ -36,11 +38,13 @@ class _Worker(Child):
         self.place = place
         self.serial = serial
         self.unit: Unit | None = None
-        self.item: int | None = None
+        self.seen: int | None = None
         self.used = False
         self.lost_detector = False
         self.pending: dict[str, Any] | None = None
-        command = ["packer.jobs.worker", str(workspace.root), str(int(decodes_ahead))]
+        at = workspace.logs / f"worker-{place:03d}.item"
+        self._at = Place.create(at)
+        command = ["packer.jobs.worker", str(workspace.root), str(at), str(int(decodes_ahead))]
         keep = []
         with ExitStack() as stack:
             if detector is not None:
@@ -55,12 +59,10 @@ class _Worker(Child):
         else:
             super().take(message, answers)
 
-    def note(self, message: dict[str, Any]) -> None:
-        """Note which item is under way."""
-        if message["event"] == "start":
-            self.item = message["item"]
-        elif message["event"] == "end":
-            self.item = None
+    @property
+    def item(self) -> int | None:
+        """The item that is under way; if the process has died, the one that was."""
+        return self._at.get()
 
 
 class ProcessesEngine:
@@ -103,7 +105,7 @@ class ProcessesEngine:
             worker = None
         if worker is None:
             worker = self._workers[place] = self._start_worker(place)
-        worker.unit, worker.item, worker.used = unit, None, True
+        worker.unit, worker.seen, worker.used = unit, None, True
         worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
         self._send_pending()
 
@@ -111,6 +113,7 @@ class ProcessesEngine:
         """The next event."""
         while True:
             self._look_for_late_detector()
+            self._look_at_items()
             if self._events:
                 return self._events.popleft()
             try:
@@ -182,11 +185,8 @@ class ProcessesEngine:
 
     def _translate_work(self, worker: _Worker, kind: str, message: dict[str, Any]) -> None:
         unit = worker.unit
-        worker.note(message)
-        if kind == "start":
-            self._events.append(Event("start", unit, message["item"]))
-        elif kind == "end":
-            self._events.append(Event("item", unit, message["item"], message["samples"], message=message["reason"]))
+        if kind == "items":
+            self._events.append(Event("items", unit, ends=[Ended(*one) for one in message["ends"]]))
         elif kind == "done":
             worker.unit = None
             self._events.append(Event("done", unit, result=message["result"]))
@@ -194,6 +194,14 @@ class ProcessesEngine:
             self._events.append(Event("failed", unit, message=message["message"]))
         elif kind == "died":
             self._bury(worker)
+
+    def _look_at_items(self) -> None:
+        """Report which items are under way. Those that begin and end between two looks need no time limit."""
+        for worker in self._workers:
+            if worker is not None and worker.unit is not None and (item := worker.item) != worker.seen:
+                worker.seen = item
+                if item is not None:
+                    self._events.append(Event("start", worker.unit, item))
 
     def _look_for_silent_deaths(self) -> None:
         """Find processes that ended while a child of theirs keeps the pipe open and so hides the end of the answers."""
@@ -234,7 +242,6 @@ class ProcessesEngine:
         self._workers[:] = [None] * len(self._workers)  # in place: a caller may be iterating over it
         for worker in lost:
             worker.end()
-        self._note_rest()
         if not detector.ready and self._failed_start("the detector process does", message, detector):
             return
         known = any(worker.serial == detector.busy.worker for worker in lost)
@@ -248,16 +255,6 @@ class ProcessesEngine:
             else:
                 item = worker.item if known else None
                 self._events.append(Event("died", worker.unit, item, message=message))
-
-    def _note_rest(self) -> None:
-        """Note the item that each ended worker was at, from the messages still unread."""
-        while True:
-            try:
-                child, message = self._answers.get_nowait()
-            except queue.Empty:
-                return
-            if isinstance(child, _Worker):
-                child.note(message)
 
     def _failed_start(self, what: str, message: str, child: Child) -> bool:
         """Count processes that died before they were ready, and return whether the job is given up."""

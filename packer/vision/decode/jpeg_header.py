@@ -6,6 +6,10 @@ from dataclasses import dataclass
 BASELINE, PROGRESSIVE = 0xC0, 0xC2
 """Second bytes of the SOF markers that every decoder reads."""
 
+PROGRESSIVE_MARK = b"\xff\xc2"
+"""In every JPEG that is coded in several passes, and hardly ever in another; to look for it is quicker than to parse.
+"""
+
 LEAST_AREA = 150_000
 """Least number of pixels of a picture that gets markers: smaller ones decode as fast whole, and faster without them."""
 

@@ -100,18 +100,21 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     Raises
     ------
     PictureError
-        If the first bytes belong to no known kind of picture, if they announce more than `max_pixels`, or if the file
-        is larger than a picture of that many pixels can be.
+        If the first bytes belong to no known kind of picture; of a larger file, if they announce more than
+        `max_pixels`, or if it is larger than a picture of that many pixels can be.
     OSError
         If the file cannot be read.
     """
     with open_input(source) as file:
         head = file.read(_HEAD_BYTES)
         kind = _sniff(head)
+        size = file.seek(0, os.SEEK_END)
+        if size == len(head):
+            return head
         header = read_header(head) if kind == "JPEG" else None
         if header is not None:
             check_size(header.width, header.height, max_pixels)
-        check_file_size(file.seek(0, os.SEEK_END), max_pixels)
+        check_file_size(size, max_pixels)
         file.seek(0)
         return file.read()
 

@@ -17,9 +17,9 @@ from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, ODD_VALUES, read_log
 
 import packer
-from packer.jobs.engines.base import Event
+from packer.jobs.engines.base import Clock, Ended, Event
 from packer.jobs.plan import Task, Unit, Verdicts
-from packer.jobs.schedule import ItemTally, Schedule
+from packer.jobs.schedule import ItemTally, ItemTimes, Schedule
 from packer.workspace import Workspace, read_lines
 from shardspec.errors import BuildError
 
@@ -291,16 +291,46 @@ def test_each_worker_that_is_lost_is_reported_in_a_line(
 def test_the_progress_counts_every_item_once() -> None:
     """A task that runs again, or item by item, gives its items again; what they give is then what counts."""
     tally, task = ItemTally([Task(0, 3, 0), Task(3, 4, 0)]), Unit("task", 0)
-    assert tally.take(Event("item", task, 0, samples=2)) == (1, 2, 0)
-    assert tally.take(Event("item", task, 1, samples=1)) == (1, 1, 0)
+
+    def ends(unit: Unit, *ended: tuple[int, int, str]) -> Event:
+        return Event("items", unit, ends=[Ended(*one) for one in ended])
+
+    assert tally.take(ends(task, (0, 2, ""), (1, 1, ""))) == (2, 3, 0)
     assert tally.take(Event("died", task, 2)) == (0, 0, 0)
-    assert tally.take(Event("item", task, 0, samples=2)) == (0, 0, 0)
-    assert tally.take(Event("item", Unit("item", 0, 1), 1, message="gone")) == (0, -1, 1)
+    assert tally.take(ends(task, (0, 2, ""))) == (0, 0, 0)
+    assert tally.take(ends(Unit("item", 0, 1), (1, 0, "gone"))) == (0, -1, 1)
     assert tally.take(Event("done", Unit("item", 0, 1))) == (0, 0, 0)
-    assert tally.take(Event("item", Unit("item", 0, 2), 2, message="gone")) == (1, 0, 1)
+    assert tally.take(ends(Unit("item", 0, 2), (2, 0, "gone"))) == (1, 0, 1)
     assert tally.take(Event("tick")) == (0, 0, 0)
     assert tally.take(Event("done", Unit("join", 0))) == (0, 0, 0)
-    assert tally.take(Event("item", Unit("task", 1), 3, samples=1)) == (1, 1, 0)
+    assert tally.take(ends(Unit("task", 1), (3, 0, ""))) == (1, 0, 0), "an item without samples on purpose"
+
+
+def test_the_time_of_an_item_passes_while_those_before_it_are_reported() -> None:
+    """The coordinating process sees an item under way before it hears of the end of those before it."""
+    clock, unit = FakeClock(), Unit("task", 0)
+    times = ItemTimes(clock)
+    times.take(Event("start", unit, 7))
+    clock.now += 2.0
+    times.tick(())
+    times.take(Event("items", unit, ends=[Ended(5, 1, ""), Ended(6, 1, "")]))
+    assert times.longer_than(1.0) == [(unit, 7)]
+    times.take(Event("items", unit, ends=[Ended(7, 1, "")]))
+    assert times.longer_than(1.0) == []
+
+
+class FakeClock(Clock):
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def tick(self) -> None:
+        """Nothing passes by itself."""
+
+    def now_s(self) -> float:
+        return self.now
 
 
 def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:
