@@ -289,7 +289,9 @@ class Job:
         with Stage(self._listener, plan.stage, items, plan.items_are, done) as stage:
 
             def on_event(event: Event) -> None:
-                stage.advance(*tally.take(event))
+                reasons = [ended.reason for ended in event.ends if ended.rejected]
+                gain, frames = tally.take(event), event.frames if event.kind == "tick" else None
+                stage.advance(*gain, size=event.result.get("bytes", 0), reasons=reasons, frames=frames)
                 failed = next((ended for ended in event.ends if ended.rejected), None)
                 if failed is not None and self._options.on_error == "fail":
                     assert event.unit is not None

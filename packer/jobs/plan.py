@@ -18,7 +18,8 @@ Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be tried (again), with the step and reason of their reject."""
 
 OnItem = Callable[[str, int, int, str], None]
-"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none."""
+"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none; between
+them with ``"frame"``, the index, the number of frames examined so far, and an empty text."""
 
 
 class Task(NamedTuple):

@@ -58,6 +58,8 @@ class Progress:
         reasons, those met first.
     bytes : int
         Bytes of what was done in this call, where they are known: of the samples of finished tasks, of shards.
+    frames : int
+        Frames examined so far of the videos under way, as of a moment ago: a long one is at work, and not stuck.
     rate, sample_rate : float or None
         What is done in a second, and samples, over the last minute; None while that is unknown.
     seconds : float
@@ -82,6 +84,7 @@ class Progress:
     reasons: Mapping[str, int] = field(default_factory=dict)
     rate: float | None = None
     sample_rate: float | None = None
+    frames: int = 0
 
     @property
     def seconds_left(self) -> float | None:
@@ -178,7 +181,8 @@ def _describe_details(progress: Progress) -> str:
     rate = progress.samples / max(1e-9, progress.seconds) if progress.sample_rate is None else progress.sample_rate
     shown = list_some([reason if n == 1 else f"{n} × {reason}" for reason, n in progress.reasons.items()], _SHOWN)
     why = f" ({shown})" if shown else ""
-    return ", ".join((f"{rate:.1f} samples/s", *size, f"{counted(progress.rejects, 'reject')}{why}"))
+    under_way = [f"{counted(progress.frames, 'frame')} of videos under way"] if progress.frames else []
+    return ", ".join((f"{rate:.1f} samples/s", *under_way, *size, f"{counted(progress.rejects, 'reject')}{why}"))
 
 
 def _describe_seconds(seconds: float) -> str:
@@ -262,7 +266,13 @@ class Stage:
             self._report(ended=True, failed=True)
 
     def advance(
-        self, count: int = 1, samples: int = 0, rejects: int = 0, size: int = 0, reasons: Iterable[str] = ()
+        self,
+        count: int = 1,
+        samples: int = 0,
+        rejects: int = 0,
+        size: int = 0,
+        reasons: Iterable[str] = (),
+        frames: int | None = None,
     ) -> None:
         """Count what was done; call with 0 to report that time passes.
 
@@ -272,6 +282,8 @@ class Stage:
             Bytes.
         reasons : iterable of str
             Why items were rejected.
+        frames : int, optional
+            Frames of the videos under way, if they were counted just now.
         """
         state = self._state
         found = state.reasons
@@ -284,6 +296,7 @@ class Stage:
             samples=state.samples + samples,
             rejects=state.rejects + rejects,
             bytes=state.bytes + size,
+            frames=state.frames if frames is None and not count else frames or 0,
             reasons=found if found is state.reasons else dict(sorted(found.items(), key=lambda entry: -entry[1])),
         )
         self._report()

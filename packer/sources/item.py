@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -247,7 +247,7 @@ class Item:
             if not file.mtime_ns:  # not a file that was examined
                 continue
             try:
-                found = os.stat(file.path)  # noqa: PTH116 -- for every item
+                found = os.stat(file.path)
             except (FileNotFoundError, NotADirectoryError):
                 yield f"{file.container!r} was there when the build was planned"
             else:
@@ -321,6 +321,8 @@ class ItemReport:
         Whether the item has no samples on purpose, and is no reject.
     step, reason : str or None
         Where and why the item was rejected.
+    watch : callable or None
+        Called with `frames` after each frame of a video, so that others see how far the item is.
     """
 
     name: str
@@ -339,6 +341,13 @@ class ItemReport:
     empty: bool = False
     step: str | None = None
     reason: str | None = None
+    watch: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+
+    def count_frame(self) -> None:
+        """Count a frame that is examined."""
+        self.frames += 1
+        if self.watch is not None:
+            self.watch(self.frames)
 
     def skip(self, frame: int, reason: str) -> None:
         """Record a frame that gives no sample."""
@@ -350,7 +359,7 @@ class ItemReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON, without what is as in a new report."""
-        return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name]}
+        return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
 
 
 _NEW_REPORT = {**vars(ItemReport("")), "name": None}
