@@ -21,10 +21,11 @@ from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
 from packer.workspace.spool import Mapped
+from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
 
-_NO_LABEL = -(2**63)
+_NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
 """Fewer items are listed without a word."""
 
@@ -108,48 +109,60 @@ class Remarks:
     """What several rows say of the same files, found out item by item. In memory are two numbers for each item."""
 
     def __init__(self) -> None:
-        self._indices = array("q")
         self._places = array("q")
         self._labels = array("q")
 
     def add(self, item: Item) -> None:
-        """Take in an item."""
+        """Take in the next item."""
+        label = None
         if item.path is None or item.reject is not None or PACKED_ROW in item.columns:
-            return
-        label = item.columns.get("label")
-        self._indices.append(item.index)
-        self._places.append(hash(item.path if item.member is None else (item.path, item.member)))
+            self._places.append(_NO_PLACE)
+        else:
+            self._places.append(hash(item.path if item.member is None else (item.path, item.member)))
+            label = item.columns.get("label")
         self._labels.append(label if isinstance(label, int) else _NO_LABEL)
 
     def describe_repeats(self, items: Sequence[Item]) -> list[str]:
         """In words, the files that several rows name, if any. This may be intended: every row is packed."""
-        places, first, counts = np.unique(np.frombuffer(self._places, np.int64), return_index=True, return_counts=True)
-        if len(places) == len(self._places):
+        places = np.frombuffer(self._places, np.int64)
+        rows, order, starts = _group(places, np.flatnonzero(places != _NO_PLACE))
+        if len(starts) == len(rows):
             return []
+        counts = np.diff(starts, append=len(rows))
         most = int(counts.max())
-        at = int(first[counts == most].min())
-        files, name = int((counts > 1).sum()), items[self._indices[at]].name
+        at = int(rows[order[starts[counts == most]].min()])
         return [
-            f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {most}: "
-            "each row is packed"
+            f"{counted(int((counts > 1).sum()), 'file')} named by several rows, such as "
+            f"{shorten(items[at].name, LONG)} by {most}: each row is packed"
         ]
 
     def describe_contradictions(self, items: Sequence[Item], classes: Sequence[str] | None) -> list[str]:
         """In words, the files to which rows give different labels, if any."""
-        all_labels = np.frombuffer(self._labels, np.int64)
-        known = np.flatnonzero(all_labels != _NO_LABEL)
-        places, labels = np.frombuffer(self._places, np.int64)[known], all_labels[known]
-        _, first, inverse = np.unique(places, return_index=True, return_inverse=True)
-        differ = np.flatnonzero(labels != labels[first][inverse])
+        labels, places = np.frombuffer(self._labels, np.int64), np.frombuffer(self._places, np.int64)
+        rows, order, starts = _group(places, np.flatnonzero(labels != _NO_LABEL))
+        if len(starts) == len(rows):
+            return []
+        sorted_labels = labels[rows[order]]
+        first = np.repeat(sorted_labels[starts], np.diff(starts, append=len(rows)))
+        differ = np.flatnonzero(sorted_labels != first)
         if not len(differ):
             return []
-        found = np.unique(labels[inverse == inverse[differ[0]]]).tolist()
+        at = int(rows[order[differ].min()])
+        found = np.unique(labels[(places == places[at]) & (labels != _NO_LABEL)]).tolist()
         shown = [str(label) if classes is None else classes[label] for label in found]
-        name, files = items[self._indices[known[differ[0]]]].name, len(np.unique(inverse[differ]))
+        files = len(np.unique(np.searchsorted(starts, differ, side="right")))
         return [
-            f"{counted(files, 'file')} with different labels in several rows, such as {shorten(name, LONG)} "
-            f"({list_some(shown)}): each row is packed"
+            f"{counted(files, 'file')} with different labels in several rows, such as "
+            f"{shorten(items[at].name, LONG)} ({list_some(shown)}): each row is packed"
         ]
+
+
+def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Some rows, the order that brings those with one place together, and where in it each place begins."""
+    chosen = places[rows]
+    order = np.argsort(chosen, kind="stable")
+    chosen = chosen[order]
+    return rows, order, np.flatnonzero(np.concatenate(([True], chosen[1:] != chosen[:-1]))) if len(rows) else rows
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
