@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split import SplitPart, SplitResult, split
     from packer.packed.verify.verify import VerifyReport, verify
+    from packer.page.report import ReportResult, report
+    from packer.page.view import Viewer, view
     from packer.recipe.fields import Array, Picture
     from packer.recipe.options import BuildOptions
     from packer.recipe.recipe import Recipe, StepSpec
@@ -84,12 +86,14 @@ else:
             "Recipe": Entry("packer.recipe.recipe:Recipe"),
             "RejectKind": Entry("packer.packed.rejects:RejectKind"),
             "RejectsReport": Entry("packer.packed.rejects:RejectsReport"),
+            "ReportResult": Entry("packer.page.report:ReportResult"),
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
             "ValueCount": Entry("packer.packed.inspect:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
+            "Viewer": Entry("packer.page.view:Viewer", "view"),
             "Writer": Entry("packer.builds.writing.writer:Writer"),
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
@@ -107,8 +111,10 @@ else:
             "pack": Entry("packer.builds.pack:pack"),
             "preview": Entry("packer.packed.preview:preview", "pack"),
             "rejects": Entry("packer.packed.rejects:rejects"),
+            "report": Entry("packer.page.report:report"),
             "split": Entry("packer.packed.split:split"),
             "verify": Entry("packer.packed.verify.verify:verify"),
+            "view": Entry("packer.page.view:view", "view"),
         },
     )
 
@@ -137,12 +143,14 @@ __all__ = [
     "Recipe",
     "RejectKind",
     "RejectsReport",
+    "ReportResult",
     "SplitPart",
     "SplitResult",
     "StepSpec",
     "ValueCount",
     "ValueCounts",
     "VerifyReport",
+    "Viewer",
     "Writer",
     "add",
     "bench",
@@ -160,6 +168,8 @@ __all__ = [
     "pack",
     "preview",
     "rejects",
+    "report",
     "split",
     "verify",
+    "view",
 ]

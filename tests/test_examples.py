@@ -9,7 +9,6 @@ from support.command import REPOSITORY, run_packer
 from support.ranks import run_script
 
 EXAMPLES = REPOSITORY / "examples"
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
 def run(*words: object, cwd: Path) -> Any:
@@ -44,17 +43,3 @@ def test_plain_training(packed, tmp_path):
     epochs = run(EXAMPLES / "train_plain.py", packed, "--workers", 1, cwd=tmp_path)
     assert [epoch["samples"] for epoch in epochs] == [44, 44]
     assert all(epoch["loss"] < 2 for epoch in epochs)
-
-
-def test_ddp_on_two_processes_and_on_with_one(packed, tmp_path):
-    script = (EXAMPLES / "train_ddp.py", packed, "--batch-size", 4, "--checkpoint", "run.pt", "--epochs", 1)
-    ranks = run(*TORCHRUN, 2, *script, "--max-steps", 2, cwd=tmp_path)
-    assert ranks == [{"epoch": 0, "steps": 2, "samples": 8}] * 2
-    assert run(*TORCHRUN, 1, *script, cwd=tmp_path) == [{"epoch": 0, "steps": 7, "samples": 44 - 16}]
-
-
-def test_lightning_stops_and_goes_on(packed, tmp_path):
-    script = (EXAMPLES / "train_lightning.py", packed, "--batch-size", 8, "--epochs", 1, "--accelerator", "cpu")
-    assert run(*script, "--max-steps", 2, cwd=tmp_path)["samples"] == 16
-    done = run(*script, "--resume", "run/last.ckpt", "--loader", "processes", "--workers", 1, cwd=tmp_path)
-    assert done == {"epoch": 1, "steps": 6, "samples": 44 - 16}

@@ -29,6 +29,8 @@ COMMANDS: Mapping[str, str] = {
     "rejects": "say why items were rejected, and write the table of those to try again",
     "verify": "compare a packed dataset with its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
+    "report": "write what packed datasets hold as one HTML file: counts, histograms, rejects, samples",
+    "view": "look at packed datasets in the browser: filter, sort, every sample with its geometry",
     "convert": "write the same samples in another format, without decoding them",
     "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",

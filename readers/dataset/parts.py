@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from readers.conditions import Condition, rows_where
 from readers.dataset.base import SampleDataset
-from readers.dataset.conditions import Condition, rows_where
 from readers.dataset.splits import fold_rows, split_rows
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -27,7 +27,7 @@ class WithParts(SampleDataset, Generic[Part]):
     def where(self, condition: Condition, fields: Sequence[str] | None = None) -> Part:
         """The rows for which a condition holds: ``"label == 'fake' and score > 0.9"``, or a callable on some fields.
 
-        The parameters are those of `readers.dataset.conditions.rows_where`.
+        The parameters are those of `readers.conditions.rows_where`.
         """
         return self.subset(rows_where(self, condition, fields))
 

@@ -54,21 +54,29 @@ class TrainBatches:
     source : Loader or OrderSampler
         What decides the order of `batches`.
     samples_per_step : int
-        Samples of a step of all ranks together.
+        Samples of a step of all ranks together; with an order of batches, batches.
     processed : callable
         Gives the number of this epoch's batches that the training loop has processed.
+    epoch : int
+        The epoch that comes next.
     """
 
     def __init__(
-        self, batches: Batches, source: Loader | OrderSampler, samples_per_step: int, processed: Callable[[], int]
+        self,
+        batches: Batches,
+        source: Loader | OrderSampler,
+        samples_per_step: int,
+        processed: Callable[[], int],
+        epoch: int = 0,
     ) -> None:
         self._batches: Batches | None = batches
         self._source = source
+        source.set_epoch(epoch)
         self._length = len(batches)
         self._drop_last = batches.drop_last
         self._processed = processed
         self.samples_per_step = samples_per_step
-        self._epoch = 0
+        self._epoch = epoch
         self._consumed = 0  # samples of all ranks, when this epoch's iteration begins
         self._begun_at: int | None = None  # batches processed when it begins; None before
 
@@ -115,12 +123,19 @@ class TrainBatches:
         if state:
             self._source.load_state_dict(state)
             self._epoch, self._consumed, self._begun_at = state["epoch"], state["consumed"], None
+            self._length = len(_not_closed(self._batches))
 
     def close(self) -> None:
         """Drop the loader with its threads and processes. The state is kept."""
         self._batches = None
 
     def _iterate(self, batches: Batches) -> Iterator[Batch]:
+        if len(batches) != self._length:
+            raise UsageError(
+                f"order: expected {self._length} batches in epoch {self._epoch}, as Lightning was given when it last "
+                f"asked, found {len(batches)}: for epochs of different lengths set "
+                "Trainer(reload_dataloaders_every_n_epochs=1)"
+            )
         self._begun_at = self._processed()
         yield from batches
 

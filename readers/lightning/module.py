@@ -1,6 +1,6 @@
 """Packed datasets for Lightning: a data module that is exact under DDP and after a resume in mid-epoch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any, Literal, Never
 from weakref import WeakSet
@@ -12,14 +12,17 @@ from torch.utils.data import DataLoader
 
 from readers.arguments import as_count, refuse_unknown
 from readers.dataset.base import SampleDataset, check_classes
+from readers.dataset.views import ViewDataset
 from readers.decode.plans import DecodePlan
 from readers.formats.machine import available_processors
 from readers.formats.pool import Verify
 from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches, as_dataset
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
+from readers.loader.own_orders import choose_own
 from readers.order.auto import AnyShuffle, Choice, agree, choose_shuffle
 from readers.order.order import WINDOW_BLOCKS
+from readers.order.own import OwnOrder, RowsOfEpoch
 from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform
 from shardspec.errors import UsageError
@@ -47,8 +50,9 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     val, test, predict : SampleDataset or path, optional
         Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of
         rank r of W is row i W + r; samples past the end are repetitions.)
-    batch_size : int
-        Samples of a training batch, per rank.
+    batch_size : int, optional
+        Samples of a training batch, per rank. With an order of batches it is left out, and as an attribute it is the
+        size of the largest batch.
     loader : {"threads", "processes"}
         ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms that are heavy Python.
     eval_batch_size : int, optional
@@ -62,6 +66,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     shuffle, seed, drop_last, window, weights, draws
         For training (`readers.Loader`). Rank 0 decides ``shuffle="auto"`` for all ranks.
         ``Trainer(overfit_batches=…)`` turns shuffling off.
+    order, sampler, batch_sampler, views
+        For training (`readers.Loader`). Orders of batches need ``"threads"``. If the epochs of an order differ in
+        length, Lightning has to ask anew: ``Trainer(reload_dataloaders_every_n_epochs=1)``. With
+        ``Trainer(overfit_batches=…)`` every epoch has the rows of epoch 0.
     workers : int, optional
         Threads or processes per rank; by default the number of processors that this process may use, divided by the
         ranks of the node.
@@ -91,7 +99,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         test: Source | None = None,
         predict: Source | None = None,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
         loader: LoaderKind = "threads",
         eval_batch_size: int | None = None,
         fields: Sequence[str] | None = None,
@@ -110,6 +118,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         window: int = WINDOW_BLOCKS,
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
+        order: RowsOfEpoch | None = None,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        views: int | Sequence[AnyTransform | None] | None = None,
         workers: int | None = None,
         prefetch: int | None = None,
         read_ahead: int | None = None,
@@ -124,6 +136,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         _check_kind(loader, batch_transform, eval_batch_transform)
         trained = as_dataset(train, fields, transform, verify, checksums, decode)
         self.train = trained.with_transform(sample_transform)
+        if views is not None:
+            self.train = ViewDataset(self.train, views)
         self.val, self.test, self.predict = (
             None if source is None else as_dataset(source, fields, eval_transform, verify, checksums, eval_decode)
             for source in (val, test, predict)
@@ -132,7 +146,15 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         labelled = {name: found for name, found in named.items() if found is not None and "label" in found.raw_layout}
         if labelled:
             check_classes("train, val, test, predict", labelled)
-        self.batch_size = as_count("batch_size", batch_size)
+        batch_size = None if batch_size is None else as_count("batch_size", batch_size)
+        self._own, self.batch_size = choose_own(
+            len(self.train), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
+        )
+        if self._own is not None and self._own.batched and loader == "processes":
+            raise UsageError(
+                "batch_size: expected the samples of a batch with loader='processes', found none: use loader='threads' "
+                "for an order of batches"
+            )
         self.eval_batch_size = (
             self.batch_size if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
         )
@@ -152,12 +174,19 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     def train_dataloader(self) -> TrainBatches:
         """Batches of `train` for this rank."""
-        order = dict(self._order)
+        order, own = dict(self._order), self._own
         if self.trainer is not None and self.trainer.overfit_batches > 0:
             order["shuffle"] = False
-        choice = self._choose() if order["shuffle"] == "auto" and order["weights"] is None else None
-        batches, source = self._make(self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice)
-        self._batches = TrainBatches(batches, source, self.batch_size * self._ranks()[1], self._processed)
+            own = None if own is None else own.always_first()
+        choice = None
+        if own is None and order["shuffle"] == "auto" and order["weights"] is None:
+            choice = self._choose()
+        batches, source = self._make(
+            self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice, own
+        )
+        step = 1 if own is not None and own.batched else self.batch_size  # a batch, in what the order counts
+        epoch = 0 if self.trainer is None else self.trainer.current_epoch
+        self._batches = TrainBatches(batches, source, step * self._ranks()[1], self._processed, epoch)
         if self._state is not None:
             self._batches.load_state_dict(self._state)
             self._move_progress(self._state, self._batches)
@@ -212,6 +241,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         batch_transform: BatchTransform | None,
         order: dict[str, Any],
         choice: Choice | None = None,
+        own: OwnOrder | None = None,
     ) -> tuple[Batches, Loader | OrderSampler]:
         """The batches of a dataset, and what decides their order."""
         rank, world_size = self._ranks()
@@ -221,8 +251,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         if workers is None:
             workers = max(1, available_processors() // (1 if self.trainer is None else self.trainer.num_devices))
         if self.loader == "threads":
+            if own is not None:
+                order = {"order": own.rows_of, "seed": own.seed}
             made = Loader(
-                dataset, batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
+                dataset, None if own is not None and own.batched else batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
                 world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform,
                 device=device if cuda else None, pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
             )  # fmt: skip
@@ -231,7 +263,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             return made, made
         if order["shuffle"] == "auto":
             order = order | {"shuffle": "full"}  # the choice overrides it
-        sampler = OrderSampler(dataset.order(**order), rank, world_size, drop_last, choice)
+        chosen = dataset.order(**order) if own is None else own
+        sampler = OrderSampler(chosen, rank, world_size, drop_last, choice)
         loader = DataLoader(
             dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
             pin_memory=cuda if self._pin_memory is None else self._pin_memory, persistent_workers=workers > 0,

@@ -175,23 +175,16 @@ class Loader(Resumable):
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else Cut(rank, world_size, drop_last)
-        own = choose_own(len(self.dataset), seed, batch_size, order, sampler, batch_sampler)
+        own, batch_size = choose_own(
+            len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
+        )
         self._batched = own is not None and own.batched
-        if batch_size is None:
-            if own is None:
-                raise UsageError("batch_size: expected the number of samples of a batch, found none")
-            batch_size = own.epoch(0).largest
         self.batch_size = batch_size
         self._step = 1 if self._batched else batch_size  # a batch, in what the order counts
         if own is None:
             chosen = self.dataset.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
             self._progress = EpochProgress(chosen, self._cut(), auto=shuffle == "auto")
         else:
-            if shuffle not in ("auto", False) or weights is not None or draws is not None:
-                raise UsageError(
-                    "shuffle, weights, draws: expected none beside an order of your own (order=, sampler= or "
-                    "batch_sampler=), which decides what they would, found one: leave it out"
-                )
             self._progress = EpochProgress(own, self._cut())
         rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)

@@ -7,10 +7,12 @@ from copy import deepcopy
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
 from readers.dataset.transforms import GENERATORS, fresh_generator, parts_of
+from readers.order.auto import AnyShuffle
 from readers.order.own import OwnOrder, RowsOfEpoch, take_finite
 from readers.order.permutation import mix_words
 from readers.order.progress import Resumable
@@ -27,18 +29,23 @@ def choose_own(
     order: RowsOfEpoch | None,
     sampler: Iterable[int] | None,
     batch_sampler: Iterable[Sequence[int]] | None,
-) -> OwnOrder | None:
-    """The order of the user's own that was given; None if none was.
+    shuffle: AnyShuffle = "auto",
+    weights: npt.ArrayLike | None = None,
+    draws: int | None = None,
+) -> tuple[OwnOrder | None, int]:
+    """The order of the user's own that was given, None if none was; and the samples of a batch, or of the largest.
 
     Raises
     ------
     UsageError
-        If several were given, or one does not fit together with `batch_size`.
+        If several were given, or one does not fit together with the other arguments.
     """
     given = {"order": order, "sampler": sampler, "batch_sampler": batch_sampler}
     names = [name for name, value in given.items() if value is not None]
     if not names:
-        return None
+        if batch_size is None:
+            raise UsageError("batch_size: expected the number of samples of a batch, found none")
+        return None, batch_size
     if len(names) > 1:
         raise UsageError(f"order, sampler, batch_sampler: expected one of them, found {' and '.join(names)}")
     if batch_sampler is not None and batch_size is not None:
@@ -51,8 +58,13 @@ def choose_own(
         (name,) = names
         order = TorchSampler(name, given[name], samples)
     own = OwnOrder(samples, order, seed, batched=batch_size is None)
-    own.epoch(0)  # what is wrong with it is reported now
-    return own
+    first = own.epoch(0)  # what is wrong with it is reported now
+    if shuffle not in ("auto", False) or weights is not None or draws is not None:
+        raise UsageError(
+            "shuffle, weights, draws: expected none beside an order of your own (order=, sampler= or "
+            "batch_sampler=), which decides what they would, found one: leave it out"
+        )
+    return own, first.largest if batch_size is None else batch_size
 
 
 class TorchSampler:

@@ -45,7 +45,7 @@ class OwnOrder:
         self.samples = samples
         self.seed = check_seed(seed)
         self.batched = batched
-        self._rows_of = rows_of
+        self.rows_of = rows_of
         self._last: OwnEpoch | None = None
 
     @property
@@ -57,11 +57,21 @@ class OwnOrder:
         """Rows of an epoch, or its batches."""
         return len(self.epoch(epoch))
 
+    def always_first(self) -> "OwnOrder":
+        """The order whose every epoch has the rows of epoch 0."""
+        seeded = getattr(self.rows_of, "seeded", False)
+        return OwnOrder(
+            self.samples,
+            lambda epoch: self.rows_of(0, self.seed) if seeded else self.rows_of(0),
+            self.seed,
+            self.batched,
+        )
+
     def epoch(self, epoch: Any) -> "OwnEpoch":
         """The sequence of one epoch. The last one is kept, so that the function is called once for it."""
         epoch = check_epoch(epoch)
         if self._last is None or self._last.epoch != epoch:
-            given = self._rows_of(epoch, self.seed) if getattr(self._rows_of, "seeded", False) else self._rows_of(epoch)
+            given = self.rows_of(epoch, self.seed) if getattr(self.rows_of, "seeded", False) else self.rows_of(epoch)
             rows, ends = _as_batches(given, self.samples) if self.batched else (_as_rows(given, self.samples), None)
             self._last = OwnEpoch(rows, ends, self.seed, epoch)
         return self._last

@@ -26,7 +26,8 @@ class OrderSampler(Resumable, Sampler[int]):
 
     Parameters
     ----------
-    order : Order
+    order : Order or OwnOrder
+        An order of rows.
     rank, world_size : int
     drop_last : bool
         If the samples do not divide by the ranks, leave out the last few instead of repeating the first few.
@@ -35,7 +36,12 @@ class OrderSampler(Resumable, Sampler[int]):
     """
 
     def __init__(
-        self, order: Order, rank: int = 0, world_size: int = 1, drop_last: bool = False, choice: Choice | None = None
+        self,
+        order: Order | OwnOrder,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        choice: Choice | None = None,
     ) -> None:
         self._progress = EpochProgress(order, Cut(rank, world_size, drop_last), auto=choice is not None)
         if choice is not None:

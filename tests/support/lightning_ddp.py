@@ -1,6 +1,7 @@
 """What each of Lightning's processes runs in `test_lightning.py`: ``python lightning_ddp.py DATASET OUT``.
 
-Trains two epochs on two ranks with a checkpoint inside the second, then resumes it with loaders of the other kind.
+Trains two epochs on two ranks with a checkpoint inside the second, then resumes it with loaders of the other kind; then
+once more in an order of batches of its own.
 """
 
 import json
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -73,6 +75,12 @@ def make_data(path: Path, kind: str = "threads", **options: Any) -> PackedDataMo
     return PackedDataModule(dataset.subset(range(SAMPLES)), dataset.subset(range(7)), loader=kind, **options)
 
 
+def batches_of(epoch: int) -> list[list[int]]:
+    """An order of batches of different sizes, nine in every epoch, with rows that come several times."""
+    rng = np.random.default_rng(epoch)
+    return [rng.integers(0, SAMPLES, size).tolist() for size in rng.integers(1, 6, 9)]
+
+
 def make_trainer(folder: Path, **options: Any) -> Trainer:
     """A trainer that is silent and leaves nothing behind."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -84,10 +92,16 @@ def main(path: Path, out: Path) -> None:
     """Both trainings on this rank."""
     torch.set_num_threads(1)
     checkpoint = out / "inside.ckpt"
-    for name, kind, resumed in (("first", "threads", None), ("second", "processes", checkpoint)):
+    own = {"order": batches_of, "batch_size": None, "eval_batch_size": BATCH_SIZE}
+    for name, kind, resumed, options in (
+        ("first", "threads", None, {}),
+        ("second", "processes", checkpoint, {}),
+        ("own", "threads", None, own),
+    ):
         model = Recorder()
-        trainer = make_trainer(out, strategy="ddp", devices=2, callbacks=[] if resumed else [SaveInside(checkpoint, 1)])
-        trainer.fit(model, datamodule=make_data(path, kind), ckpt_path=resumed)
+        saver = SaveInside(out / "own.ckpt" if options else checkpoint, 1)
+        trainer = make_trainer(out, strategy="ddp", devices=2, callbacks=[] if resumed else [saver])
+        trainer.fit(model, datamodule=make_data(path, kind, **options), ckpt_path=resumed)
         result = {"seen": model.seen, "steps": trainer.global_step, "ranks": trainer.world_size}
         (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps(result))
         trainer.strategy.barrier()

@@ -21,11 +21,13 @@ from support.lightning_ddp import (
     SAVED_AFTER,
     Recorder,
     SaveInside,
+    batches_of,
     expected_keys,
     make_data,
     make_trainer,
 )
 from support.ranks import run_script
+from torch.utils.data import BatchSampler
 
 from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
@@ -89,6 +91,72 @@ def test_one_rank_takes_over_from_two(ddp, jpeg_path, tmp_path):
     assert set(model.seen) == {"train 1", "val 1", "train 2", "val 2"}, "the resumed epoch is validated like any other"
 
 
+def named(batches: list[list[int]]) -> list[list[str]]:
+    """The keys of rows."""
+    return [[f"{row:08d}-000000" for row in batch] for batch in batches]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_two_ranks_share_out_the_batches_of_an_own_order(ddp, epoch):
+    first, second = (one["seen"][f"train {epoch}"] for one in results(ddp, "own"))
+    order = named(batches_of(epoch))
+    assert first == order[::2]
+    assert second == [*order[1::2], order[0]], "nine batches do not divide by two ranks"
+
+
+def test_one_rank_goes_on_with_an_own_order_of_two(ddp, jpeg_path, tmp_path):
+    model = Recorder()
+    data = make_data(jpeg_path, order=batches_of, batch_size=None, eval_batch_size=4)
+    make_trainer(tmp_path, max_epochs=3).fit(model, data, ckpt_path=ddp / "own.ckpt")
+    assert model.seen["train 1"] == named(batches_of(1))[2 * SAVED_AFTER :]
+    assert model.seen["train 2"] == named(batches_of(2))
+    assert data.batch_size == max(map(len, batches_of(0)))
+
+
+def rows_of(epoch: int) -> list[int]:
+    """Other rows every epoch, and other numbers of them."""
+    return np.random.default_rng(epoch).integers(0, SAMPLES, 21 + 6 * epoch).tolist()
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_an_order_of_rows_whose_epochs_differ_in_length(jpeg_path, tmp_path, kind):
+    saver = SaveInside(tmp_path / "inside.ckpt", 1)
+    options = {"order": rows_of, "views": 2}
+    whole = Pairs()
+    make_trainer(tmp_path, reload_dataloaders_every_n_epochs=1, max_epochs=3, callbacks=[saver]).fit(
+        whole, make_data(jpeg_path, kind, **options)
+    )
+    expected = {f"train {epoch}": named([rows_of(epoch)])[0] for epoch in range(3)}
+    assert {name: seen_by([batches]) for name, batches in whole.seen.items() if "train" in name} == expected
+    resumed = Pairs()
+    make_trainer(tmp_path, reload_dataloaders_every_n_epochs=1, max_epochs=3).fit(
+        resumed, make_data(jpeg_path, kind, **options), ckpt_path=tmp_path / "inside.ckpt"
+    )
+    assert resumed.seen["train 1"] == whole.seen["train 1"][SAVED_AFTER:]
+    assert resumed.seen["train 2"] == whole.seen["train 2"]
+    assert torch.equal(resumed.layer.weight, whole.layer.weight)
+
+
+def test_a_sampler_of_torchs_kind(jpeg_path):
+    sampler = BatchSampler([5, 3, 5, 1], 3, drop_last=False)
+    data = PackedDataModule(jpeg_path, batch_sampler=sampler, fields=["key"])
+    assert [batch["key"] for batch in data.train_dataloader()] == named([[5, 3, 5], [1]])
+    data.teardown("fit")
+
+
+def test_epochs_of_other_lengths_need_new_batches(jpeg_path, tmp_path):
+    with pytest.raises(UsageError, match=r"expected 6 batches in epoch 1, .*reload_dataloaders_every_n_epochs=1"):
+        make_trainer(tmp_path).fit(Recorder(), make_data(jpeg_path, order=rows_of))
+
+
+class Pairs(Recorder):
+    """Trains on both views of each sample."""
+
+    def training_step(self, batch, batch_idx):
+        assert batch["image"].shape[1] == 2
+        return super().training_step({**batch, "image": batch["image"].float().mean(1)}, batch_idx)
+
+
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_the_loop_is_counted_and_not_what_was_read_ahead(jpeg_path, tmp_path, kind):
     model = Recorder()
@@ -139,12 +207,14 @@ def test_a_resume_with_other_batches_counts_them_anew(jpeg_path, tmp_path):
     assert len(model.seen["train 1"]) == -(-SAMPLES // 9)
 
 
-def test_overfitting_takes_the_same_batches_every_epoch(jpeg_path, tmp_path):
+@pytest.mark.parametrize("order", [None, rows_of])
+def test_overfitting_takes_the_same_batches_every_epoch(jpeg_path, tmp_path, order):
     model = Recorder()
     with pytest.warns(UserWarning, match="turning off"):
-        make_trainer(tmp_path, overfit_batches=2).fit(model, make_data(jpeg_path))
+        make_trainer(tmp_path, overfit_batches=2).fit(model, make_data(jpeg_path, order=order))
     assert model.seen["train 0"] == model.seen["train 1"]
-    assert seen_by([model.seen["train 0"]]) == [f"{i:08d}-000000" for i in range(2 * BATCH_SIZE)]
+    rows = range(SAMPLES) if order is None else rows_of(0)
+    assert [seen_by([model.seen["train 0"]])] == named([rows[: 2 * BATCH_SIZE]])
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
@@ -194,6 +264,13 @@ def test_predictions_come_in_stored_order(jpeg_path, tmp_path, kind):
         ({"workers": 0}, "workers: expected 1 or more, found 0"),
         ({"workers": -1, "loader": "processes"}, "workers: expected 0 or more, found -1"),
         ({"prefetch": 0}, "prefetch: expected 1 or more, found 0"),
+        ({"batch_size": None}, "batch_size: expected the number of samples of a batch, found none"),
+        ({"order": rows_of, "shuffle": "full"}, "shuffle, weights, draws: expected none beside an order of your own"),
+        ({"sampler": [0], "batch_sampler": [[0]]}, "order, sampler, batch_sampler: expected one of them, found"),
+        (
+            {"batch_sampler": [[0]], "batch_size": None, "loader": "processes"},
+            "batch_size: expected the samples of a batch with loader='processes', found none",
+        ),
     ],
 )
 def test_numbers_that_cannot_be_meant_are_refused_at_once(jpeg_path, options, message):

@@ -1,16 +1,18 @@
-"""Which rows meet a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``."""
+"""Which rows meet a condition on small fields: a predicate, or an expression such as ``"label == 'fake'"``.
+
+The readers and the pages of the pack stage choose rows by this one rule, so an expression means the same in both.
+"""
 
 import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from readers.dataset.base import SampleDataset
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -19,6 +21,35 @@ Condition = str | Callable[..., npt.ArrayLike]
 
 Column = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
+
+
+class SmallFields(Protocol):
+    """Samples whose small fields can be compared: a dataset of `readers`, or one that is looked at.
+
+    Attributes
+    ----------
+    small_fields : tuple of str
+        The fields with a number or a text for each sample.
+    classes : tuple of str or None
+        The names of the classes of ``label``.
+    """
+
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """See the attributes."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """See the attributes."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of all samples."""
+        ...
+
 
 _LONGEST = 10_000
 _DEEPEST = 50
@@ -33,7 +64,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-def rows_where(dataset: SampleDataset, condition: Condition, fields: Sequence[str] | None = None) -> IntArray:
+def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str] | None = None) -> IntArray:
     """The rows for which a condition on small fields holds, ascending. Pictures are not read.
 
     Parameters
@@ -86,7 +117,7 @@ def comparable(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[
 class _Expression:
     """An expression on a dataset's fields. Its parts are taken from the syntax tree; nothing of it is run as code."""
 
-    def __init__(self, dataset: SampleDataset, text: str) -> None:
+    def __init__(self, dataset: SmallFields, text: str) -> None:
         self._dataset = dataset
         self._text = text
         self._columns: dict[str, Column] = {}

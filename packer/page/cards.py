@@ -1,0 +1,112 @@
+"""What is shown of one sample: its picture's place and size, its geometry, its facts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from packer.page.dataset import ShownDataset
+from readers.drawing.svg import Shape, overlay
+from shardspec.columns import IntArray
+from shardspec.schema import Field
+
+GEOMETRY = ("landmarks", "landmarks_valid", "hull", "regions")
+_FACTS = ("source", "frame", "track", "score")
+_TEXT = 2000
+_VALUES = 12
+
+
+@dataclass(frozen=True)
+class Card:
+    """A sample in a grid.
+
+    Attributes
+    ----------
+    row : int
+    title : str
+        Its key, or its row.
+    label : str
+        Its class; empty without one.
+    facts : tuple of (str, str)
+        A few of its fields, as text.
+    size : tuple of int, or None
+        Width and height of its picture in pixels.
+    shapes : list of Shape
+    valid : bool
+        Whether its landmarks are.
+    """
+
+    row: int
+    title: str
+    label: str
+    facts: tuple[tuple[str, str], ...]
+    size: tuple[int, int] | None
+    shapes: list[Shape]
+    valid: bool
+
+    @property
+    def short(self) -> str:
+        """The facts but the source in one line."""
+        return " · ".join(f"{name} {value}" for name, value in self.facts if name != "source")
+
+    @property
+    def layers(self) -> list[str]:
+        """The layers that it has, in the order in which they are drawn."""
+        return list(dict.fromkeys(shape.layer for shape in self.shapes))
+
+
+def cards(dataset: ShownDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[Card]:
+    """The cards of some rows; their facts have the fields `more`, and those of a joined table, first."""
+    named = [name for name in dict.fromkeys((*more, *dataset.joined, *_FACTS)) if name in dataset.small_fields]
+    stored = [name for name in named if name in dataset.schema]
+    wanted = dict.fromkeys([*stored, *(name for name in ("key", "label", *GEOMETRY) if name in dataset.schema)])
+    samples = dataset.read(rows, list(wanted)) if wanted else [{} for _ in rows]
+    for name in named:
+        if name not in wanted:
+            values = dataset.column(name)
+            for sample, row in zip(samples, rows, strict=True):
+                sample[name] = values[row]
+    sizes = dataset.sizes(rows)
+    return [
+        _card(dataset, int(row), sample, size, named) for row, sample, size in zip(rows, samples, sizes, strict=True)
+    ]
+
+
+def _card(
+    dataset: ShownDataset, row: int, sample: Mapping[str, Any], size: tuple[int, int] | None, named: Sequence[str]
+) -> Card:
+    facts = [
+        (name, text_of(dataset.field(name), sample[name]))
+        for name in named
+        if name not in ("key", "label") and not (name == "track" and int(np.ravel(sample[name])[0]) < 0)
+    ]
+    label = text_of(dataset.field("label"), sample["label"]) if "label" in sample else ""
+    title = shown_text(str(sample["key"])) if "key" in sample else f"row {row}"
+    valid = bool(np.all(sample.get("landmarks_valid", True)))
+    return Card(row, title, label, tuple(facts), size, overlay(sample), valid)
+
+
+def text_of(field: Field, value: Any) -> str:
+    """A value as text: a class by its name, a number in few digits, an array by its shape and its first numbers."""
+    if isinstance(value, str):
+        return shown_text(value)
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if not isinstance(value, np.ndarray | np.generic):
+        return shown_text(repr(value))
+    array = np.asarray(value)
+    if array.ndim == 0:
+        number = array.item()
+        if field.classes is not None and 0 <= number < len(field.classes):
+            return shown_text(field.classes[number])
+        return f"{number:.6g}" if isinstance(number, float) else str(number)
+    numbers = ", ".join(f"{number:.5g}" for number in np.ravel(array)[:_VALUES].astype(np.float64).tolist())
+    shape = " × ".join(map(str, array.shape))
+    return f"{numbers}{', …' if array.size > _VALUES else ''} ({shape})"
+
+
+def shown_text(text: str) -> str:
+    """A text that can be encoded as UTF-8 and is not too long to be shown."""
+    shown = text if len(text) <= _TEXT else f"{text[:_TEXT]}… ({len(text)} characters)"
+    return shown.encode("utf-8", "replace").decode()

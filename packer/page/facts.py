@@ -1,0 +1,211 @@
+"""What a page says of a whole dataset: what was packed and how, sizes, and what deserves a warning."""
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer.packed.inspect import InspectReport, find_leaks
+from packer.page.cards import shown_text
+from packer.page.dataset import ShownDataset
+from packer.recipe.recipe import Recipe
+from shardspec.columns import allocate
+from shardspec.entries import Generation, total
+from shardspec.errors import ShardspecError
+from shardspec.schema import Field
+from shardspec.wording import counted, list_some, shorten
+
+_SIZED = 2000
+"""Samples whose bytes are measured."""
+_UNEVEN = 10
+"""Classes differ very much in size if the largest has so many times the samples of the smallest."""
+_MANY_REJECTS = 0.05
+_KEYS = 2_000_000
+"""Keys that are compared."""
+
+
+class FieldSize(NamedTuple):
+    """A field, and its encoded bytes."""
+
+    name: str
+    kind: str
+    bytes: str
+
+
+class Made(NamedTuple):
+    """How a generation was made: its options, the versions that decided the bytes, its plan."""
+
+    command: str
+    runtime: list[tuple[str, str]]
+    fingerprint: str
+
+
+def describe(dataset: ShownDataset) -> dict[str, Any]:
+    """The facts of a dataset, for the template."""
+    manifest = dataset.manifest
+    counts = total(manifest.generations)
+    fields, estimated = field_sizes(dataset)
+    beside = [
+        (counts.frames_without_sample, "frames of packed items without a sample"),
+        (counts.damaged_items, "damaged videos, packed up to the damage"),
+        (counts.ignored_files, "other files ignored"),
+        (counts.progressive_jpegs, "samples from progressive JPEGs"),
+    ]
+    return {
+        "path": shown_text(str(dataset.path)),
+        "name": shown_text(dataset.path.absolute().name),
+        "samples": len(dataset),
+        "counts": counts,
+        "beside": [(count, what) for count, what in beside if count],
+        "format": manifest.format,
+        "shards": counted(len(manifest.shards), "shard"),
+        "bytes": megabytes(manifest.stored_bytes),
+        "digest": manifest.digest,
+        "history": InspectReport(dataset.path, manifest).history,
+        "recipes": [_made(generation) for generation in manifest.generations[-5:]],
+        "fields": fields,
+        "estimated": estimated,
+    }
+
+
+def field_sizes(dataset: ShownDataset) -> tuple[list[FieldSize], int]:
+    """Every field with its encoded bytes, and from how many samples they were estimated; 0 if they are exact."""
+    rows = np.unique(np.linspace(0, max(0, len(dataset) - 1), min(len(dataset), _SIZED)).astype(np.int64))
+    varying = [field for field in dataset.schema if not field.is_fixed]
+    sums = dict.fromkeys((field.name for field in varying), 0)
+    for start in range(0, len(rows), 500) if varying else ():
+        some = rows[start : start + 500]
+        out = allocate(varying, len(some))
+        dataset.pool.read(some, [field.name for field in varying], out, np.arange(len(some)))
+        for name in sums:
+            sums[name] += sum(len(value) for value in out[name])
+    whole = len(rows) == len(dataset)
+    sizes = []
+    for field in dataset.schema:
+        if field.is_fixed:
+            bytes = field.row_bytes * len(dataset)
+        else:
+            bytes = round(sums[field.name] * len(dataset) / max(1, len(rows)))
+        about = "" if field.is_fixed or whole else "about "
+        joined = ", joined" if field.name in dataset.joined else ""
+        sizes.append(FieldSize(field.name, _kind(field) + joined, about + megabytes(bytes)))
+    return sizes, 0 if whole or not varying else len(rows)
+
+
+def find_faults(dataset: ShownDataset) -> Iterator[str]:
+    """What deserves a warning, one line each."""
+    counts = total(dataset.manifest.generations)
+    if counts.items and counts.rejected_items > _MANY_REJECTS * counts.items:
+        share = 100 * counts.rejected_items / counts.items
+        yield f"{counts.rejected_items} of {counts.items} items were rejected ({share:.0f} %)"
+    if counts.damaged_items:
+        yield f"{counted(counts.damaged_items, 'video')} could be read only up to some frame"
+    if counts.progressive_jpegs:
+        many = counted(counts.progressive_jpegs, "picture")
+        yield f"{many} came as progressive JPEGs: where they are stored as they came, they decode slowly"
+    yield from _uneven_classes(dataset)
+    if "landmarks_valid" in dataset.small_fields and len(dataset):
+        wrong = len(dataset) - int(np.count_nonzero(dataset.column("landmarks_valid")))
+        if wrong:
+            yield f"{counted(wrong, 'sample')} without valid landmarks"
+    yield from _repeats(dataset)
+
+
+def find_shared(datasets: Sequence[ShownDataset]) -> Iterator[str]:
+    """Sources that several datasets have, which make a test on one of them meaningless."""
+    with_source = [dataset for dataset in datasets if "source" in dataset.schema]
+    if len(with_source) < 2:
+        return
+    try:
+        found = find_leaks([dataset.path for dataset in with_source], by="source", progress=False).found
+    except ShardspecError as error:
+        yield shown_text(str(error))
+        return
+    if found:
+        named = list_some([shown_text(shorten(leak.group)) for leak in found], 5)
+        yield f"{counted(len(found), 'source')} in more than one of these datasets: {named}"
+
+
+def megabytes(bytes: int) -> str:
+    """A number of bytes for people."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if bytes >= size:
+            return f"{bytes / size:.1f} {unit}" if bytes < 100 * size else f"{bytes / size:,.0f} {unit}"
+    return f"{bytes} B"
+
+
+def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
+    if dataset.classes is None or "label" not in dataset.small_fields:
+        return
+    labels = np.asarray(dataset.column("label"))
+    sizes = np.bincount(labels[(labels >= 0) & (labels < len(dataset.classes))], minlength=len(dataset.classes))
+    empty = [name for name, size in zip(dataset.classes, sizes.tolist(), strict=True) if not size]
+    if empty:
+        yield f"no sample of {counted(len(empty), 'class')[:-1] + 'es' if len(empty) > 1 else 'class'} {list_some(empty)}"
+    there = np.flatnonzero(sizes)
+    if len(there) > 1 and sizes[there].max() >= _UNEVEN * sizes[there].min():
+        most, least = (dataset.classes[int(there[pick(sizes[there])])] for pick in (np.argmax, np.argmin))
+        yield (
+            f"classes of very different size: {sizes[there].max()} samples of {shown_text(most)}, "
+            f"{sizes[there].min()} of {shown_text(least)}"
+        )
+
+
+def _repeats(dataset: ShownDataset) -> Iterator[str]:
+    """Keys that occur twice; sources that are probably copies, and those that give many samples alike."""
+    if "key" in dataset.small_fields and len(dataset) <= _KEYS:
+        keys = np.sort(dataset.column("key"))
+        again = keys[1:][keys[1:] == keys[:-1]]
+        if len(again):
+            yield f"{counted(len(again), 'key')} occur more than once, such as {shorten(str(again[0]))}"
+    texts = dataset.texts("source") if "source" in dataset.small_fields else None
+    if texts is None or not texts.names:
+        return
+    folders: dict[str, list[str]] = {}
+    for name in texts.names:
+        folders.setdefault(PurePosixPath(name).name, []).append(name)
+    alike = [names for names in folders.values() if len(names) > 1]
+    if alike:
+        pair = " and ".join(shorten(name) for name in alike[0][:2])
+        yield (
+            f"{counted(len(alike), 'file name')} in several folders, perhaps copies of one recording: {shown_text(pair)}"
+        )
+    most = int(np.bincount(texts.codes).max())
+    if len(texts.names) > 1 and most > len(dataset) / 2:
+        name = texts.names[int(np.bincount(texts.codes).argmax())]
+        yield f"more than half of the samples ({most}) come from one source, {shown_text(shorten(name))}"
+
+
+def _made(generation: Generation) -> Made:
+    return Made(
+        f"{generation.kind} {_options(generation.recipe)}".strip(),
+        [(shown_text(str(name)), shown_text(str(version))) for name, version in sorted(generation.runtime.items())],
+        generation.fingerprint,
+    )
+
+
+def _options(recipe: Mapping[str, Any]) -> str:
+    """The options of a recipe that are not at their defaults, as the command line spells them."""
+    usual = {spec.name: spec.default for spec in dataclasses.fields(Recipe)}
+    parts = []
+    for name, value in recipe.items():
+        default = usual.get(name)
+        if name == "inputs" or value in (None, [], (), False) or value == default:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        parts.append(option if value is True else f"{option} {shlex.quote(text)}")
+    return shown_text(" ".join(parts))
+
+
+def _kind(field: Field) -> str:
+    shape = " × ".join("?" if axis is None else str(axis) for axis in field.shape)
+    if field.kind == "text":
+        return "text" if field.codec.name == "utf8" else field.codec.name
+    if field.is_image:
+        return f"{'raw' if field.is_fixed else field.codec.name} picture, {shape}"
+    classes = f", {counted(len(field.classes), 'class')}" if field.classes else ""
+    return f"{field.numpy_dtype.name}{', ' + shape if shape else ''}{classes.replace('classs', 'classes')}"

@@ -1,0 +1,297 @@
+"""One dataset as it is looked at: its samples' neighbours, the frames that they were cut from, its rejects."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from packer.packed.rejects import RejectsReport, rejects
+from packer.page.cards import Card, cards, shown_text, text_of
+from packer.page.dataset import WRONG, ShownDataset, is_small
+from packer.page.facts import describe, find_faults
+from shardspec.columns import IntArray
+from shardspec.errors import DatasetError, ItemError
+from shardspec.layout import REJECTS_NAME
+from shardspec.registry import import_target
+from shardspec.schema import Field
+
+LINES = 60
+"""Rejects on a page."""
+
+_TRACK = 240
+"""Most neighbours of a sample."""
+_LONGEST = 1600
+"""Pixels of the longer side of an original as it is shown."""
+_KEPT = 8
+_LINE_BYTES = 1 << 26
+_FRAMES = 6
+"""Frames without a sample that are drawn of one item and reason."""
+_LOSS = "loss"
+
+
+class Original(NamedTuple):
+    """A frame that a sample was cut from.
+
+    Attributes
+    ----------
+    jpeg : bytes
+        The frame, reduced if it is very large.
+    size : (int, int)
+        Width and height of the frame itself.
+    box : str
+        The box as the data of an SVG path, in pixels of the frame; empty without one.
+    caption : str
+    """
+
+    jpeg: bytes
+    size: tuple[int, int]
+    box: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class RejectLine:
+    """One line of ``rejects.jsonl``.
+
+    Attributes
+    ----------
+    number : int
+    item, reason : str
+    step : str
+    frames : tuple of int
+        Frames to draw.
+    count : int
+        Frames that the line is about; 0 if it is about the item.
+    """
+
+    number: int
+    item: str
+    reason: str
+    step: str
+    frames: tuple[int, ...]
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class RejectSummary:
+    """The rejects by reason, and the number of lines of ``rejects.jsonl``."""
+
+    report: RejectsReport
+    lines: int
+
+
+class Looking:
+    """A dataset with what belongs to it.
+
+    Parameters
+    ----------
+    dataset : ShownDataset
+    source : Path, optional
+        The folder that it was packed from.
+    """
+
+    def __init__(self, dataset: ShownDataset, source: Path | None = None) -> None:
+        self.dataset = dataset
+        self.name = shown_text(dataset.path.absolute().name)
+        self.originals: Any = None
+        if source is not None:
+            # Where there is no source to show, the libraries of packing need not be installed.
+            self.originals = import_target("packer.packed.originals:Originals", what="source", extra="pack")(source)
+        self._drawn: dict[tuple[str, int], tuple[bytes, tuple[int, int]]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def sort(self) -> str:
+        """The order at first: of a joined table, the worst samples first."""
+        if _LOSS in self.dataset.joined:
+            return f"-{_LOSS}"
+        return f"-{WRONG}" if WRONG in self.dataset.small_fields else ""
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """See `packer.page.facts.describe`."""
+        return describe(self.dataset)
+
+    @cached_property
+    def faults(self) -> list[str]:
+        """See `packer.page.facts.find_faults`."""
+        return list(find_faults(self.dataset))
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """The layers of geometry that samples may have."""
+        named = (("points", "landmarks"), ("outline", "hull"), ("regions", "regions"))
+        return [layer for layer, field in named if field in self.dataset.schema]
+
+    def cards(self, rows: Sequence[int] | IntArray | npt.NDArray[np.int32], first: str = "") -> list[Card]:
+        """The cards of some rows, and the value of the field `first` before other facts."""
+        return cards(self.dataset, [int(row) for row in rows], [first] if first else ())
+
+    def values(self, row: int) -> list[tuple[str, str, str]]:
+        """Every field of a sample but pictures: name, value as text, and the condition that finds samples like it."""
+        sample = self.dataset.read([row])[0]
+        found = []
+        for name, value in sample.items():
+            field = self.dataset.schema[name]
+            where = ""
+            if is_small(field) and name != "key":
+                where = _like(field, value)
+            found.append((name, text_of(field, value), where))
+        return found
+
+    def beside(self, row: int, where: str, sort: str) -> tuple[int | None, int | None]:
+        """The rows before and after a row in a selection; in the dataset, if the row is not in it."""
+        rows = self.dataset.select(where, sort)
+        at = np.flatnonzero(rows == row)
+        if not len(at):
+            return (row - 1 if row else None), (row + 1 if row + 1 < len(self.dataset) else None)
+        place = int(at[0])
+        before = int(rows[place - 1]) if place else None
+        return before, int(rows[place + 1]) if place + 1 < len(rows) else None
+
+    def track(self, row: int) -> list[int]:
+        """The rows of the same source, and the same track if there is one, in the order of their frames."""
+        dataset = self.dataset
+        same = self._same_source(row)
+        if "track" in dataset.small_fields:
+            tracks = dataset.column("track")
+            same = same[np.asarray(tracks)[same] == tracks[row]]
+        if "frame" in dataset.small_fields:
+            same = same[np.argsort(np.asarray(dataset.column("frame"))[same], kind="stable")]
+        at = int(np.flatnonzero(same == row)[0])
+        first = max(0, min(at - _TRACK // 2, len(same) - _TRACK))
+        return [int(found) for found in same[first : first + _TRACK]]
+
+    def pause_ms(self, rows: Sequence[int]) -> int:
+        """Milliseconds between two frames of a track, by their times."""
+        if "time" not in self.dataset.small_fields or len(rows) < 2:
+            return 200
+        steps = np.diff(np.asarray(self.dataset.column("time"))[list(rows)].astype(np.float64))
+        steps = steps[np.isfinite(steps) & (steps > 0)]
+        return int(min(1000, max(40, 1000 * float(np.median(steps))))) if len(steps) else 200
+
+    def original(self, row: int) -> Original:
+        """The frame that a sample was cut from.
+
+        Raises
+        ------
+        ItemError
+            If the source does not have it.
+        """
+        names = [name for name in ("source", "frame", "box") if name in self.dataset.schema]
+        sample = self.dataset.read([row], names)[0]
+        source, frame = str(sample.get("source", "")), int(np.ravel(sample.get("frame", 0))[0])
+        if self.originals is None:
+            raise ItemError("expected the source, which packer view takes as --source")
+        jpeg, size = self._draw(source, frame)
+        box = np.asarray(sample.get("box", ()), np.float64).reshape(-1)
+        path = ""
+        if box.shape == (4,) and np.isfinite(box).all() and (np.abs(box) < 1e6).all():
+            left, top, right, bottom = box.tolist()
+            path = f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
+        return Original(jpeg, size, path, shown_text(f"{source}, frame {frame}"))
+
+    @cached_property
+    def rejects(self) -> RejectSummary | None:
+        """The rejects by reason; None if the dataset has no report."""
+        try:
+            report = rejects(self.dataset.path, progress=False)
+        except DatasetError:
+            return None
+        return RejectSummary(report, sum(1 for _ in self._lines()))
+
+    def reject_lines(self, kind: str, page: int) -> tuple[list[RejectLine], bool]:
+        """The lines of one kind on a page, and whether there are more."""
+        found: list[RejectLine] = []
+        skip = (page - 1) * LINES
+        for number, line in enumerate(self._lines()):
+            if line.get("kind") != kind:
+                continue
+            if skip:
+                skip -= 1
+                continue
+            if len(found) == LINES:
+                return found, True
+            frames = _frames_of(line)
+            shown = frames[:: max(1, len(frames) // _FRAMES)][:_FRAMES] if frames else (0,)
+            item, reason, step = (shown_text(str(line.get(name, ""))) for name in ("item", "reason", "step"))
+            found.append(RejectLine(number, item, reason, step, tuple(shown), len(frames)))
+        return found, False
+
+    def reject_frame(self, number: int, frame: int) -> bytes | None:
+        """A frame, as JPEG, of the item that a line is about; None if the line is not there, or the source.
+
+        Raises
+        ------
+        ItemError
+            If it does not decode.
+        """
+        if self.originals is None:
+            return None
+        line = next((line for at, line in enumerate(self._lines()) if at == number), None)
+        return None if line is None else self._draw(str(line.get("item", "")), frame)[0]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        layout, manifest = self.dataset.pool.layout, self.dataset.manifest
+        entry = manifest.find_file(REJECTS_NAME)
+        if entry is None:
+            return
+        layout.check_size(entry)
+        with layout.file(entry).open("rb") as file:
+            while raw := file.readline(_LINE_BYTES):
+                try:
+                    line = json.loads(raw)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(line, dict):
+                    yield line
+
+    def _draw(self, item: str, frame: int) -> tuple[bytes, tuple[int, int]]:
+        """A frame of an item as JPEG, and its size; the last few are kept."""
+        key = (item, frame)
+        with self._lock:
+            if key not in self._drawn:
+                found = self.originals.frame(item, frame)
+                height, width = found.shape[:2]
+                picture = Image.fromarray(found)
+                picture.thumbnail((_LONGEST, _LONGEST))
+                file = io.BytesIO()
+                picture.save(file, "JPEG", quality=88)
+                while len(self._drawn) >= _KEPT:
+                    self._drawn.pop(next(iter(self._drawn)))
+                self._drawn[key] = file.getvalue(), (width, height)
+            return self._drawn[key]
+
+    def _same_source(self, row: int) -> IntArray:
+        if "source" not in self.dataset.small_fields:
+            return np.array([row])
+        texts = self.dataset.texts("source")
+        if texts is not None:
+            return np.flatnonzero(texts.codes == texts.codes[row])
+        names = self.dataset.column("source")
+        return np.flatnonzero(names == names[row])
+
+
+def _like(field: Field, value: Any) -> str:
+    """The condition of the samples that have the same value; empty for fractions, which hardly two samples share."""
+    plain: Any = shown_text(value) if isinstance(value, str) else np.asarray(value).item()
+    if isinstance(plain, bool):
+        return field.name if plain else f"not {field.name}"
+    if field.name == "label" and field.classes is not None and 0 <= plain < len(field.classes):
+        plain = field.classes[plain]
+    return "" if isinstance(plain, float) else f"{field.name} == {plain!r}"
+
+
+def _frames_of(line: dict[str, Any]) -> list[int]:
+    frames = line.get("frames")
+    if not isinstance(frames, list):
+        return []
+    return [frame for frame in frames if isinstance(frame, int) and 0 <= frame < 2**31]

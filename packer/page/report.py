@@ -1,0 +1,239 @@
+"""``packer report``: what a dataset holds as one file, to be opened from the disk, mailed or kept."""
+
+import base64
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
+from packer.packed.rejects import RejectsReport, rejects
+from packer.page.cards import Card, cards, shown_text
+from packer.page.counts import Bar, Spread, spread
+from packer.page.dataset import ShownDataset
+from packer.page.facts import describe, find_faults, find_shared
+from packer.page.rendering import as_attribute, inline, render
+from packer.workspace.durable import write_durably
+from shardspec.errors import CodecError, DatasetError, ShardspecError, UsageError
+from shardspec.wording import counted
+
+DEFAULT_COUNT = 200
+"""Samples that a report shows."""
+
+_PICTURE_BYTES = 32 * 10**6
+"""Bytes of all pictures of a report; no more are shown."""
+_NOT_SPREAD = ("key",)
+
+
+@dataclass(frozen=True, repr=False)
+class ReportResult(Result):
+    """A report that was written.
+
+    Attributes
+    ----------
+    path : Path
+    bytes : int
+    samples : int
+        Samples that it shows.
+    warnings : tuple of str
+        What it warns about.
+    """
+
+    path: Path
+    bytes: int
+    samples: int
+    warnings: tuple[str, ...]
+
+    def describe(self) -> str:
+        """The file in one line, then the warnings."""
+        head = f"{self.path}: {counted(self.samples, 'sample')} shown, {self.bytes / 1e6:.1f} MB; open it in a browser"
+        return "\n".join([head, *(f"  {line}" for line in self.warnings)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {"out": str(self.path), "bytes": self.bytes, "samples": self.samples, "warnings": list(self.warnings)}
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One dataset in a report."""
+
+    about: dict[str, Any]
+    warnings: list[str]
+    rejects: RejectsReport | None
+    spreads: list[Spread]
+    cards: list[tuple[Card, str, str]]
+    left_out: str
+
+
+def report(
+    datasets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    count: int = DEFAULT_COUNT,
+    progress: bool | ProgressListener = True,
+) -> ReportResult:
+    """Write what packed datasets hold as one HTML file, replacing the file if it exists. It loads nothing when opened.
+
+    It has what was packed and how, counts, rejects by reason, the spread of every small field, sizes, warnings, and
+    samples with their pictures as they are stored, landmarks, outline and regions drawn over them.
+
+    Parameters
+    ----------
+    datasets : path or sequence of path
+        One packed dataset or several, such as the splits of one.
+    out : path
+        File of the report, ``.html``.
+    count : int
+        Samples of each dataset to show, at least 0, drawn evenly over the classes; fewer if their pictures exceed
+        32 MB.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    ReportResult
+
+    Raises
+    ------
+    UsageError
+        If an argument is invalid, or the file cannot be written.
+    DatasetError
+        If a dataset cannot be read.
+    """
+    target = _checked(Path(out), count)
+    paths = [datasets] if isinstance(datasets, str | os.PathLike) else list(datasets)
+    if not paths:
+        raise UsageError("expected a packed dataset or several, found none")
+    opened = [ShownDataset(Path(path)) for path in paths]
+    with Stage(listener_of(progress), "reporting", len(opened), "datasets") as stage:
+        shown = []
+        for dataset in opened:
+            shown.append(_show(dataset, count, _PICTURE_BYTES // len(opened)))
+            stage.advance()
+    shared = list(find_shared(opened))
+    style, style_hash = inline("page.css")
+    script, script_hash = inline("page.js")
+    layers = dict.fromkeys(layer for one in shown for card, _, _ in one.cards for layer in card.layers)
+    page = render(
+        "report.html",
+        title=", ".join(one.about["name"] for one in shown),
+        datasets=shown,
+        shared=shared,
+        style=style,
+        style_hash=style_hash,
+        script=script,
+        script_hash=script_hash,
+        layer_names=[name for name in ("points", "outline", "regions") if name in layers],
+        links=_links,
+        live=False,
+    ).encode("utf-8", "replace")
+    try:
+        write_durably(target, page)
+    except ShardspecError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+    found = [*shared, *(line for one in shown for line in one.warnings)]
+    return ReportResult(target, len(page), sum(len(one.cards) for one in shown), tuple(found))
+
+
+def _show(dataset: ShownDataset, count: int, most_bytes: int) -> _Shown:
+    names = [name for name in dataset.small_fields if name not in _NOT_SPREAD]
+    spreads = [one for one in (spread(dataset, name) for name in names) if one.bars or one.note]
+    try:
+        rejected = rejects(dataset.path, progress=False)
+    except DatasetError:  # a dataset without reports, of a program of the user's own
+        rejected = None
+    chosen, left_out = _embed(dataset, _choose(dataset, count), most_bytes)
+    made = cards(dataset, [row for row, _ in chosen]) if chosen else []
+    values = _values(dataset, [row for row, _ in chosen], spreads)
+    embedded = [(card, src, value) for card, (_, src), value in zip(made, chosen, values, strict=True)]
+    about = {**describe(dataset), "classes": dataset.classes}
+    return _Shown(about, list(find_faults(dataset)), rejected, spreads, embedded, left_out)
+
+
+def _choose(dataset: ShownDataset, count: int) -> list[int]:
+    """Rows from all over the dataset, in turn over the classes."""
+    if dataset.picture is None or not len(dataset) or not count:
+        return []
+    labels = np.asarray(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
+    found = np.unique(labels)
+    if len(found) > count:  # of very many classes, some
+        found = found[np.linspace(0, len(found) - 1, count).astype(np.int64)]
+    runs = []
+    for label in found:
+        rows = np.flatnonzero(labels == label)
+        runs.append(rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(np.int64))])
+    # As many of each class as there is room for, spread evenly over its rows.
+    share, room = 0, count
+    while room > 0 and any(len(run) > share for run in runs):
+        share += 1
+        room -= sum(len(run) >= share for run in runs)
+    some = [run[np.unique(np.linspace(0, len(run) - 1, min(len(run), share)).astype(np.int64))] for run in runs]
+    turns = [int(row) for turn in zip_longest(*some) for row in turn if row is not None]
+    return turns[:count]
+
+
+def _embed(dataset: ShownDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
+    """The pictures of rows as data in the page, by class and row; and what was left out."""
+    chosen, used, left = [], 0, 0
+    for row in rows:
+        try:
+            picture = dataset.stored(row)
+        except CodecError:
+            left += 1
+            continue
+        if used + len(picture.data) > most_bytes:
+            left += 1
+            continue
+        used += len(picture.data)
+        chosen.append((row, f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"))
+    labels = dataset.column("label") if "label" in dataset.small_fields else np.zeros(len(dataset))
+    chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
+    return chosen, f"{counted(left, 'sample')} left out: pictures that are too large, or do not decode" if left else ""
+
+
+def _values(dataset: ShownDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
+    """The values of rows by which the bars of a report choose among them."""
+    columns = {one.name: dataset.column(one.name)[list(rows)] for one in spreads if one.bars and rows}
+    return [as_attribute({name: _plain(column[at]) for name, column in columns.items()}) for at in range(len(rows))]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown_text(value)
+    if value.dtype.kind == "f":
+        return float(str(value)) if np.isfinite(value) else None  # as the edges of bars are written
+    return int(value)
+
+
+def _links(field: Spread, number: int) -> Callable[[Bar, int], Markup]:
+    """The opening tags of a field's bars: buttons that filter the samples that are shown."""
+
+    def link(bar: Bar, _place: int) -> Markup:
+        tag = (
+            Markup('g role="button" tabindex="0"')
+            if field.kind == "histogram"
+            else Markup('button type="button" class="value"')
+        )
+        test = as_attribute({"field": field.name, **bar.test})
+        return Markup('{} aria-pressed="false" data-field="{}-{}" data-bar="{}"').format(tag, number, field.name, test)
+
+    return link
+
+
+def _checked(out: Path, count: int) -> Path:
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{out}: expected a name that ends in .html")
+    if out.is_dir():
+        raise UsageError(f"{out}: expected a file's name, found a folder")
+    if count < 0:
+        raise UsageError(f"count: expected 0 or more, found {count}")
+    return out

@@ -1,0 +1,424 @@
+"""The server of `packer view`: who may ask, what there is to ask for, and pages of datasets."""
+
+import ast
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from packer.page.cards import shown_text
+from packer.page.counts import Bar, spread
+from packer.page.facts import find_shared
+from packer.page.looking import Looking
+from packer.page.rendering import POLICY, render, static
+from shardspec.errors import CodecError, ItemError, ShardspecError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PAGE_SAMPLES = 100
+_STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+_KEPT = {"cache-control": "private, max-age=3600"}
+_BROKEN = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 120"><rect width="120" height="120" fill="#20262d"/>'
+    '<text x="60" y="64" font-size="13" font-family="sans-serif" fill="#c9d1d9" text-anchor="middle">does not decode'
+    "</text></svg>"
+)
+_LONGEST_QUERY = 12_000
+
+
+class Guard:
+    """Answers only those who know the token, who call this machine by its address, and who only read.
+
+    A page of another site that has its name resolve to this machine (DNS rebinding) comes with that name as its
+    ``Host``, and is refused.
+
+    Parameters
+    ----------
+    app : ASGI application
+    token : str
+        First part of every path.
+    host : str
+        A further name that this machine is called by; addresses and ``localhost`` always are.
+    """
+
+    def __init__(self, app: Starlette, token: str, host: str) -> None:
+        self._app = app
+        self._token = token
+        self._host = host.lower()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise ValueError(f"expected http, found {scope['type']}")
+        refused = self._refuse(scope)
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+
+        async def send_safely(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((n.encode(), v.encode()) for n, v in _HEADERS.items())]
+            await send(message)
+
+        await self._app(scope, receive, send_safely)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        headers = dict(scope["headers"])
+        if not self._is_ours(headers.get(b"host", b"").decode("latin-1")):
+            return PlainTextResponse("unknown host\n", 421, _HEADERS)
+        token = scope["path"].split("/")[1] if "/" in scope["path"] else ""
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
+            return PlainTextResponse("expected the whole address that packer view has printed\n", 403, _HEADERS)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("only GET\n", 405, {**_HEADERS, "allow": "GET, HEAD"})
+        if len(scope["query_string"]) > _LONGEST_QUERY:
+            return PlainTextResponse("the query is too long\n", 414, _HEADERS)
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+        if name.lower() in ("localhost", self._host):
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a page of the grid shows.
+
+    Attributes
+    ----------
+    where, sort : str
+        See `ShownDataset.select`.
+    page : int
+        From 1.
+    """
+
+    where: str = ""
+    sort: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, request: Request, sort: str = "") -> "Query":
+        """Read the query of an address; what is no number counts as the first page."""
+        given = request.query_params
+        page = given.get("page", "1")
+        number = int(page) if page.isascii() and page.isdigit() and len(page) < 12 else 1
+        return cls(given.get("where", "").strip(), given.get("sort", sort).strip(), max(1, number))
+
+    def link(self, **changes: Any) -> str:
+        """The query part of the address of another page."""
+        values = {"where": self.where, "sort": self.sort, "page": 1, **changes}
+        given = {name: value for name, value in values.items() if value not in ("", 1)}
+        return "?" + urlencode(given, errors="replace") if given else ""
+
+    def narrowed(self, where: str, field: str) -> tuple[str, bool]:
+        """The query with the condition of a bar in place of others on its field, or without it if it is there.
+
+        Returns
+        -------
+        str
+            The query part of the address.
+        bool
+            Whether the condition is there.
+        """
+        present, asked = _conditions(self.where), _conditions(where)
+        if present is None or asked is None:
+            return self.link(where=where), False
+        there = set(asked) <= set(present)
+        kept = [text for text, names in present.items() if names != {field} and names != {field, f"{field}_valid"}]
+        return self.link(where=" and ".join(kept if there else [*kept, where])), there
+
+
+def _conditions(where: str) -> dict[str, set[str]] | None:
+    """The conditions that an expression joins by ``and``, each with the fields that it names; None if it is none."""
+    if not where:
+        return {}
+    try:
+        tree = ast.parse(where, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    joined = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
+    found = {}
+    for part in tree.values if isinstance(tree, ast.BoolOp) and joined else [tree]:
+        text = ast.unparse(part)
+        names = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+        found[f"({text})" if isinstance(part, ast.BoolOp) else text] = names
+    return found
+
+
+class Pages:
+    """The pages of some datasets.
+
+    Parameters
+    ----------
+    shown : list of Looking
+    token : str
+    """
+
+    def __init__(self, shown: list[Looking], token: str) -> None:
+        self._shown = shown
+        self._root = f"/{token}"
+
+    def app(self) -> Starlette:
+        """The application."""
+        routes: dict[str, Callable[[Request], Response]] = {
+            "/": self.start,
+            "/static/{name}": self.file,
+            "/{number:int}/": self.samples,
+            "/{number:int}/about": self.about,
+            "/{number:int}/field/{name}": self.field,
+            "/{number:int}/keys.txt": self.keys,
+            "/{number:int}/find": self.find,
+            "/{number:int}/row/{row:int}": self.sample,
+            "/{number:int}/row/{row:int}/track": self.track,
+            "/{number:int}/row/{row:int}/original": self.original,
+            "/{number:int}/row/{row:int}/original.jpg": self.original_picture,
+            "/{number:int}/row/{row:int}/{name}": self.picture,
+            "/{number:int}/rejects": self.rejects,
+            "/{number:int}/rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
+        }
+        return Starlette(routes=[Route(self._root + path, _endpoint(page)) for path, page in routes.items()])
+
+    def start(self, request: Request) -> Response:
+        """All datasets; of one, its samples."""
+        if len(self._shown) == 1:
+            return RedirectResponse(f"{self._root}/0/")
+        datasets = [one.about for one in self._shown]
+        return self._page("start.html", request, title="datasets", datasets=datasets, shared=self._shared)
+
+    def file(self, request: Request) -> Response:
+        """The style sheet and the script."""
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            return _missing()
+        return Response(static(name), media_type=_STATIC[name], headers={"cache-control": "no-cache"})
+
+    def samples(self, request: Request) -> Response:
+        """A page of the grid."""
+        one = self._one(request)
+        query = Query.of(request, one.sort)
+        rows, error = np.empty(0, np.int32), ""
+        try:
+            rows = one.dataset.select(query.where, query.sort)
+        except ShardspecError as wrong:
+            error = shown_text(str(wrong))
+        pages = max(1, -(-len(rows) // PAGE_SAMPLES))
+        page = min(query.page, pages)
+        some = rows[(page - 1) * PAGE_SAMPLES : page * PAGE_SAMPLES]
+        return self._page(
+            "samples.html",
+            request,
+            one,
+            query=query,
+            error=error,
+            status=400 if error else 200,
+            cards=one.cards(some, query.sort.removeprefix("-")),
+            selected=len(rows),
+            page=page,
+            pages=pages,
+            fields=[name for name in one.dataset.small_fields if name != "key"],
+            sorts=one.dataset.small_fields,
+            layer_names=one.layers,
+        )
+
+    def about(self, request: Request) -> Response:
+        """What was packed and how."""
+        one = self._one(request)
+        return self._page("about.html", request, one, dataset=one.about, faults=[*self._shared, *one.faults])
+
+    def field(self, request: Request) -> Response:
+        """The spread of a field, as a part of a page."""
+        one, query = self._one(request), Query.of(request)
+        name = request.path_params["name"]
+        if name not in one.dataset.small_fields:
+            return _missing()
+        rows = one.dataset.select(query.where) if query.where else None
+        base = f"{self._root}/{request.path_params['number']}/"
+
+        def link(bar: Bar, _place: int) -> Markup:
+            address, there = query.narrowed(bar.where, name)
+            return Markup('a href="{}{}" class="{}"').format(base, address, "value on" if there else "value")
+
+        return self._page("field.html", request, one, field=spread(one.dataset, name, rows), link=link, live=True)
+
+    def keys(self, request: Request) -> Response:
+        """The keys of the selected samples, one a line, in the order shown."""
+        one, query = self._one(request), Query.of(request)
+        rows = one.dataset.select(query.where, query.sort)
+
+        def lines() -> Iterator[bytes]:
+            for key in one.dataset.keys(rows):
+                yield key.encode("utf-8", "surrogateescape") + b"\n"
+
+        headers = {"content-disposition": 'attachment; filename="keys.txt"'}
+        return StreamingResponse(lines(), media_type="text/plain; charset=utf-8", headers=headers)
+
+    def find(self, request: Request) -> Response:
+        """The sample with a key."""
+        one, key = self._one(request), request.query_params.get("key", "")
+        row = one.dataset.find(key)
+        if row is None:
+            return PlainTextResponse("no sample has this key\n", 404)
+        return RedirectResponse(f"{self._root}/{request.path_params['number']}/row/{row}")
+
+    def sample(self, request: Request) -> Response:
+        """One sample."""
+        one, row = self._one(request), request.path_params["row"]
+        if not 0 <= row < len(one.dataset):
+            return _missing()
+        query = Query.of(request)
+        before, after = one.beside(row, query.where, query.sort)
+        return self._page(
+            "sample.html",
+            request,
+            one,
+            query=query,
+            row=row,
+            before=before,
+            after=after,
+            card=one.cards([row])[0],
+            values=one.values(row),
+            layer_names=one.layers,
+            has_track="source" in one.dataset.small_fields,
+            has_original=one.originals is not None and "source" in one.dataset.schema,
+        )
+
+    def track(self, request: Request) -> Response:
+        """The neighbours of a sample, as a part of a page."""
+        one, row = self._one(request), request.path_params["row"]
+        if not 0 <= row < len(one.dataset):
+            return _missing()
+        neighbours = one.track(row)
+        pause = one.pause_ms(neighbours)
+        return self._page(
+            "track.html",
+            request,
+            one,
+            cards=one.cards(neighbours),
+            row=row,
+            pause=pause,
+            in_track="track" in one.dataset.schema,
+        )
+
+    def original(self, request: Request) -> Response:
+        """The frame that a sample was cut from, with its box, as a part of a page."""
+        one, row = self._one(request), request.path_params["row"]
+        if not 0 <= row < len(one.dataset):
+            return _missing()
+        try:
+            found = one.original(row)
+        except ItemError as error:
+            return self._page("original.html", request, one, row=row, found=None, error=shown_text(str(error)))
+        return self._page("original.html", request, one, row=row, found=found, error="")
+
+    def original_picture(self, request: Request) -> Response:
+        """The picture of `original`."""
+        one, row = self._one(request), request.path_params["row"]
+        if not 0 <= row < len(one.dataset):
+            return _missing()
+        return Response(one.original(row).jpeg, media_type="image/jpeg", headers=_KEPT)
+
+    def picture(self, request: Request) -> Response:
+        """A stored picture."""
+        one, row, name = self._one(request), request.path_params["row"], request.path_params["name"]
+        if not 0 <= row < len(one.dataset) or name not in one.dataset.pictures:
+            return _missing()
+        try:
+            found = one.dataset.stored(row, name)
+        except CodecError:
+            return _broken()
+        return Response(found.data, media_type=found.media_type, headers=_KEPT)
+
+    def rejects(self, request: Request) -> Response:
+        """Rejected items, damaged ones, and frames without a sample."""
+        one, query = self._one(request), Query.of(request)
+        kind = request.query_params.get("kind", "item")
+        lines, more = one.reject_lines(kind, query.page)
+        return self._page(
+            "rejects.html", request, one, report=one.rejects, lines=lines, kind=kind, page=query.page, more=more
+        )
+
+    def reject_picture(self, request: Request) -> Response:
+        """A frame of an item that ``rejects.jsonl`` names."""
+        one = self._one(request)
+        try:
+            found = one.reject_frame(request.path_params["line"], request.path_params["frame"])
+        except ItemError:
+            return _broken()
+        return _missing() if found is None else Response(found, media_type="image/jpeg", headers=_KEPT)
+
+    @cached_property
+    def _shared(self) -> list[str]:
+        """What several of the datasets have in common, and should not."""
+        return list(find_shared([one.dataset for one in self._shown]))
+
+    def _one(self, request: Request) -> Looking:
+        number: int = request.path_params["number"]
+        if number >= len(self._shown):
+            raise LookupError
+        return self._shown[number]
+
+    def _page(
+        self, template: str, request: Request, one: Looking | None = None, status: int = 200, **values: Any
+    ) -> Response:
+        if one is not None:
+            number = self._shown.index(one)
+            picture = one.dataset.picture
+            values |= {"base": f"{self._root}/{number}", "name": one.name, "several": len(self._shown) > 1}
+            values |= {"title": one.name, "has_rejects": one.rejects is not None and one.rejects.lines > 0}
+            values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
+            values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
+        text = render(template, root=self._root, path=request.url.path, **{"live": True, **values})
+        return HTMLResponse(text.encode("utf-8", "replace"), status, headers={"cache-control": "no-store"})
+
+
+def _endpoint(page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """A page that is made in a thread of its own; what is not there, or cannot be read, is said in a line."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await run_in_threadpool(page, request)
+        except LookupError:
+            return _missing()
+        except (ShardspecError, MemoryError) as error:
+            return PlainTextResponse(shown_text(f"{error}\n"), 422)
+
+    return answer
+
+
+def _broken() -> Response:
+    """A picture in the place of one that does not decode."""
+    return Response(_BROKEN, media_type="image/svg+xml", headers=_KEPT)
+
+
+def _missing() -> Response:
+    return PlainTextResponse("there is nothing here\n", 404)

@@ -1,0 +1,120 @@
+"use strict";
+// Everything works without this script but the switches, the parts that are fetched late, the player and the keys.
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const store = (name, value) => {
+    try {
+      if (value === undefined) return localStorage.getItem(name);
+      localStorage.setItem(name, value);
+    } catch { /* a file opened from the disk may have no storage */ }
+    return null;
+  };
+
+  // Layers of geometry, switched on all pictures and remembered.
+  for (const box of all("[data-layer]")) {
+    const name = box.dataset.layer;
+    const apply = () => document.body.classList.toggle(`no-${name}`, !box.checked);
+    if (store(`layer-${name}`) === "off") box.checked = false;
+    box.addEventListener("change", () => { store(`layer-${name}`, box.checked ? "on" : "off"); apply(); });
+    apply();
+  }
+
+  // Parts of the page that take longer, fetched one after another from the same server.
+  const fill = async (part) => {
+    const again = Number(part.dataset.again || 0);
+    try {
+      const answer = await fetch(part.dataset.src);
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      part.innerHTML = await answer.text(); // written by the server, which has escaped every value
+      for (const strip of all("[data-strip]", part)) play(strip);
+      for (const current of all(".strip [aria-current]", part)) current.parentNode.scrollLeft = current.offsetLeft - current.parentNode.offsetLeft - 120;
+    } catch {
+      if (!again) part.textContent = "not available: has the server ended?";
+    }
+    if (again) setTimeout(() => fill(part), again * 1000);
+  };
+  const later = all("[data-src]");
+  const next = async () => { const part = later.shift(); if (part) { await fill(part); await next(); } };
+  next(); next();
+
+  // In a report, bars show and hide the samples that the file holds.
+  const cards = all(".card[data-values]");
+  const values = new Map(cards.map((card) => [card, JSON.parse(card.dataset.values)]));
+  const holds = (card, bar) => {
+    const value = values.get(card)[bar.field];
+    if (value === undefined || value === null) return false;
+    return "is" in bar ? value === bar.is : value >= bar.from && (value < bar.to || (bar.last && value <= bar.to));
+  };
+  const chosen = new Map();
+  const filter = () => {
+    let shown = 0;
+    for (const card of cards) {
+      card.hidden = ![...chosen.values()].every((bar) => holds(card, bar));
+      shown += !card.hidden;
+    }
+    const count = document.getElementById("shown");
+    if (count) count.textContent = chosen.size ? `${shown} of the ${cards.length} shown here (click again for all)` : "";
+  };
+  for (const element of all("[data-bar]")) {
+    const bar = JSON.parse(element.dataset.bar);
+    const act = () => {
+      const on = element.getAttribute("aria-pressed") !== "true";
+      for (const other of all(`[data-field="${element.dataset.field}"]`)) other.setAttribute("aria-pressed", "false");
+      element.setAttribute("aria-pressed", String(on));
+      if (on) chosen.set(bar.field, bar); else chosen.delete(bar.field);
+      filter();
+    };
+    element.addEventListener("click", act);
+    element.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } });
+  }
+
+  // The frames of a track, one after another, in the large picture's place.
+  function play(strip) {
+    const button = strip.querySelector("button");
+    const frames = all(".strip img", strip).map((image) => image.getAttribute("src"));
+    const target = document.getElementById("large");
+    if (!button || !target || frames.length < 2) return;
+    const overlay = document.querySelector("#picture > svg");
+    const pause = Math.max(40, Number(strip.dataset.strip) || 200);
+    const first = target.getAttribute("src");
+    let timer = null, at = 0;
+    const stop = () => { clearInterval(timer); timer = null; button.textContent = "▶ Play"; target.src = first; if (overlay) overlay.style.visibility = ""; };
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      if (timer) { stop(); return; }
+      button.textContent = "■ Stop";
+      if (overlay) overlay.style.visibility = "hidden"; // it belongs to one frame
+      timer = setInterval(() => { target.src = frames[at++ % frames.length]; }, pause);
+    });
+  }
+
+  // Keys: / to the filter, arrows through samples, or from card to card.
+  const follow = (rel) => { const link = document.querySelector(`a[rel="${rel}"]`); if (link) location.href = link.href; };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const where = document.getElementById("where");
+    if (event.target.matches("input[type=text], select, textarea")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    if (event.key === "/" && where) { event.preventDefault(); where.focus(); where.select(); return; }
+    if (event.key === "n") follow("next");
+    if (event.key === "p") follow("prev");
+    const grid = document.querySelector(".grid");
+    if (!grid) {
+      if (event.key === "ArrowRight") follow("next");
+      if (event.key === "ArrowLeft") follow("prev");
+      if (event.key === "Escape") follow("up");
+      return;
+    }
+    const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 0, ArrowUp: 0 };
+    if (!(event.key in moves)) return;
+    const links = all("a.card", grid);
+    const at = links.indexOf(document.activeElement);
+    if (at < 0) { if (event.key === "ArrowRight" && links[0]) links[0].focus(); return; }
+    const across = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
+    const to = at + (moves[event.key] || (event.key === "ArrowDown" ? across : -across));
+    event.preventDefault();
+    if (links[to]) links[to].focus();
+  });
+})();

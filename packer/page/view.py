@@ -1,0 +1,179 @@
+"""``packer view``: a server on this machine whose pages show packed datasets, and a build while it runs."""
+
+import errno
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import uvicorn
+
+from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import Result
+from packer.page.dataset import ShownDataset
+from packer.page.looking import Looking
+from packer.page.server import Guard, Pages
+from shardspec.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 8017
+_TOKEN_BYTES = 16
+_GRACE_S = 1
+_LOOK_S = 1.0
+
+
+class Viewer(Result):
+    """Pages that are being served, by a thread of their own. Use as a context manager, or call `close`.
+
+    Parameters
+    ----------
+    app : Guard
+    listener : socket
+        Closed at the end.
+    token : str
+
+    Attributes
+    ----------
+    address : str
+        Where they are: open it in a browser.
+    """
+
+    def __init__(self, app: Guard, listener: socket.socket, token: str) -> None:
+        host, port = listener.getsockname()[:2]
+        self.address = f"http://{_bracketed(host)}:{port}/{token}/"
+        self._listener = listener
+        settings = uvicorn.Config(
+            app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="packer view", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self) -> None:
+        """Wait until the server ends: `close` is called, or Ctrl-C is pressed, which is raised as `KeyboardInterrupt`."""
+        try:
+            while self._thread.is_alive():
+                self._thread.join(_LOOK_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the server. May be called twice."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+    def describe(self) -> str:
+        """The address."""
+        return self.address
+
+    def to_json(self) -> dict[str, Any]:
+        """The address as JSON."""
+        return {"address": self.address}
+
+
+def view(
+    datasets: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    source: str | os.PathLike[str] | None = None,
+    table: str | os.PathLike[str] | None = None,
+    host: str = LOOPBACK,
+    port: int | None = None,
+    progress: bool | ProgressListener = True,
+) -> Viewer:
+    """Serve pages that show packed datasets, from a thread of this process, to those who know their address.
+
+    Parameters
+    ----------
+    datasets : path or sequence of path
+        Packed datasets.
+    source : path, optional
+        The folder that the dataset was packed from: frames are drawn with the boxes that were cut from them, and
+        rejected items are shown.
+    table : path, optional
+        CSV, TSV, JSON lines or Parquet with a column ``key``: its other columns are shown as further fields. With a
+        column ``loss``, or ``prediction`` (a class, compared with ``label``), the worst samples come first.
+    host : str
+        The address to listen on. Any other than this machine's own lets others in who know the address.
+    port : int, optional
+        By default 8017, or another if that is taken; 0 is any that is free.
+    progress : bool or ProgressListener
+        Whether to print on standard error what there is to know about the address, or the listener to receive it.
+
+    Returns
+    -------
+    Viewer
+
+    Raises
+    ------
+    UsageError
+        If an argument is invalid, or the port is taken.
+    DatasetError
+        If a dataset cannot be read.
+    """
+    paths = [Path(path) for path in ([datasets] if isinstance(datasets, str | os.PathLike) else datasets)]
+    if not paths:
+        raise UsageError("expected a packed dataset or several, found none")
+    listener = listener_of(progress)
+    folder, joined = (None if path is None else Path(path) for path in (source, table))
+    shown = [Looking(ShownDataset(path, joined), folder) for path in paths]
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    listening = _listen(host, port)
+    for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
+        listener.on_message(line)
+    return Viewer(Guard(Pages(shown, token).app(), token, host), listening, token)
+
+
+def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
+    """What there is to know about an address: over SSH, the tunnel's command; in a network, that anybody may come.
+
+    Parameters
+    ----------
+    address : (str, int)
+        Host and port of the listening socket.
+    ssh : str
+        ``SSH_CONNECTION``: the addresses and ports of the client and of this machine.
+    """
+    host, port = address
+    lines, parts = [], ssh.split()
+    if host not in (LOOPBACK, "::1"):
+        lines.append(f"packer view: listening on {host}: whoever has the address sees everything, unencrypted")
+    elif len(parts) == 4:
+        lines.append(
+            f"packer view: on your own machine run: ssh -L {port}:{_bracketed(host)}:{port} {parts[2]}, and open the "
+            "address there"
+        )
+    return [*lines, "packer view: Ctrl-C ends it; open this address in a browser:"]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket; without a port that was asked for, any that is free."""
+    if port is not None and not 0 <= port < 1 << 16:
+        raise UsageError(f"port: expected 0 to 65535, found {port}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, DEFAULT_PORT if port is None else port), family=family)
+    except OSError as error:
+        if port is None and error.errno == errno.EADDRINUSE:
+            return _listen(host, 0)
+        reason = os.strerror(error.errno) if error.errno is not None else str(error)
+        asked = DEFAULT_PORT if port is None else port
+        raise UsageError(f"host {host}, port {asked}: cannot listen: {reason}") from error

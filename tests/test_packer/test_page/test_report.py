@@ -1,0 +1,154 @@
+"""``packer report``: one file that holds what it says, escapes everything, and loads nothing."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.command import run_packer
+from support.datasets import fixed, picture, text, write_dataset
+from support.packed_files import face_columns, read_all, write_faces
+from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
+
+from packer import report
+from packer.page.report import ReportResult
+from readers import open_dataset
+from shardspec.errors import DatasetError, UsageError
+from shardspec.schema import Schema
+
+
+def read_page(result: ReportResult) -> Page:
+    return Page(result.path.read_text("utf-8"))
+
+
+def points_of(card: object) -> np.ndarray:
+    """The coordinates of all points in a card's overlay, sorted."""
+    paths = [e for e in descendants(card) if e.tag == "path" and "points" in e.classes]
+    found = re.findall(r"M(-?[0-9.]+) (-?[0-9.]+)h0", "".join(e.attributes["d"] for e in paths))
+    return np.array(sorted((float(x), float(y)) for x, y in found))
+
+
+def test_the_file_has_pictures_as_stored_and_points_where_they_are(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 12, codec="jpeg")
+    columns, stored = face_columns(12, codec="jpeg"), read_all(tmp_path / "faces")
+    made = report(tmp_path / "faces", tmp_path / "r.html", progress=False)
+    cards = read_page(made).find("div", "card")
+    assert len(cards) == made.samples == 12
+    by_key = {key: row for row, key in enumerate(columns["key"])}
+    for card in cards:
+        row = by_key[next(e.text for e in descendants(card) if e.text in by_key)]
+        image = next(e for e in descendants(card) if e.tag == "img")
+        kind, data = image.attributes["src"].split(",")
+        assert kind == "data:image/jpeg;base64"
+        assert base64.b64decode(data) == stored["image"][row]
+        overlay = [e for e in descendants(card) if e.tag == "svg"]
+        assert bool(overlay) == bool(columns["landmarks_valid"][row])
+        if overlay:
+            expected = np.array(sorted(map(tuple, columns["landmarks"][row].tolist())))
+            assert np.allclose(points_of(card), expected, atol=0.006)
+            assert overlay[0].attributes["viewbox"] == "0 0 32 32"
+            layers = {e.classes[1] for e in descendants(overlay[0])}
+            assert layers == {"points", "outline", "regions"}
+
+
+def test_hostile_texts_are_shown_as_text_and_nothing_is_loaded(tmp_path: Path) -> None:
+    write_hostile(tmp_path / "<b>hostile")
+    made = report([tmp_path / "<b>hostile", tmp_path / "<b>hostile"], tmp_path / "r.html", progress=False)
+    page, html = read_page(made), made.path.read_text("utf-8")
+    assert_harmless(page)
+    assert "<b>hostile" in page.text
+    for name in HOSTILE[:4]:
+        assert name in page.text
+    assert not re.search(r"(src|href|action)\s*=\s*[\"']?(https?:)?//", html)
+    assert {e.attributes["src"][:5] for e in page.find("img")} == {"data:"}
+    policy = next(e for e in page.find("meta") if "http-equiv" in e.attributes).attributes["content"]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    for tag in ("script", "style"):
+        (element,) = page.find(tag)
+        digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not [e for e in page.elements if "style" in e.attributes]  # which the policy would refuse
+
+
+def test_a_build_with_rejects_is_accounted_for(tmp_path: Path, mixed: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in sorted(mixed.glob("real/00*.jpg"))[:3]:
+        (source / path.name).write_bytes(path.read_bytes())
+    (source / "<i>broken.jpg").write_bytes(b"no picture")
+    run_packer("build", source, tmp_path / "out", "--size", "32", "--quiet", "--max-rejects", "100%")
+    done = run_packer("report", tmp_path / "out", "-o", tmp_path / "r.html", "--json", "--quiet")
+    facts = json.loads(done.stdout)
+    page = Page((tmp_path / "r.html").read_text("utf-8"))
+    packed = open_dataset(tmp_path / "out")
+    assert facts["samples"] == len(packed) > 0
+    assert f"items: {len(packed) + 1} = {len(packed)} packed + 1 rejected." in page.text
+    assert "<i>broken.jpg" in page.text
+    assert "found a file that begins with" in page.text
+    assert "--size 32" in page.text
+    assert packed.manifest.digest in page.text
+    assert any("were rejected" in line for line in facts["warnings"])
+
+
+def test_bars_hold_all_samples_and_choose_the_same_ones_as_where(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 40)
+    dataset = open_dataset(tmp_path / "faces")
+    page = read_page(report(tmp_path / "faces", tmp_path / "r.html", progress=False))
+    by_field: dict[str, int] = {}
+    for bar in (e for e in page.elements if "data-bar" in e.attributes):
+        test = json.loads(bar.attributes["data-bar"])
+        if test["field"] not in dataset.small_fields or "is" in test:
+            continue
+        values = np.asarray(dataset.column(test["field"]))
+        upper = values <= test["to"] if test["last"] else values < test["to"]
+        by_field[test["field"]] = by_field.get(test["field"], 0) + int(
+            np.count_nonzero((values >= test["from"]) & upper)
+        )
+    assert {"score", "frame", "time"} <= set(by_field)
+    assert set(by_field.values()) == {40}
+
+
+def test_samples_are_drawn_evenly_over_classes_and_from_all_over_the_dataset(tmp_path: Path) -> None:
+    columns = face_columns(300, size=8)
+    columns["label"][:] = 0
+    columns["label"][-6:] = 1
+    schema = Schema((text("key"), fixed("image", "|u1", 8, 8, 3), fixed("label", "<i8", classes=("real", "fake"))))
+    write_dataset(tmp_path / "d", "npy", schema, {name: columns[name] for name in schema.names})
+    made = report(tmp_path / "d", tmp_path / "r.html", count=20, progress=False)
+    cards = [json.loads(e.attributes["data-values"])["label"] for e in read_page(made).find("div", "card")]
+    assert (cards.count(0), cards.count(1)) == (14, 6)
+    assert any("very different size: 294 samples of real, 6 of fake" in line for line in made.warnings)
+
+
+def test_what_several_datasets_share_is_a_warning(tmp_path: Path) -> None:
+    write_faces(tmp_path / "a", 6)
+    write_faces(tmp_path / "b", 3)
+    made = report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html", progress=False)
+    assert made.warnings[0].startswith("3 sources in more than one of these datasets: 'person0/vidéo 0.mp4'")
+    assert len(read_page(made).find("div", "card")) == 9
+
+
+def test_a_dataset_without_pictures_labels_or_rows_has_a_report(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "n", "npy", Schema((fixed("x", "<f8"),)), {"x": np.array([1.0, np.nan, np.inf, 2.0])})
+    page = read_page(report(tmp_path / "n", tmp_path / "n.html", progress=False))
+    assert "2 samples without a value" in page.text
+    write_dataset(tmp_path / "e", "npy", Schema((text("key"), picture("image"))), {"key": [], "image": []})
+    assert read_page(report(tmp_path / "e", tmp_path / "e.html", progress=False)).find("div", "card") == []
+
+
+def test_damage_and_wrong_calls_are_errors_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="expected a packed dataset"):
+        report(tmp_path / "none", tmp_path / "r.html")
+    write_faces(tmp_path / "faces", 3)
+    for out, message in (("r.txt", "ends in .html"), ("missing/r.html", "cannot be written")):
+        with pytest.raises(UsageError, match=message):
+            report(tmp_path / "faces", tmp_path / out, progress=False)
+    with pytest.raises(UsageError, match="0 or more"):
+        report(tmp_path / "faces", tmp_path / "r.html", count=-1)
+    with pytest.raises(UsageError, match="found none"):
+        report([], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+    assert run_packer("report", tmp_path / "none", "-o", tmp_path / "r.html", expect=2).stderr.count("\n") == 1

@@ -1,0 +1,313 @@
+"""``packer view``: pages that agree with the dataset, given to nobody but those who know the address."""
+
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+from support.command import environment, run_packer, start_packer
+from support.datasets import encode, face_schema, picture, text, write_dataset, write_encoded
+from support.media import scene, write_picture, write_video
+from support.packed_files import face_columns, read_all, write_faces
+from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
+
+from packer.page.dataset import ShownDataset
+from packer.page.looking import Looking
+from packer.page.server import Guard, Pages, Query
+from packer.page.view import describe_address
+from readers import open_dataset
+from shardspec.errors import DatasetError, UsageError
+from shardspec.schema import Schema
+
+TOKEN = "to-ken_1"
+
+
+def client(*paths: Path, source: Path | None = None, table: Path | None = None) -> TestClient:
+    shown = [Looking(ShownDataset(path, table), source) for path in paths]
+    guard = Guard(Pages(shown, TOKEN).app(), TOKEN, "127.0.0.1")
+    return TestClient(guard, base_url="http://127.0.0.1:8017", raise_server_exceptions=True)
+
+
+def get(pages: TestClient, path: str, status: int = 200) -> Page:
+    answer = pages.get(f"/{TOKEN}{path}")
+    assert answer.status_code == status, answer.text
+    return Page(answer.text)
+
+
+def rows_of(page: Page) -> list[int]:
+    """The rows of a page of the grid, in order."""
+    return [int(card.attributes["id"].removeprefix("row-")) for card in page.find("a", "card")]
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 250 faces, changed by no test."""
+    root = tmp_path_factory.mktemp("view") / "faces"
+    write_faces(root, 250, codec="jpeg", shard_rows=100)
+    return root
+
+
+def test_the_grid_shows_what_where_and_sort_choose(faces: Path) -> None:
+    pages, dataset = client(faces), open_dataset(faces)
+    assert rows_of(get(pages, "/0/")) == list(range(100))
+    assert rows_of(get(pages, "/0/?page=3")) == list(range(200, 250))
+    assert rows_of(get(pages, "/0/?page=99")) == list(range(200, 250))
+    where = "label == 'fake' and score >= 0.95"
+    expected = dataset.where(where).rows
+    page = get(pages, f"/0/?where={quote(where)}&sort=-score")
+    scores = np.asarray(dataset.column("score"))
+    assert rows_of(page) == sorted(expected.tolist(), key=lambda row: -scores[row])[:100]
+    assert page.find("span", "sum")[0].text.startswith(f"{len(expected)} of 250 samples")
+    keys = pages.get(f"/{TOKEN}/0/keys.txt?where={quote(where)}").text.split("\n")[:-1]
+    assert keys == [dataset[int(row)]["key"] for row in expected]
+    assert np.array_equal(dataset.where(lambda key: np.isin(key, keys), ["key"]).rows, expected)
+
+
+def test_a_wrong_filter_is_said_where_it_stands(faces: Path) -> None:
+    pages = client(faces)
+    for where, message in (
+        ("score >", "expected an expression"),
+        ("sore > 1", "did you mean"),
+        ("__import__('os')", "comparisons"),
+    ):
+        page = get(pages, f"/0/?where={quote(where)}", 400)
+        assert message in page.find("p", "error")[0].text
+        assert page.find("input")[0].attributes["value"] == where
+
+
+def test_bars_lead_to_the_samples_they_count_and_back(faces: Path) -> None:
+    pages = client(faces)
+    for field in ("frame", "label", "source"):
+        part = get(pages, f"/0/field/{field}")
+        bars = [e for e in part.find("a") if "value" in e.classes and descendants(e)]
+        total = 0
+        for bar in bars:
+            if not any(e.tag == "rect" and "some" in e.classes for e in descendants(bar)):
+                continue
+            address = bar.attributes["href"].removeprefix(f"/{TOKEN}")
+            page = get(pages, address)
+            shown = int(page.find("span", "sum")[0].text.split()[0])
+            title = next((e.text for e in descendants(bar) if e.tag == "title"), bar.attributes.get("title", ""))
+            assert shown == int(title.rsplit(": ", 1)[1])
+            total += shown
+            narrowed = get(pages, f"/0/field/{field}?{urlsplit(address).query}")
+            (on,) = [e for e in narrowed.find("a") if "on" in e.classes]
+            assert on.attributes["href"] == f"/{TOKEN}/0/"  # once more takes the filter away
+        assert total == 250
+
+
+def test_a_click_replaces_the_condition_on_its_field_and_keeps_others() -> None:
+    query = Query("label == 'fake' and (score > 0.5 or frame < 9)", "-score")
+    address, there = query.narrowed("label == 'real'", "label")
+    assert (there, address) == (
+        False,
+        "?where=%28score+%3E+0.5+or+frame+%3C+9%29+and+label+%3D%3D+%27real%27&sort=-score",
+    )
+    assert query.narrowed("label == 'fake'", "label")[1]
+    assert Query("a b").narrowed("x == 1", "x") == ("?where=x+%3D%3D+1", False)
+
+
+def test_a_sample_has_its_picture_fields_neighbours_and_the_frame_it_was_cut_from(tmp_path: Path) -> None:
+    columns = face_columns(12, codec="jpeg", groups=2)
+    write_video(tmp_path / "source" / "a.mp4", frames=12)
+    columns["source"] = ["a.mp4" if row % 2 == 0 else "../outside.mp4" for row in range(12)]
+    columns["frame"] = np.arange(12)[::-1].copy()
+    columns["landmarks_valid"][:] = True
+    write_video(tmp_path / "outside.mp4", frames=2)
+    write_dataset(tmp_path / "d", "lmdb", face_schema(32, "jpeg"), columns)
+    pages, stored = client(tmp_path / "d", source=tmp_path / "source"), read_all(tmp_path / "d")
+    answer = pages.get(f"/{TOKEN}/0/row/4/image")
+    assert (answer.content, answer.headers["content-type"]) == (stored["image"][4], "image/jpeg")
+    page = get(pages, "/0/row/4")
+    table = {row.children[0].text: row.children[1].text for row in page.find("tr") if len(row.children) == 2}
+    assert table["key"] == columns["key"][4]
+    assert table["label"] == ("real", "fake")[columns["label"][4]]
+    assert table["frame"] == "7"
+    strip = get(pages, "/0/row/4/track").find("a")
+    assert [int(e.attributes["href"].rsplit("/", 1)[1]) for e in strip] == [10, 8, 6, 4, 2, 0]  # by frame
+    assert [e.attributes.get("aria-current") for e in strip].index("true") == 3
+    original = get(pages, "/0/row/4/original")
+    left, top, right, bottom = columns["box"][4].tolist()
+    assert [e.attributes["d"] for e in original.find("path")] == [
+        f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
+    ]
+    assert [e.attributes["viewbox"] for e in original.find("svg")] == ["0 0 96 72"]
+    assert pages.get(f"/{TOKEN}/0/row/4/original.jpg").content[:2] == b"\xff\xd8"
+    assert "expected a file in the source, found none" in get(pages, "/0/row/5/original").elements[-1].text
+    assert pages.get(f"/{TOKEN}/0/row/5/original.jpg").status_code == 422
+    for path in ("/0/row/12", "/0/row/4/key", "/0/row/4/nothing", "/1/", "/0/field/image", "/static/../server.py"):
+        assert pages.get(f"/{TOKEN}{path}").status_code == 404, path
+
+
+def test_raw_pictures_of_any_size_are_png_with_the_same_pixels(tmp_path: Path) -> None:
+    images = [scene(row, (20 + row, 30)) for row in range(3)]
+    write_dataset(tmp_path / "d", "npy", Schema((picture("photo", "raw"),)), {"photo": images})
+    pages = client(tmp_path / "d")
+    (tmp_path / "p.png").write_bytes(pages.get(f"/{TOKEN}/0/row/2/photo").content)
+    with Image.open(tmp_path / "p.png") as found:
+        assert np.array_equal(np.asarray(found), images[2])
+    sizes = [(e.attributes["width"], e.attributes["height"]) for e in get(pages, "/0/").find("img")]
+    assert sizes == [("20", "30"), ("21", "30"), ("22", "30")]
+
+
+def test_hostile_texts_are_text_on_every_page(tmp_path: Path) -> None:
+    write_hostile(tmp_path / "d", 12)
+    pages = client(tmp_path / "d")
+    for path in (
+        "/0/",
+        "/0/about",
+        "/0/field/source",
+        "/0/row/0",
+        "/0/row/2/track",
+        "/0/rejects",
+        f"/0/?where={quote(HOSTILE[1])}",
+    ):
+        answer = pages.get(f"/{TOKEN}{path}")
+        page = Page(answer.text)
+        assert_harmless(page)
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert not [e for e in page.elements if "style" in e.attributes or (e.tag == "script" and e.text)]
+    assert HOSTILE[0] in get(pages, "/0/row/0").text
+    bars = [e for e in get(pages, "/0/field/source").find("a") if "value" in e.classes]
+    for bar in bars:
+        assert len(rows_of(get(pages, bar.attributes["href"].removeprefix(f"/{TOKEN}")))) == 2
+
+
+def test_only_those_who_know_the_address_are_answered(faces: Path) -> None:
+    pages = client(faces)
+    for path in ("/", "/0/", "/wrong/0/", f"/{TOKEN}x/0/", "/%ff/0/", "//"):
+        answer = pages.get(path)
+        assert answer.status_code == 403, path
+        assert TOKEN not in answer.text
+    for host, status in (
+        ("evil.example", 421),
+        ("evil.example:8017", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+        ("localhost:1", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8017", 200),
+    ):
+        assert pages.get(f"/{TOKEN}/0/", headers={"host": host}).status_code == status, host
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert pages.request(method, f"/{TOKEN}/0/").status_code == 405
+    assert pages.get(f"/{TOKEN}/0/?where={'x' * 20_000}").status_code == 414
+    assert pages.get(f"/{TOKEN}/0/?page=-1&sort=nothing").status_code == 400
+    assert pages.head(f"/{TOKEN}/0/").status_code == 200
+
+
+def test_damaged_values_and_files_are_said_and_end_nothing(tmp_path: Path) -> None:
+    schema = Schema((text("key"), picture("image")))
+    encoded = encode(schema, {"key": ["a", "b"], "image": [scene(0, (8, 8))] * 2})
+    encoded["image"][0] = b"no jpeg"
+    write_encoded(tmp_path / "d", "npy", schema, encoded)
+    pages = client(tmp_path / "d")
+    assert rows_of(get(pages, "/0/")) == [0, 1]
+    assert pages.get(f"/{TOKEN}/0/row/0/image").content == b"no jpeg"  # as stored; the browser will not show it
+    (tmp_path / "d" / "shard-00000" / "key.bin").unlink()
+    with pytest.raises(DatasetError, match="expected a file"):
+        client(tmp_path / "d")
+
+
+def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: Path) -> None:
+    dataset = open_dataset(faces)
+    keys, labels = dataset.column("key"), dataset.column("label")
+    wrong = set(range(0, 250, 50))
+    lines = ["key,prediction,p"]
+    for row, key in enumerate(keys):
+        right = ("real", "fake")[labels[row]]
+        lines.append(f"{key},{('fake' if right == 'real' else 'real') if row in wrong else right},{row / 250}")
+    (tmp_path / "predictions.csv").write_text("\n".join(lines[:-1]))
+    pages = client(faces, table=tmp_path / "predictions.csv")
+    page = get(pages, "/0/")
+    assert set(rows_of(page)[:5]) == wrong
+    assert set(rows_of(get(pages, "/0/?where=wrong"))) == wrong
+    assert rows_of(get(pages, "/0/?where=p%20%3E%200.9&sort=-p"))[0] == 248
+    assert "prediction" in get(pages, "/0/row/3").text
+    (tmp_path / "loss.csv").write_text("key,loss\n" + "\n".join(f"{key},{row % 7}" for row, key in enumerate(keys)))
+    assert all(row % 7 == 6 for row in rows_of(get(client(faces, table=tmp_path / "loss.csv"), "/0/"))[:30])
+    (tmp_path / "bad.csv").write_text("key,loss\nnothing,1\n")
+    with pytest.raises(UsageError, match="that it has not"):
+        client(faces, table=tmp_path / "bad.csv")
+
+
+@pytest.fixture(scope="module")
+def rejecting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A source with a damaged picture, and what it is packed into."""
+    root = tmp_path_factory.mktemp("rejecting")
+    write_picture(root / "source" / "good.png", scene(0, (40, 30)))
+    (root / "source" / "<b>.jpg").write_bytes(b"no picture")
+    run_packer("build", root / "source", root / "out", "--size", "24", "--quiet", "--max-rejects", "100%")
+    return root / "source", root / "out"
+
+
+def test_rejects_are_listed_and_drawn_from_the_source(rejecting: tuple[Path, Path]) -> None:
+    source, out = rejecting
+    page = get(client(out), "/0/rejects")
+    assert "1 of 2 items rejected" in page.text
+    assert "<b>.jpg" in page.text
+    assert not page.find("img")
+    pages = client(out, source=source)
+    (image,) = get(pages, "/0/rejects").find("img")
+    answer = pages.get(image.attributes["src"])
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")
+    (source / "<b>.jpg").write_bytes((source / "good.png").read_bytes())
+    assert client(out, source=source).get(image.attributes["src"]).headers["content-type"] == "image/jpeg"
+    assert pages.get(f"/{TOKEN}/0/rejects/7/0.jpg").status_code == 404
+
+
+def test_over_ssh_the_tunnel_is_named() -> None:
+    assert (
+        "ssh -L 8017:127.0.0.1:8017 10.0.0.9" in describe_address(("127.0.0.1", 8017), "10.0.0.5 51122 10.0.0.9 22")[0]
+    )
+    assert len(describe_address(("127.0.0.1", 8017))) == 1
+    assert "unencrypted" in describe_address(("0.0.0.0", 8017))[0]
+
+
+@pytest.fixture
+def server(faces: Path) -> Iterator[tuple[object, str]]:
+    """The command itself, and the address that it prints."""
+    started = start_packer("view", faces, "--port", "0")
+    assert started.stdout is not None
+    line = started.stdout.readline()
+    yield started, re.findall(r"http://\S+", line)[0]
+    if started.poll() is None:
+        started.kill()
+    started.communicate()
+
+
+def test_the_command_serves_this_machine_alone_until_ctrl_c(server: tuple[object, str]) -> None:
+    started, address = server
+    where = urlsplit(address)
+    assert where.hostname == "127.0.0.1"
+    assert len(where.path.strip("/")) >= 20
+    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+        request = f"GET {where.path}0/ HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: close\r\n\r\n"
+        connection.sendall(request.encode())
+        answer = b""
+        while chunk := connection.recv(1 << 16):
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"server:" not in answer.lower().split(b"\r\n\r\n")[0]
+    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+        connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        assert b"400" in connection.recv(1 << 16)
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=30)
+    assert started.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.strip().endswith("packer: interrupted")
+
+
+def test_wrong_calls_of_the_command(faces: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run_packer("view", faces, "--port", taken.getsockname()[1], expect=2)
+    assert "cannot listen" in done.stderr
+    assert "expected a packed dataset" in run_packer("view", tmp_path, expect=2, env=environment()).stderr

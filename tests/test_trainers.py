@@ -1,0 +1,210 @@
+"""The scripts of docs/trainers.md and docs/training.md, run as they stand there but for sizes.
+
+They are killed in mid-epoch, then started again; the pictures that their networks see are those of a run to the end.
+"""
+
+import contextlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.batches import woven
+from support.command import REPOSITORY, environment, run_packer
+from support.face_source import views, write_frames
+from support.known_trees import make_imagenet
+from support.media import scene, write_picture
+from support.watched import KILLED, digests
+
+from readers import Loader, open_dataset
+
+EXAMPLES = REPOSITORY / "examples"
+PAGE = (REPOSITORY / "docs" / "trainers.md").read_text("utf-8")
+SCRIPTS = {re.match(r"# (\w+\.py)", code)[1]: code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)}
+
+PHOTOS, TRAIN, BATCH, EPOCHS = 30, 24, 2, 2
+SAVED, STOPPED = 2, 3
+"""The step after which a checkpoint is written, and the one before which the process is killed."""
+SMALLER = {
+    "64": str(BATCH),
+    "224": "64",
+    "100": str(SAVED),
+    "ViTConfig(": "ViTConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, ",
+    "torchvision.models import resnet18": "torchvision.models import shufflenet_v2_x0_5 as resnet18",
+}
+NETWORK = ("--model", "shufflenet_v2_x0_5", "--batch-size", BATCH, "--epochs", 2, "--save-every", 2)
+
+
+def needs(library: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(library) is None, reason=f"{library} is not installed (make test-external)")
+
+
+def pack(folder: Path, text: str, **small: str) -> None:
+    """Run the commands that a text shows, with other sizes."""
+    for command, words in re.findall(r"^ {4}packer (\w+) ([^#\n]*)", text, re.MULTILINE):
+        for option, value in small.items():
+            words = re.sub(rf"--{option} \S+", f"--{option} {value}", words)
+        more = ("--workers", 1, "--quiet") if command == "build" else ()
+        run_packer(command, *shlex.split(words), *more, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the page's datasets and scripts. Pictures, batches and intervals of checkpoints are small."""
+    root = tmp_path_factory.mktemp("trainers")
+    for number in range(PHOTOS):
+        write_picture(root / "photos" / ("cats", "dogs")[number % 2] / f"{number}.jpg", scene(number, (96, 80)))
+    pack(root, PAGE, size="72")
+    for name, code in SCRIPTS.items():
+        for large, small in SMALLER.items():
+            code = re.sub(rf"\b{re.escape(large)}", small, code)
+        (root / name).write_text(code, "utf-8")
+    return root
+
+
+@pytest.fixture(scope="module")
+def pictures(folder: Path) -> list[str]:
+    """The digests of all pictures of both epochs, as a Loader in this process gives them."""
+    made: dict[str, object] = {}
+    with contextlib.chdir(folder):
+        exec((folder / "data.py").read_text("utf-8"), made)
+    loader = Loader(made["train"], BATCH, seed=0, workers=1)
+    assert len(loader) * BATCH == TRAIN
+    return [digest for _ in range(EPOCHS) for batch in loader for digest in digests(batch["image"])]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    """Runs scripts; has imported once what takes seconds."""
+    modules = ("torchvision.models", "lightning.pytorch", "accelerate", "readers.lightning.module")
+    with subprocess.Popen(
+        [sys.executable, REPOSITORY / "tests" / "support" / "watched.py", *modules],
+        env=environment(ACCELERATE_USE_CPU="true", CUDA_VISIBLE_DEVICES=""), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        yield process
+
+
+@pytest.fixture
+def run(server: "subprocess.Popen[str]", folder: Path) -> Callable[..., list[str]]:
+    """Runs a script; the digests of the pictures that all ranks trained on, in the order of the whole sequence."""
+
+    def run(*words: object, ranks: int = 1, killed: int = -1) -> list[str]:
+        request = {"words": list(map(str, words)), "folder": str(folder), "ranks": ranks, "killed": killed}
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        done = json.loads(server.stdout.readline())
+        assert done["status"] == (KILLED if killed >= 0 else 0), done["output"]
+        return woven([[digest for batch in batches for digest in batch] for batches in done["seen"]])
+
+    return run
+
+
+CASES = [
+    ("ddp.py", 2, 1, ()),
+    ("lightning_script.py", 1, 1, ()),
+    ("fabric_script.py", 1, 1, ()),
+    ("accelerate_script.py", 1, 1, ()),
+    ("fabric_script.py", 2, 1, pytest.mark.external),
+    ("accelerate_script.py", 2, 2, pytest.mark.external),
+    ("hf_trainer.py", 1, 1, (pytest.mark.external, needs("transformers"))),
+    ("hf_trainer.py", 2, 2, (pytest.mark.external, needs("transformers"))),
+]
+
+
+@pytest.mark.parametrize(("script", "before", "after"), [pytest.param(*case[:3], marks=case[3]) for case in CASES])
+def test_a_killed_script_goes_on_with_the_next_picture(run, folder, pictures, script, before, after):
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    for left in folder.glob("*.ckpt"):
+        left.unlink()
+    assert run(script, ranks=before, killed=STOPPED) == pictures[: STOPPED * BATCH * before]
+    assert run(script, ranks=after) == pictures[SAVED * BATCH * before :]
+
+
+@pytest.mark.external
+@needs("timm")
+def test_timms_loop(run, folder, pictures):
+    script = folder / "timm_script.py"
+    code = script.read_text("utf-8")
+    script.write_text(code.replace("mixup_alpha", "prob=0.0, mixup_alpha"))  # mixes nothing
+    assert run("timm_script.py") == pictures
+    assert list((folder / "timm").glob("*.tar"))
+
+
+def test_the_page_shows_the_whole_scripts():
+    page = (REPOSITORY / "docs" / "training.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for name in ("train_imagenet.py", "train_faces.py"):
+        assert (EXAMPLES / name).read_text("utf-8") in blocks
+
+
+def test_the_script_for_imagenet(run, folder):
+    """The network sees pictures that were mixed, and mixes anew after a resume what it would have mixed."""
+    script = EXAMPLES / "train_imagenet.py"
+    make_imagenet(folder / "ILSVRC2012")
+    pack(folder, script.read_text("utf-8").replace("parts/", "imagenet-parts/"), size="80")
+    command = (script, "imagenet-parts/train", "imagenet-parts/val", "--size", 64, *NETWORK)
+    whole = run(*command, "--checkpoint", "whole.pt")
+    assert len(whole) == 2 * 6
+    assert run(*command, killed=5) == whole[: 5 * BATCH]
+    assert run(*command) == whole[4 * BATCH :]
+    assert len(set(run(*command, "--checkpoint", "ranks.pt", ranks=2))) == 2 * 4
+
+
+def test_the_script_for_faces(run, folder):
+    script = EXAMPLES / "train_faces.py"
+    frames = list(views(24))
+    for number in range(12):
+        write_frames(folder / "videos" / ("real", "fake")[number % 2] / f"{number}.mp4", frames[2 * number :][:2])
+    pack(folder, script.read_text("utf-8").replace("parts/", "face-parts/"), size="64", fps="25")
+    command = (script, "face-parts", "--size", 48, *NETWORK)
+    whole = run(*command, "--checkpoint", "whole-faces.pt")
+    assert len(whole) == 2 * 16
+    assert run(*command, killed=5) == whole[: 5 * BATCH]
+    assert run(*command) == whole[4 * BATCH :]
+
+
+def test_deepfakebenchs_loop(tmp_path, monkeypatch):
+    """What its trainer reads of a loader, and what its figures by video read of the names."""
+    frames = list(views(12))
+    for number, label in enumerate(("real", "fake")):
+        write_frames(tmp_path / "videos" / label / "0.mp4", frames[number * 6 :][:6])
+    run_packer(
+        "build", "videos", "faces", "--preset", "images", "--size", 64, "--resize", "exact", "--every", 2,
+        "--label-from", "folder", "--classes", "real,fake", "--workers", 1, "--quiet", cwd=tmp_path,
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, object] = {}
+    exec(SCRIPTS["deepfakebench.py"], made)
+    config = {
+        "train_dataset": ["faces"], "test_dataset": ["faces"], "train_batchSize": 4, "test_batchSize": 4, "workers": 2,
+        "manualSeed": 1024, "use_data_augmentation": True, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5],
+    }  # fmt: skip
+    train, tests = made["prepare_training_data"](config), made["prepare_testing_data"](config)
+    stored = open_dataset("faces")
+    for epoch in range(2):
+        labels = []
+        for data_dict in train:
+            image = data_dict["image"].to("cpu")
+            assert image.dtype == torch.float32
+            assert image.shape[1:] == (3, 64, 64)
+            assert -1 <= float(image.min()) < float(image.max()) <= 1
+            assert data_dict["mask"] is data_dict["landmark"] is None
+            labels += data_dict["label"].tolist()
+        assert sorted(labels) == [0] * 3 + [1] * 3, epoch
+    (loader,) = tests.values()
+    found = torch.cat([data_dict["label"] for data_dict in loader]).tolist()
+    assert found == stored.column("label").tolist() == loader.dataset.data_dict["label"]
+    names = [name.split("/") for name in loader.dataset.data_dict["image"]]
+    videos = {parts[-2] for parts in names}
+    assert videos == {"real_0.mp4", "fake_0.mp4"}
+    assert [parts[-1] for parts in names] == [f"{frame:06d}.png" for frame in (0, 2, 4)] * 2
+    assert len(np.unique(names, axis=0)) == 6
