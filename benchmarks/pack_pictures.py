@@ -201,7 +201,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def print_table(group: dict[str, Any]) -> None:
     """A group as Markdown."""
     print(f"\n**{group['kind']}**, {group['samples']:,} samples\n")
-    print("| | workers | samples/s | of the first row | by CPU | of one worker | CPU s, own + workers | peak MB, each |")
+    print(
+        "| | workers | samples/s | of the first row | by CPU | of one worker | CPU s, own + workers | peak MB, each |"
+    )
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for row in group["rows"]:
         if "rates" not in row:

@@ -56,8 +56,8 @@ def pack(paths: list[str], out: Path, workers: int, work: Callable[[str], bytes]
 
 def pack_ffcv(pixels: Path, out: Path, workers: int) -> None:
     """Write crops with FFCV."""
-    from ffcv.fields import IntField, RGBImageField  # noqa: PLC0415 -- seldom installed
-    from ffcv.writer import DatasetWriter  # noqa: PLC0415
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
 
     fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
     DatasetWriter(str(out), fields, num_workers=workers).from_indexed_dataset(Crops(pixels), chunksize=100)

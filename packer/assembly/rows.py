@@ -28,6 +28,7 @@ ROW_SOURCES: Mapping[str, Entry] = {
 BATCH_BYTES = 16 * 10**6
 """About how many bytes a batch of rows holds, read for their lengths or their values."""
 
+_BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
 _UINT32_MAX = np.iinfo(np.uint32).max
 
@@ -346,8 +347,8 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
 
 
 def batch_rows(*parts: Shard | Column) -> int:
-    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`."""
-    return max(1, int(BATCH_BYTES / max(sum(part.bytes / max(1, part.samples) for part in parts), 1e-9)))
+    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`; tiny ones hold fewer."""
+    return max(1, min(_BATCH_ROWS, int(BATCH_BYTES / max(sum(p.bytes / max(1, p.samples) for p in parts), 1e-9))))
 
 
 def shift_key(key: Buffer, items: int) -> bytes:

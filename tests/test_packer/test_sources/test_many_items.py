@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.command import environment
 
 import packer
+from packer.jobs import progress as progress_module
 from packer.sources import columns as columns_module
 from packer.sources.columns import Chunk, chunks_of, read_columns
 from packer.sources.folders.folder import FolderSource
@@ -217,3 +218,24 @@ def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> N
     assert (found.samples, found.tried_items) == (20, 8)
     labelled = packer.dry_run(tmp_path / "in", tmp_path / "out", label_from="folder", limit=70, progress=False)
     assert labelled.samples == 10
+
+
+def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_LATE_S", 0.0)
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    (tmp_path / "t.csv").write_text("path,x\n" + "".join(f"a.jpg,{n}\n" for n in range(3000)))
+
+    heard: list[packer.Progress] = []
+
+    class Ear:
+        def on_progress(self, progress: packer.Progress) -> None:
+            heard.append(progress)
+
+        def on_message(self, line: str) -> None:
+            pass
+
+    packer.dry_run(tmp_path / "t.csv", tmp_path / "out", progress=Ear())
+    listed = [one.done for one in heard if one.stage == "listing"]
+    assert (listed[0], listed[-1]) == (1000, 3000)
+    planned = [one for one in heard if one.stage == "planning"]
+    assert (planned[-1].done, planned[-1].total, planned[-1].ended) == (3000, 3000, True)
