@@ -23,6 +23,12 @@ from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
 TASK_ITEMS = 32
+"""The most items in a task of a small build."""
+
+_MOST_TASK_ITEMS = 512
+_TASKS = 256
+"""In a large one, a task has that share of the items: a file and two messages for a few items would be much work."""
+
 TASK_BYTES = 16 * 10**6
 """The most bytes in a task, unless it is one item, or items that are read in one pass over an archive; so the cut into
 tasks depends on the source alone."""
@@ -170,7 +176,7 @@ def make_plan(
     lines : ItemLines
     """
     items: Sequence[Item] = listing.items[: recipe.limit]
-    lines, digest, cut = ItemLines(), hashlib.sha256(), _Cut()
+    lines, digest, cut = ItemLines(), hashlib.sha256(), _Cut(len(items))
     for item in items:
         columns = _digest_columns(item)
         known = _digest_facts(item, columns)
@@ -202,9 +208,10 @@ def make_plan(
 
 
 class _Cut:
-    """Cuts items into tasks as they come."""
+    """Cuts items, of which the number is known, into tasks as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, items: int) -> None:
+        self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // _TASKS))
         self._tasks = Tasks()
         self._start = self._start_offset = self._offset = self._size = self._items = 0
         self._last: Item | None = None
@@ -215,7 +222,7 @@ class _Cut:
         if item.files:
             read += sum(file.bytes for file in item.files.values())
         weight = read * (VIDEO_WEIGHT if item.is_video else 1)
-        full = self._items - self._start >= TASK_ITEMS or self._size + weight > TASK_BYTES
+        full = self._items - self._start >= self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
             self._tasks.append((self._start, self._items, self._start_offset))
             self._start, self._start_offset, self._size = self._items, self._offset, 0

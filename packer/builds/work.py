@@ -106,7 +106,7 @@ class BuildWork:
                 for item in items:
                     on_item("start", item.index, 0, "")
                     report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
-                    reason = "" if report.empty else f"{report.step}: {report.reason}"
+                    reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                 part.finish()
             return {"rows": sum(report.samples for report in part.reports), "bytes": part.bytes}
