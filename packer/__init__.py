@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
+    from packer.packed.compact import CompactResult, compact
     from packer.packed.convert import convert
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect import (
@@ -67,6 +68,7 @@ else:
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
             "BuildResult": Entry("packer.builds.job:BuildResult"),
             "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
+            "CompactResult": Entry("packer.packed.compact:CompactResult"),
             "DatasetList": Entry("packer.known.listing:DatasetList"),
             "Detections": Entry("packer.vision.detect.detections:Detections"),
             "Detector": Entry("packer.vision.detect.detector:Detector", "faces"),
@@ -98,6 +100,7 @@ else:
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
             "build": Entry("packer.builds.build:build"),
+            "compact": Entry("packer.packed.compact:compact"),
             "convert": Entry("packer.packed.convert:convert"),
             "count_values": Entry("packer.packed.inspect:count_values"),
             "detect": Entry("packer.builds.detect:detect"),
@@ -124,6 +127,7 @@ __all__ = [
     "BuildOptions",
     "BuildResult",
     "ColumnsResult",
+    "CompactResult",
     "DatasetList",
     "Detections",
     "Detector",
@@ -155,6 +159,7 @@ __all__ = [
     "add",
     "bench",
     "build",
+    "compact",
     "convert",
     "count_values",
     "detect",

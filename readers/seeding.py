@@ -73,6 +73,70 @@ def given_back(transform: AnyTransform, result: Result) -> Result:
     return result
 
 
+def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
+    """Refuse a transform of another library, which takes pictures, where one of samples or batches is expected.
+
+    Parameters
+    ----------
+    option : str
+        Where it was given: an option such as ``"transform"``, or a class such as ``"Compose"``.
+    transform : Any
+    batches : bool
+        Whether one of batches is expected.
+
+    Raises
+    ------
+    UsageError
+        If it is one of torchvision, Kornia or Albumentations; the message has the line that works.
+    """
+    user, library = option, library_of(transform)
+    if library is None:
+        return
+    name, module = type(transform).__name__, type(transform).__module__
+    adapter, short = _LIBRARIES[library]
+    call = "v2.Compose([…])" if "_presets" in module else f"{short}.{name}(…)"
+    if library == "albumentations":
+        call = "[…]" if name == "Compose" else f"[{call}]"
+    if batches and library == "albumentations":
+        option = "sample_transform"
+    elif batches:
+        adapter, call = "BatchCompose", f"[{call}]"
+    begin = f"{option}=" if option.islower() else ""
+    old = library == "torchvision" and not module.startswith("torchvision.transforms.v2")
+    raise UsageError(
+        f"{user}: expected a transform of {'batches' if batches else 'samples'}, found {name} of {library}, which "
+        f"takes pictures: write {begin}readers.augment.{adapter}({call})"
+        + (", with v2 from torchvision.transforms" if old and not batches else "")
+    )
+
+
+_LIBRARIES = {
+    "albumentations": ("Albumentations", "A"),
+    "kornia": ("Kornia", "K"),
+    "torchvision": ("Torchvision", "v2"),
+}
+"""Of each library the adapter, and the name under which its transforms are usually imported."""
+
+
+def library_of(transform: Any) -> str | None:
+    """Which of torchvision, Kornia and Albumentations a transform is of; None if of none.
+
+    Counted by the class that defines the call, so a class of one's own that calls in its own way is of none. A
+    ``Sequential`` of torch is of the library of its first module.
+    """
+    if isinstance(transform, type) or not callable(transform):
+        return None
+    kind = type(transform)
+    method = "forward" if hasattr(kind, "forward") else "__call__"
+    definer = next((base for base in kind.__mro__ if method in vars(base)), kind)
+    root, _, rest = definer.__module__.partition(".")
+    if definer.__name__ == "Sequential" and root == "torch":
+        return next((library_of(part) for part in transform), None)
+    if root == "torchvision" and not rest.startswith("transforms"):
+        return None
+    return root if root in _LIBRARIES else None
+
+
 class _Key(np.random.bit_generator.ISeedSequence):
     """Hands a key to Philox as it is; ``Philox(key=...)`` would first read the system's entropy, at thrice the cost."""
 

@@ -9,19 +9,21 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
-from shardspec.entries import Column, FileEntry, Generation, Shard, read_entries, strip_aside
+from shardspec.entries import SUPERSEDED_NAME, Column, FileEntry, Generation, Shard, read_entries, strip_aside
 from shardspec.errors import ManifestError, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
 from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
+from shardspec.wording import counted
 
 SPEC_VERSION = 2
 """Version of the contract. A reader refuses a greater one. A manifest without anything new says 1."""
-COLUMNS_VERSION = 2
-"""The first version that has columns."""
+NEWER_VERSION = 2
+"""The first version that has columns, and superseded rows."""
 MANIFEST_BYTES_MAX = 1 << 27
 """Largest ``manifest.json``: some 700,000 files."""
 SAMPLES_MAX = 1 << 40
@@ -91,6 +93,22 @@ class Manifest:
         """Number of samples."""
         return sum(shard.samples for shard in self.shards)
 
+    @property
+    def superseded_samples(self) -> int:
+        """Stored rows that are no rows of the dataset any more."""
+        return sum(shard.stored_samples - shard.samples for shard in self.shards)
+
+    @cached_property
+    def superseded(self) -> FileEntry | None:
+        """The file that lists the superseded rows, one by one; None if there are none."""
+        return self.find_file(SUPERSEDED_NAME) if any(shard.stored is not None for shard in self.shards) else None
+
+    @cached_property
+    def stored_starts(self) -> Mapping[str, int]:
+        """By its name, the number of the first row that each shard stores, counted over the rows that all store."""
+        ends = accumulate((shard.stored_samples for shard in self.shards), initial=0)
+        return {shard.name: start for shard, start in zip(self.shards, ends, strict=False)}
+
     def find_file(self, name: str) -> FileEntry | None:
         """The file of this name that belongs to no shard; the prefix `ASIDE` does not count as part of its name."""
         return next((entry for entry in self.files if entry.own_name == name), None)
@@ -101,10 +119,13 @@ class Manifest:
 
         The hashed text is the canonical JSON (see `canonical_json`) of
         ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}`` with the files in the manifest's order, and
-        their names without `ASIDE`; if there are columns, with their files as ``"columns"``.
+        their names without `ASIDE`; if there are columns, with their files as ``"columns"``; if there are superseded
+        rows, with the digest of the file that lists them as ``"superseded"``.
         """
-        document = {"schema": self.schema.to_json(), "shards": _digests(self.shards)}
-        return sha256_json({**document, "columns": _digests(self.columns)} if self.columns else document)
+        document: dict[str, Any] = {"schema": self.schema.to_json(), "shards": _digests(self.shards)}
+        document |= {"columns": _digests(self.columns)} if self.columns else {}
+        document |= {} if self.superseded is None else {"superseded": self.superseded.sha256}
+        return sha256_json(document)
 
     def with_own_names(self) -> "Manifest":
         """The same manifest, with all names as they are once no other dataset gives way to this one: without `ASIDE`."""
@@ -129,10 +150,13 @@ class Manifest:
         return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object; `columns`, and the version that knows them, only if there are any."""
+        """The manifest as a JSON object; `columns`, and the version that knows them, only if there are any.
+
+        Superseded rows take that version, too.
+        """
         columns = {"columns": [column.to_json() for column in self.columns]} if self.columns else {}
         return {
-            "spec_version": SPEC_VERSION if self.columns else 1,
+            "spec_version": NEWER_VERSION if self.columns or self.superseded is not None else 1,
             "format": self.format,
             "schema": self.schema.to_json(),
             "generations": [generation.to_json() for generation in self.generations],
@@ -199,8 +223,8 @@ class Manifest:
             generations = read_entries(Generation, document["generations"], "generations", problems)
             files = read_entries(FileEntry, document["files"], "files", problems)
             if "columns" in document:
-                if document["spec_version"] < COLUMNS_VERSION or not document["columns"]:
-                    problems.add("columns", f"expected columns in spec_version {COLUMNS_VERSION} and above, or none")
+                if document["spec_version"] < NEWER_VERSION or not document["columns"]:
+                    problems.add("columns", f"expected columns in spec_version {NEWER_VERSION} and above, or none")
                 columns = read_entries(Column, document["columns"], "columns", problems)
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
             names += [e.name for column in columns for e in column.files]
@@ -208,6 +232,7 @@ class Manifest:
                 problems.add("", "expected every file name once, found one more than once")
             if schema is not None and not problems:
                 shards = [shard for generation in generations for shard in generation.shards]
+                _check_superseded(document["spec_version"], shards, files, problems)
                 _check_columns(schema, columns, sum(shard.samples for shard in shards), problems)
                 if not problems:
                     beside = {column.field for column in columns}
@@ -232,6 +257,19 @@ class Manifest:
 
 def _digests(parts: Iterable[Shard | Column]) -> list[list[str]]:
     return [[entry.own_name, entry.sha256] for part in parts for entry in part.files]
+
+
+def _check_superseded(version: int, shards: Sequence[Shard], files: Sequence[FileEntry], problems: Problems) -> None:
+    """Check that superseded rows are listed in a file that has room for their numbers."""
+    rows = sum(shard.stored_samples - shard.samples for shard in shards)
+    if not rows:
+        return
+    if version < NEWER_VERSION:
+        problems.add("generations", f"expected superseded rows in spec_version {NEWER_VERSION} and above alone")
+    found = next((entry for entry in files if entry.own_name == SUPERSEDED_NAME), None)
+    if found is None or found.bytes < 8 * rows:
+        size = "none" if found is None else f"one of {found.bytes} bytes"
+        problems.add("files", f"expected a file {SUPERSEDED_NAME} with {counted(rows, 'row')}, found {size}")
 
 
 def _check_columns(schema: Schema, columns: Sequence[Column], samples: int, problems: Problems) -> None:
@@ -271,12 +309,12 @@ def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: P
     """
     bits = sum(field.least_bits for field in fields)
     for shard in shards:
-        if shard.samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
-            held = 8 * shard.bytes // bits
+        if shard.stored_samples * bits > 8 * (shard.bytes * _FAR_OFF + _FAR_OFF_BYTES):
+            held, found = 8 * shard.bytes // bits, shard.stored_samples
             problems.add(
-                f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {shard.samples}"
+                f"shard {shard.name}", f"expected at most {held} samples in {shard.bytes} bytes, found {found}"
             )
-    samples = sum(shard.samples for shard in shards)
+    samples = sum(shard.stored_samples for shard in shards)
     if samples > SAMPLES_MAX:
         problems.add("", f"expected at most {SAMPLES_MAX} samples, found {samples}")
 

@@ -79,6 +79,7 @@ HEAVY = (
     "google_crc32c",
     "h5py",
     "jpeglib",
+    "kornia",
     "lightning",
     "lmdb",
     "openvino",

@@ -1,5 +1,6 @@
 """Columns: fields beside the shards. Their files are written here, and switched with the manifest."""
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.plan import BATCH_ROWS, shard_size
+from packer.assembly.rows import read_column
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
-from packer.workspace.columns import COLUMN_DIGITS, sweep_columns
+from packer.workspace.columns import COLUMN_DIGITS, FieldColumn, sweep_columns
 from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, write_durably
-from shardspec.columns import Columns
+from shardspec.columns import Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest, sha256_json
-from shardspec.schema import Field, Schema
+from shardspec.problems import Problems
+from shardspec.schema import NO_CLASS, Field, Schema
 
 
 def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path]:
@@ -46,6 +49,53 @@ def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path
     name = f"{COLUMNS_FOLDER}/{field.name}-{digest[:COLUMN_DIGITS]}"
     entries = tuple(FileEntry(f"{name}/{entry.name}", entry.bytes, entry.sha256) for entry in files)
     return Column(name, field.name, rows, entries), folder
+
+
+def carry_columns(workspace: Workspace, manifest: Manifest, superseded: IntArray, further: int) -> None:
+    """Write the columns of a dataset for the rows that it will have, and note their entries in the workspace.
+
+    Parameters
+    ----------
+    superseded : int64 array
+        Rows that are left out, ascending.
+    further : int
+        Rows that follow the others, without a value: their fields get sentinels, and false where they say that there is
+        a value.
+    """
+    layout, columns = Layout(workspace.out), list(manifest.columns)
+    for place, column in enumerate(columns if len(superseded) or further else ()):
+        for entry in column.files:
+            layout.check_digest(entry)
+        field = manifest.schema[column.field]
+        values = read_column(workspace.out, manifest, field.name)
+        if field.is_fixed:
+            more = np.full((further, *field.fixed_shape), missing_value(field), field.numpy_dtype)
+            values = np.concatenate([np.delete(values, superseded, axis=0), more])
+        else:
+            gone, nothing = set(superseded.tolist()), _empty(field, values)
+            values = [value for row, value in enumerate(values) if row not in gone] + [nothing] * further
+        columns[place], _ = write_column(workspace.columns, field, values)
+    write_durably(workspace.column_entries, json.dumps([column.to_json() for column in columns]).encode())
+
+
+def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColumn]:
+    """What `carry_columns` has noted."""
+    if not workspace.column_entries.exists():
+        return []
+    found = (Column.from_json(one, Problems()) for one in json.loads(workspace.column_entries.read_bytes()))
+    return [FieldColumn(manifest.schema[column.field], column) for column in found if column is not None]
+
+
+def missing_value(field: Field) -> int:
+    """What stands for a missing value of a fixed field."""
+    return 0 if field.classes is None else NO_CLASS
+
+
+def _empty(field: Field, values: Sequence[bytes]) -> bytes:
+    """What stands for a missing value of any other field; in JSON, the empty document of the kind that others are."""
+    if field.codec.name != "json":
+        return b""
+    return b"{}" if any(value[:1] == b"{" for value in values[:1]) else b"[]"
 
 
 def change_columns(

@@ -26,7 +26,8 @@ BATCH_ROWS = 1024
 """The most bytes in a batch of rows between the parts and a writer."""
 
 _INDEX_ROWS = 1 << 16
-"""Rows read at a time for the index."""
+_NEAR_ROWS = 1 << 13
+"""Rows read at a time for the index: of a shuffled dataset many, since they lie all over the parts."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,11 @@ class PlannedShards:
 
 
 def write_index(
-    source: RowSource, order: IntArray | None, folder: Path, before: Mapping[str, Path] | None = None
+    source: RowSource,
+    order: IntArray | None,
+    folder: Path,
+    before: Mapping[str, Path] | None = None,
+    superseded: IntArray | None = None,
 ) -> None:
     """Write ``<field>.npy`` for each fixed 0-d field, in the stored order of the rows.
 
@@ -183,24 +188,30 @@ def write_index(
         Created if it does not exist.
     before : mapping of str to Path, optional
         By field, the index of the rows that come before these.
+    superseded : int64 array, optional
+        Those of the rows before that are left out.
     """
     fields = [field for field in source.schema if field.is_fixed and not field.shape]
     if not fields:
         return
     folder.mkdir(parents=True, exist_ok=True)
     count = len(source) if order is None else len(order)
+    step = _INDEX_ROWS if order is not None else _NEAR_ROWS
     with ExitStack() as stack:
         files = {}
         for field in fields:
             old = None if before is None else np.load(before[field.name], mmap_mode="r", allow_pickle=False)
+            if old is not None and superseded is not None and len(superseded):
+                old = np.delete(old, superseded)
             file = files[field.name] = stack.enter_context((folder / f"{field.name}.npy").open("wb"))
             rows = count + (0 if old is None else len(old))
             head = {"descr": npy_format.dtype_to_descr(field.numpy_dtype), "fortran_order": False, "shape": (rows,)}
             npy_format.write_array_header_1_0(file, head)
-            for first in range(0, 0 if old is None else len(old), _INDEX_ROWS):
-                file.write(np.asarray(old[first : first + _INDEX_ROWS], field.numpy_dtype).tobytes())
-        for first in range(0, count, _INDEX_ROWS):
-            chosen = _rows_at(order, first, min(first + _INDEX_ROWS, count))
+            if old is not None:
+                for first in range(0, len(old), _INDEX_ROWS):
+                    file.write(np.asarray(old[first : first + _INDEX_ROWS], field.numpy_dtype).tobytes())
+        for first in range(0, count, step):
+            chosen = _rows_at(order, first, min(first + step, count))
             for name, values in source.read(chosen, list(files)).items():
                 files[name].write(np.asarray(values, source.schema[name].numpy_dtype).tobytes())
 

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from readers.formats.base import ShardReader, open_shard
+from readers.formats.superseded import load_superseded
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError, SchemaError, ShardspecError
@@ -113,6 +115,7 @@ class PackedRows:
     config : mapping
         ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
         in every key. ``check``: ``"digest"`` (default), or ``"size"`` if the caller has compared the digests.
+        ``columns``: false to leave out the fields that lie beside the shards.
     root : Path or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
@@ -129,14 +132,17 @@ class PackedRows:
         layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
         if manifests is None:
             manifests = [layout.load() for layout in layouts]
+        if not config.get("columns", True):
+            manifests = [replace(manifest, schema=manifest.shard_schema, columns=()) for manifest in manifests]
         self.schema = unite_schemas([manifest.schema for manifest in manifests])
         for layout, manifest, entry in zip(layouts, manifests, config["inputs"], strict=True):
             found = {field.name: adapter(field, self.schema[field.name]) for field in manifest.schema}
             adapters = {name: adapt for name, adapt in found.items() if adapt is not None}
             items_before, first = entry.get("items_before", 0), 0
             numbers = {column.field: len(self._columns) + n for n, column in enumerate(manifest.columns)}
+            superseded = load_superseded(layout, manifest)
             for part in manifest.parts:
-                place = _Place(layout, manifest, part, first, items_before, adapters, numbers)
+                place = _Place(layout, manifest, part, superseded, first, items_before, adapters, numbers)
                 if isinstance(part, Shard):
                     self._places.append(place)
                     first += part.samples
@@ -300,7 +306,7 @@ class PackedRows:
                     layout.check_digest(entry)
             else:
                 layout.check_sizes(shard)
-            return open_shard(layout, manifest, shard)
+            return open_shard(layout, manifest, shard, place.superseded)
 
 
 class _Place(NamedTuple):
@@ -312,6 +318,7 @@ class _Place(NamedTuple):
     layout: Layout
     manifest: Manifest
     part: Shard | Column
+    superseded: IntArray
     first: int
     items_before: int
     adapters: Mapping[str, Adapt]

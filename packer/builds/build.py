@@ -103,6 +103,8 @@ def run_build(
     listener, runtime = listener_of(progress), describe_runtime(recipe)
     listing = list_items(source, recipe, listener)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
+    if options.grows:
+        finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         remarks = Remarks()
@@ -110,7 +112,7 @@ def run_build(
             remarks.add(item)
         notes = (*notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
         listing = comparison.listing
-        if not listing.items:
+        if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER))
             result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
             check_rejects(result, options)
@@ -132,7 +134,6 @@ def _compare(
 ) -> Comparison | None:
     """Compare a source with the dataset in a folder; None if there is none yet."""
     layout = Layout(out)
-    finish_left(Workspace(out / BUILD_FOLDER))
     base = committed(layout)
     if base is not None:
         return compare(layout, base, listing, recipe, runtime, options)
@@ -154,7 +155,7 @@ def dry_run(
 ) -> Estimate:
     """Estimate what a build would do and need, from its plan and a few items packed into a temporary folder.
 
-    Nothing else is written.
+    Of an update, also how the source compares with the dataset. Nothing else is written.
 
     Parameters
     ----------
@@ -170,10 +171,12 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-    resolved = _resolve(source, out, recipe, options)
-    if resolved[3].grows:
-        raise UsageError("dry_run: estimates whole builds, found update or retry_rejects: leave one of them out")
-    return estimate(*resolved, listener_of(progress))
+    opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
+
+    def compare(listing: Listing, runtime: Mapping[str, str]) -> Comparison | None:
+        return _compare(target, listing, chosen, runtime, how) if how.grows else None
+
+    return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
 
 
 def _resolve(

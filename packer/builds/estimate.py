@@ -4,12 +4,13 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.part import Part
 from packer.builds.parts import choose_columns, settled_reports
@@ -60,6 +61,9 @@ class Estimate(Result):
         In words, the files that several items name; None if there are none.
     notes : tuple of str
         What is to be known about the source, a line each: missing labels, ignored files and the like.
+    growth : Growth or None
+        How the source compares with the dataset that is to be added to; None for a build of its own. All other numbers
+        are about the items to be packed now.
     """
 
     plan: BuildPlan
@@ -74,6 +78,7 @@ class Estimate(Result):
     free_bytes: int
     repeats: str | None
     notes: tuple[str, ...] = ()
+    growth: Growth | None = None
 
     @property
     def fits(self) -> bool:
@@ -82,7 +87,8 @@ class Estimate(Result):
 
     def to_json(self) -> dict[str, Any]:
         """The estimate as JSON, with the plan's recipe and counts."""
-        values = {name: value for name, value in vars(self).items() if name != "plan"}
+        values = {name: value for name, value in vars(self).items() if name not in ("plan", "growth")}
+        values |= {} if self.growth is None else {"update": self.growth.to_json()}
         plan = self.plan
         counts = {"items": plan.items, "tasks": len(plan.tasks), "ignored_files": plan.ignored}
         return {**counts, **values, "fits": self.fits, "recipe": dict(plan.recipe), "fingerprint": plan.fingerprint}
@@ -94,10 +100,11 @@ class Estimate(Result):
         shown = {name: cut(_show(value), 200) for name, value in options.items() if value not in (None, [], False)}
         recipe = ", ".join(f"{name}={value}" for name, value in shown.items())
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
+        grown = "" if self.growth is None else f"items of the source: {self.growth.describe()}\n"
         noted = "".join(f"{line}\n" for line in (self.repeats, *self.notes) if line)
         room = "fits" if self.fits else "DOES NOT FIT"
         return (
-            f"{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
+            f"{grown}{counted(plan.items, 'item')} in {counted(len(plan.tasks), 'task')}, "
             f"{plan.ignored} ignored\n"
             f"{noted}recipe: {recipe}\n"
             f"tried {counted(self.tried_items, 'item')}: {counted(self.tried_samples, 'sample')}, "
@@ -114,6 +121,7 @@ def estimate(
     options: BuildOptions,
     functions: Mapping[str, Step],
     listener: ProgressListener,
+    compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
     """Plan a build and pack a few items of every kind and class into a temporary folder. Nothing is written into `out`.
 
@@ -124,10 +132,15 @@ def estimate(
     functions : dict of str to callable
         Steps passed as Python functions, by the name that stands in the recipe.
     listener : ProgressListener
+    compare : callable
+        Compares a listing with the dataset in `out` that is to be added to; returns None if there is none.
     """
     check_steps(recipe, functions)
     refuse_files(out)
     listing, samples = list_items(source, recipe, listener), _Samples()
+    runtime = describe_runtime(recipe)
+    comparison = compare(listing, runtime)
+    listing = listing if comparison is None else replace(comparison.listing, notes=listing.notes)
     remarks = Remarks()
 
     def observe(item: Item) -> None:
@@ -136,7 +149,7 @@ def estimate(
 
     items = listing.items[: recipe.limit]
     with counted_stage(listener, "planning", len(items)):
-        plan, _ = make_plan(recipe, describe_runtime(recipe), listing, observe=observe)
+        plan, _ = make_plan(recipe, runtime, listing, observe=observe)
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
     tried = _Tried(0, 0, 0, 0, 0.0, None)
@@ -162,6 +175,7 @@ def estimate(
         free,
         next(iter(remarks.describe_repeats(items)), None),
         (*listing.notes, *remarks.describe_contradictions(items, plan.classes.get("label"))),
+        None if comparison is None else comparison.growth,
     )
 
 

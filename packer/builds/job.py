@@ -9,9 +9,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
 from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.growing.kept import keep_parts
+from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
 from packer.builds.listing import Remarks
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
@@ -28,6 +30,7 @@ from packer.builds.plan import (
 )
 from packer.builds.reports import BrokenTracks, EarlierReports, Known, ReportWriter
 from packer.builds.work import BuildWork
+from packer.jobs.history import note, noted
 from packer.jobs.job import JobResult, failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
@@ -42,6 +45,7 @@ from packer.steps.encode import image_codec
 from packer.steps.faces.misses import advise
 from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
+from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
 from packer.workspace.spool import Again
@@ -218,6 +222,7 @@ class BuildJob:
     kind = BuildPlan.kind
     stage = "packing"
     items_are = "items"
+    rewritten = None
     remedy = ", or --update to add what is new in the source"
 
     def __init__(
@@ -240,6 +245,7 @@ class BuildJob:
         self.shares_detector = _shares_detector(recipe, options)
         declared = None if declaration is None else declaration.to_json()
         base = "" if self.base is None else self.base.digest
+        gone = "" if comparison is None or not comparison.gone else sha256_json(sorted(comparison.gone))
         # Items that exist in this process only.
         self._live: dict[int, Item] = {}
         remarks = Remarks()
@@ -249,7 +255,7 @@ class BuildJob:
                 self._live[item.index] = item
             remarks.add(item)
 
-        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base, observe)
+        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, observe)
         self._facts = self._lines.facts
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
@@ -336,12 +342,12 @@ class BuildJob:
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
         fields = {} if self._declaration is None else self._declaration.fields
         settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
-        base = self.base
-        fits = None if base is None else partial(settler.fits, schema=base.schema)
+        base, compared = self.base, self._comparison
+        fits = None if base is None else partial(settler.fits, schema=base.shard_schema)
         columns = choose_columns(map(Part, parts), fits)
         settler.begin(columns)
         rows = []
-        earlier = None if base is None else EarlierReports(Layout(space.out), base)
+        earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier) as reports:
             for part, task in zip(map(Part, parts), self.tasks, strict=True):
                 settled = self._check_reports(settled_reports(part, columns))
@@ -354,7 +360,8 @@ class BuildJob:
             "refilled": reports.refilled if self._recipe.refill else None,
             "broken_tracks": vars(reports.broken_tracks) if self._recipe.choose in TRACK_RULES else None,
             "unused_boxes": reports.unused_boxes if self._recipe.boxes is not None else None,
-            "mended": dict(reports.mended),
+            "mended": reports.mended,
+            "left": reports.left,
         }
         write_durably(space.counts, json.dumps(found).encode())
         if not counts.samples and base is None:
@@ -362,7 +369,13 @@ class BuildJob:
         config = describe_rows(columns, rows, self._settle(settler, space))
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
-        return Assembly(config, self._recipe.format, pieces, order, 0 if base is None else _next_shard(base, space))
+        if compared is None:
+            return Assembly(config, self._recipe.format, pieces, order)
+        superseded = find_rows(compared.layout, compared.base, compared.superseded)
+        write_superseded(space.final, compared.layout, compared.base, superseded)
+        carry_columns(space, compared.base, superseded, counts.samples)
+        first = _next_shard(compared.base, space)
+        return Assembly(config, self._recipe.format, pieces, order, first, superseded)
 
     def _settle(self, settler: SchemaSettler, space: Workspace) -> Schema:
         """The schema of the rows, which is that of the dataset that they are added to.
@@ -375,7 +388,7 @@ class BuildJob:
         if self.base is None:
             return settler.settle()
         try:
-            return settler.settle_into(self.base.schema)
+            return settler.settle_into(self.base.shard_schema)
         except SchemaError as error:
             discard(space, aside=True)  # the same call could never finish it
             raise UsageError(
@@ -398,38 +411,60 @@ class BuildJob:
         self.broken_tracks = None if tracks is None else BrokenTracks(**tracks)
         self.refilled = found.get("refilled")
         self.unused_boxes = found.get("unused_boxes")
-        self.mended = sum(found.get("mended", {}).values())
+        self.mended = found.get("mended", 0)
         plan, compared = self.plan, self._comparison
         if compared is not None and not counts.items:  # what was tried again is rejected once more
             return []
         kind = "build" if compared is None else compared.kind
         generation = Generation(kind, plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ())
         if compared is not None and compared.joins:
-            last = self._less_mended(space)[-1]
+            last = self._left_of_base(space)[-1]
             fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
             generation = replace(last, fingerprint=fingerprint, counts=total([last, generation]))
         return [Made(generation, counts.samples)]
 
     def kept_generations(self, space: Workspace) -> Sequence[Generation]:
         """See `JobPlan`."""
-        kept, compared = self._less_mended(space), self._comparison
+        kept, compared = self._left_of_base(space), self._comparison
         return kept[:-1] if compared is not None and compared.joins and self.generations(space) else kept
 
-    def _less_mended(self, space: Workspace) -> list[Generation]:
-        """The dataset's generations; items that are packed now no longer count in those that had rejected them."""
-        mended = json.loads(space.counts.read_bytes()).get("mended", {})
+    def _left_of_base(self, space: Workspace) -> list[Generation]:
+        """The dataset's generations without the items that count in another now, or are gone, and their samples."""
+        if self.base is None:
+            return []
+        left = json.loads(space.counts.read_bytes()).get("left", {})
         kept = []
-        for number, generation in enumerate(() if self.base is None else self.base.generations):
-            counts, fewer = generation.counts, mended.get(str(number), 0)
-            counts = replace(counts, items=counts.items - fewer, rejected_items=counts.rejected_items - fewer)
-            kept.append(replace(generation, counts=counts))
-        return kept
+        for number, generation in enumerate(self.base.generations):
+            fewer = left.get(str(number), {})
+            counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
+            # A plan finds what it has made by the fingerprint, and this is not that any more.
+            same = not fewer.get("packed_items") and not (self._comparison and self._comparison.gone and fewer)
+            fingerprint = (
+                generation.fingerprint if same else sha256_json([generation.fingerprint, self.plan.fingerprint])
+            )
+            kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
+        return without_superseded(kept, space.final)
 
     def _check_reports(self, reports: Iterable[ItemReport]) -> Iterator[ItemReport]:
         for report in reports:
             if not report.samples and not report.empty and self._options.on_error == "fail":
                 raise failed_item(report.name, f"{report.step}: {report.reason}")
             yield report
+
+    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+        """See `JobPlan`."""
+        return [] if self.base is None else carried_columns(space, self.base)
+
+    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
+        """See `JobPlan`: what was added now, if anything was."""
+        compared = self._comparison
+        if compared is None:
+            return None
+        counts = Counts(**json.loads(space.counts.read_bytes())["counts"])
+        superseded = compared.growth.count_superseded()
+        kind = last.kind if counts.items else "update"
+        now = [note(kind, last, finished, counts, superseded)] if counts.items or superseded else []
+        return [*noted(compared.base), *now]
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""

@@ -61,6 +61,8 @@ class BuildPlan:
         them.
     base : str
         Digest of the dataset that the items are added to; empty for a build of its own.
+    gone : str
+        Digest of the numbers of its items that are dropped; empty for none.
     """
 
     recipe: Mapping[str, Any]
@@ -73,6 +75,7 @@ class BuildPlan:
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
+    gone: str = ""
 
     kind: ClassVar[str] = "build"
 
@@ -83,6 +86,7 @@ class BuildPlan:
         more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
         more |= {"declared": dict(self.declared)} if self.declared else {}
         more |= {"base": self.base} if self.base else {}
+        more |= {"gone": self.gone} if self.gone else {}
         return sha256_json({**decides, "classes": dict(self.classes), **more})
 
     @property
@@ -156,6 +160,7 @@ def make_plan(
     listing: Listing,
     declared: Mapping[str, Any] | None = None,
     base: str = "",
+    gone: str = "",
     observe: Callable[[Item], None] | None = None,
 ) -> tuple[BuildPlan, ItemLines]:
     """Cut the items into tasks and take the fingerprint, in one pass over the items.
@@ -165,7 +170,7 @@ def make_plan(
     recipe : Recipe
     runtime : mapping
     listing : Listing
-    base : str
+    base, gone : str
         See `BuildPlan`.
     observe : callable, optional
         Called with every item.
@@ -203,6 +208,7 @@ def make_plan(
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
         declared=declared or {},
         base=base,
+        gone=gone,
     )
     return plan, lines
 

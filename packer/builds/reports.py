@@ -1,8 +1,9 @@
 """What became of every item: ``rejects.jsonl``, ``items.jsonl`` and the counts."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -13,6 +14,9 @@ from shardspec.entries import Counts
 from shardspec.errors import DatasetError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
+
+GONE = "gone"
+"""State of an item that was dropped, since the source has it no more."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,48 @@ class Known(NamedTuple):
     number : int
         The item's number in the dataset, which is that of its line in ``items.jsonl``, from 0.
     generation : int
-        The number of the generation that packs or rejects it.
-    rejected_by : int or None
-        The number of the generation that had rejected it, if it is tried again.
+        The number of the generation that packs it, or rejects it for the first time.
     """
 
     facts: str
     number: int
     generation: int = 0
-    rejected_by: int | None = None
+
+
+class Earlier(NamedTuple):
+    """What a dataset's reports say of an item.
+
+    Attributes
+    ----------
+    item : dict
+        Its line in ``items.jsonl``.
+    rejects : list of bytes
+        Its lines in ``rejects.jsonl``.
+    """
+
+    item: dict[str, Any]
+    rejects: list[bytes]
+
+    @property
+    def state(self) -> str:
+        """``"packed"``, ``"rejected"`` or ``"gone"``."""
+        return str(self.item["state"])
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that it counts in."""
+        return int(self.item.get("generation", 0))
+
+    def counts(self) -> dict[str, int]:
+        """What it counts for."""
+        if self.state == "rejected":
+            return {"items": 1, "rejected_items": 1}
+        frames = damaged = 0
+        for line in map(json.loads, self.rejects):
+            frames += len(line.get("frames", ()))
+            damaged += line["kind"] == "damage"
+        more = {"progressive_jpegs": self.item.get("progressive", 0), "samples": self.item["samples"]}
+        return {"items": 1, "packed_items": 1, "frames_without_sample": frames, "damaged_items": damaged, **more}
 
 
 class EarlierReports:
@@ -69,6 +106,14 @@ class EarlierReports:
     ----------
     layout : Layout
     manifest : Manifest
+    gone : set of int
+        Numbers of items that are dropped. Their lines in ``items.jsonl`` stay, with the state ``"gone"``, so that every
+        item's number stays that of its line.
+
+    Attributes
+    ----------
+    left : dict of int to Counter
+        By generation, what no longer counts in it.
 
     Raises
     ------
@@ -76,30 +121,68 @@ class EarlierReports:
         If a report is missing or does not match the manifest.
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest) -> None:
-        self._items = enumerate(checked_lines(layout, manifest, ITEMS_NAME))
-        self._rejects = checked_lines(layout, manifest, REJECTS_NAME)
+    def __init__(self, layout: Layout, manifest: Manifest, gone: Collection[int] = ()) -> None:
+        self._items = _Lines(checked_lines(layout, manifest, ITEMS_NAME))
+        self._rejects = _Lines(checked_lines(layout, manifest, REJECTS_NAME))
+        self._number = 0
+        self._gone = gone
+        self.left: dict[int, Counter[str]] = {}
 
-    def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> None:
-        """Copy the lines of the items before number `stop`, and skip its own; copy all that are left for None."""
-        for number, line in self._items:
-            rejected = json.loads(line)["state"] == "rejected"
-            if rejected:
-                self._copy_rejects(rejects, keep=number != stop)
+    def copy(self, stop: int | None, items: IO[bytes], rejects: IO[bytes]) -> Earlier | None:
+        """Copy the lines of the items before number `stop`, and return what its own say; copy all for None."""
+        while self._items.following is not None:
+            raw, line = self._items.take()
+            earlier = Earlier(line, self._take_rejects(line))
+            number, self._number = self._number, self._number + 1
             if number == stop:
-                return
-            items.write(line)
-        if stop is None:
-            rejects.writelines(self._rejects)
+                return earlier
+            if number in self._gone and earlier.state != GONE:
+                self.leave(earlier)
+                _write(items, {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]})
+            else:
+                items.write(raw)
+                rejects.writelines(earlier.rejects)
+        return None
 
-    def _copy_rejects(self, rejects: IO[bytes], *, keep: bool) -> None:
-        """Copy the lines up to that of the next rejected item, and that one if `keep`."""
-        for line in self._rejects:
-            last = json.loads(line)["kind"] == "item"
-            if keep or not last:
-                rejects.write(line)
-            if last:
-                return
+    def leave(self, earlier: Earlier) -> None:
+        """Note that an item no longer counts in its generation."""
+        self.left.setdefault(earlier.generation, Counter()).update(earlier.counts())
+
+    def _take_rejects(self, item: Mapping[str, Any]) -> list[bytes]:
+        """The lines in ``rejects.jsonl`` about the item whose line was just taken."""
+        if item["state"] == "rejected":
+            return [self._rejects.take()[0]]
+        # Where they are not counted, they are told apart by the names of neighbouring items.
+        following = self._items.following
+        alone = following is None or following[1]["item"] != item["item"]
+        count = item.get("remarks", math.inf if alone and item["state"] != GONE else 0)
+        taken: list[bytes] = []
+        while len(taken) < count and (found := self._rejects.following) is not None:
+            if found[1]["kind"] == "item" or found[1]["item"] != item["item"]:
+                break
+            taken.append(self._rejects.take()[0])
+        return taken
+
+
+class _Lines:
+    """The lines of a report, each as it is and parsed.
+
+    Attributes
+    ----------
+    following : tuple or None
+        The line that is taken next; None at the end.
+    """
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = ((raw, json.loads(raw)) for raw in lines)
+        self.following: tuple[bytes, dict[str, Any]] | None = next(self._lines, None)
+
+    def take(self) -> tuple[bytes, dict[str, Any]]:
+        """The next line."""
+        if self.following is None:
+            raise DatasetError(f"expected a line in {REJECTS_NAME} for every rejected item, found fewer")
+        taken, self.following = self.following, next(self._lines, None)
+        return taken
 
 
 def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[bytes]:
@@ -125,9 +208,10 @@ def _lines_of(path: Path) -> Iterator[bytes]:
 class ReportWriter:
     """Writes both reports item by item, and counts. Use as a context manager.
 
-    ``items.jsonl`` has one line per item: ``item``, ``state`` (packed or rejected), ``samples``, ``frames`` looked at,
-    ``faces`` found if a detector ran, and, if there are any, the samples that came as ``progressive`` JPEGs and the
-    ``refilled`` frames; ``facts``, by which an update knows the item again, and its ``generation`` unless that is 0.
+    ``items.jsonl`` has one line per item: ``item``, ``state`` (packed, rejected or gone), ``samples``, ``frames``
+    looked at, ``faces`` found if a detector ran, and, if there are any, the samples that came as ``progressive`` JPEGs,
+    the ``refilled`` frames, and the ``remarks`` (lines in ``rejects.jsonl``) about a packed item; ``facts``, by which
+    an update knows the item again, and its ``generation`` unless that is 0.
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
     (``kind`` frames), and per video whose rest could not be read (``kind`` damage).
 
@@ -139,8 +223,10 @@ class ReportWriter:
 
     Attributes
     ----------
-    mended : Counter
-        Items that are packed now, by the generation that had rejected them.
+    left : dict of int to Counter
+        By generation of the dataset that is added to, what no longer counts in it.
+    mended : int
+        Items that were rejected and are packed now.
     marked : int
         Samples whose picture has restart markers (`packer.sources.item.ItemReport`).
     refilled : int
@@ -156,7 +242,7 @@ class ReportWriter:
         self._rejects = rejects.open("wb")
         self._items = items.open("wb")
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
-        self.mended: Counter[int] = Counter()
+        self.mended = 0
         self.marked = 0
         self.refilled = 0
         self.broken_tracks = BrokenTracks()
@@ -171,6 +257,11 @@ class ReportWriter:
         self._rejects.close()
         self._items.close()
 
+    @property
+    def left(self) -> dict[int, Counter[str]]:
+        """See the class; known once all lines are written."""
+        return {} if self._earlier is None else self._earlier.left
+
     def add(self, reports: Iterable[ItemReport], known: Iterable[Known | None] = repeat(None)) -> None:
         """Write the reports of some items, in order, each with what it is known by."""
         for report, by in zip(reports, known, strict=False):
@@ -182,14 +273,16 @@ class ReportWriter:
 
     def _add(self, report: ItemReport, known: Known | None) -> None:
         packed = report.samples > 0 or report.empty
-        again = known is not None and known.rejected_by is not None
+        earlier = None
+        if known is not None and self._earlier is not None:
+            earlier = self._earlier.copy(known.number, self._items, self._rejects)
+            if earlier is not None and (earlier.state == "packed" or (earlier.state == "rejected" and packed)):
+                self._earlier.leave(earlier)
+        again = earlier is not None and earlier.state == "rejected"
+        self.mended += again and packed
         if packed or not again:
             self._counts["items"] += 1
             self._counts["packed_items" if packed else "rejected_items"] += 1
-        if known is not None and self._earlier is not None:
-            self._earlier.copy(known.number, self._items, self._rejects)
-        if packed and known is not None and known.rejected_by is not None:
-            self.mended[known.rejected_by] += 1
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
         self.marked += report.marked
@@ -204,9 +297,11 @@ class ReportWriter:
             item["progressive"] = report.progressive
         if report.refilled:
             item["refilled"] = report.refilled
+        if packed and known is not None and (remarks := len(report.skipped) + (report.damage is not None)):
+            item["remarks"] = remarks
         if known is not None:
             item["facts"] = known.facts
-            generation = known.generation if packed or known.rejected_by is None else known.rejected_by
+            generation = earlier.generation if earlier is not None and again and not packed else known.generation
             item |= {"generation": generation} if generation else {}
         _write(self._items, item)
         if not packed:

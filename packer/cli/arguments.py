@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from packer.jobs.result import Result
@@ -18,6 +19,20 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
+def add_job_arguments(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Options of `BuildOptions` that other jobs have, too."""
+    group = parser.add_argument_group("how it runs")
+    for spec in dataclasses.fields(BuildOptions):
+        if spec.name in names:
+            add_option(group, spec)
+
+
+def job_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The values of the options from `add_job_arguments`, as keyword arguments."""
+    how = {name: getattr(options, name) for name in _ROW_OPTIONS if hasattr(options, name)}
+    return {"progress": not options.quiet, **how}
+
+
 def add_row_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of a job over packed datasets."""
     add_output_arguments(parser)
@@ -28,16 +43,12 @@ def add_row_arguments(parser: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--shuffle", metavar="SEED", type=int, help="store the samples in a random order drawn from this seed"
     )
-    group = parser.add_argument_group("how it runs")
-    for spec in dataclasses.fields(BuildOptions):
-        if spec.name in _ROW_OPTIONS:
-            add_option(group, spec)
+    add_job_arguments(parser, _ROW_OPTIONS)
 
 
 def row_options(options: argparse.Namespace) -> dict[str, Any]:
     """The values of the options from `add_row_arguments`, as keyword arguments of `convert`, `merge` and `split`."""
-    how = {name: getattr(options, name) for name in _ROW_OPTIONS if hasattr(options, name)}
-    return {"shard_size": options.shard_size, "shuffle": options.shuffle, "progress": not options.quiet, **how}
+    return {"shard_size": options.shard_size, "shuffle": options.shuffle, **job_options(options)}
 
 
 def print_result(options: argparse.Namespace, result: Result) -> None:

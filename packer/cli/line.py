@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "convert": "write the same samples in another format, without decoding them",
     "merge": "join packed datasets that have the same fields",
     "split": "cut a packed dataset into train, val, test without splitting a group",
+    "compact": "write a packed dataset anew, without the samples that updates have superseded",
     "add": "add fields of a table, such as predictions, to a packed dataset, without packing it anew",
     "drop-field": "remove added fields from a packed dataset",
     "export": "write a packed dataset as plain picture files and a table",
@@ -42,7 +43,7 @@ COMMANDS: Mapping[str, str] = {
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
 AGAIN: Mapping[str, str] = {
-    **dict.fromkeys(("build", "convert", "detect", "merge", "split"), "to resume"),
+    **dict.fromkeys(("build", "compact", "convert", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
 }
 """What repeating a command after an interruption does; the commands not listed leave nothing behind."""

@@ -34,8 +34,8 @@ from packer.workspace.folder import (
     make_room_beside,
 )
 from packer.workspace.replacement import finish_replacement
-from shardspec.entries import Counts, Generation, Shard
-from shardspec.errors import BuildError, DatasetError, ResumeMismatchError
+from shardspec.entries import Generation, Shard
+from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
@@ -125,10 +125,12 @@ class Job:
                 self._listener.on_message(line)
             with locked(self.workspace):
                 made = None
-                if self.plan.base is None:
-                    made = self._enter()
-                else:
+                if self.plan.rewritten is not None:
+                    self._enter_to_rewrite(self.plan.rewritten)
+                elif self.plan.base is not None:
                     self._enter_beside(self.plan.base)
+                else:
+                    made = self._enter()
                 if made is None:
                     return JobResult(self.layout.root, self._make(), resumed=self._sessions > 1)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
@@ -171,7 +173,7 @@ class Job:
 
     def _find_finished(self) -> Manifest | None:
         """What this plan has made, if nothing else is under way. Takes no lock, so the folder may be read-only."""
-        if self._options.overwrite or self.plan.base is not None:
+        if self._options.overwrite or self.plan.base is not None or self.plan.rewritten is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             manifest = None if self.workspace.root.exists() else committed(self.layout)
@@ -216,11 +218,7 @@ class Job:
     def _enter_beside(self, base: Manifest) -> None:
         """Enter the folder of a dataset: resume the plan's addition to it, or begin it."""
         space = self.workspace
-        if space.successor.exists() or committed(self.layout) != base:
-            raise BuildError(
-                f"{self.layout.root}: expected the dataset that was compared with the source, found that it has "
-                "changed since: run the same command again"
-            )
+        self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
             old = json.loads(space.plan.read_bytes())
             if begun_on(space, base) and old["fingerprint"] == self.plan.fingerprint:
@@ -229,6 +227,32 @@ class Job:
             self._take_over(old)
         make_room_beside(space, base)
         self._write_plan()
+
+    def _enter_to_rewrite(self, standing: Manifest) -> None:
+        """Enter the folder of a dataset: resume the plan that writes it anew, or begin it."""
+        space = self.workspace
+        self._check_standing(standing)
+        if space.plan.exists():
+            old = json.loads(space.plan.read_bytes())
+            if old["kind"] != self.plan.kind:
+                raise UsageError(
+                    f"{self.layout.root}: expected a dataset at rest, found an unfinished {old['kind']} in its folder: "
+                    f"run its command again, or delete {BUILD_FOLDER}"
+                )
+            if begun_on(space, standing) and old["fingerprint"] == self.plan.fingerprint:
+                self._resume()
+                return
+        discard(space, aside=True)
+        write_durably(space.replaced, standing.dumps())
+        self._write_plan()
+
+    def _check_standing(self, expected: Manifest) -> None:
+        """Check that the dataset in the folder is still the one that the plan was made for."""
+        if self.workspace.successor.exists() or committed(self.layout) != expected:
+            raise BuildError(
+                f"{self.layout.root}: expected the dataset that the work was planned for, found that it has changed "
+                "since: run the same command again"
+            )
 
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
@@ -349,7 +373,7 @@ class Job:
         found = self.plan.assemble(space)
         assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
         before = None if self.plan.base is None else self._index_files(self.plan.base)
-        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before)
+        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
         assembly.source.close()
         assembly.save()
         return assembly
@@ -376,16 +400,13 @@ class Job:
         }
         made = _share_out(self.plan.generations(self.workspace), assembly.cuts, shards)
         generations = [*self.plan.kept_generations(self.workspace), *made]
-        if self.plan.base is not None:
-            wall_clock["history"] = _history(self.plan.base, self._added(), generations[-1], wall_clock["finished"])
-        manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock)
+        history = self.plan.history(self.workspace, generations[-1], str(wall_clock["finished"]))
+        wall_clock |= {} if history is None else {"history": history}
+        columns = self.plan.columns(self.workspace)
+        manifest = commit(self.workspace, assembly.format, assembly.source.schema, generations, wall_clock, columns)
         assembly.source.close()
         self.workspace.remove()
         return manifest
-
-    def _added(self) -> Counts:
-        """What became of the items of this job."""
-        return Counts(**json.loads(self.workspace.counts.read_bytes())["counts"])
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
@@ -395,20 +416,6 @@ class Job:
 def failed_item(item: str, why: str) -> BuildError:
     """The error for an item that yielded no sample, if that is to end the job."""
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
-
-
-def _history(base: Manifest, added: Counts, last: Generation, finished: Any) -> list[Any]:
-    """What the wall clock notes of a dataset that was added to: a line for each time, as it was then."""
-    noted = base.wall_clock.get("history")
-    if not isinstance(noted, list):
-        first = base.wall_clock.get("finished") if len(base.generations) == 1 else None
-        noted = [_note(generation, generation.counts, first) for generation in base.generations]
-    return [*noted, *([_note(last, added, finished)] if added.items else [])]
-
-
-def _note(generation: Generation, counts: Counts, finished: Any) -> dict[str, Any]:
-    made = {"kind": generation.kind, "finished": finished, "version": generation.runtime.get("facepack")}
-    return {**made, "items": counts.items, "rejected": counts.rejected_items, "samples": counts.samples}
 
 
 def _share_out(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:

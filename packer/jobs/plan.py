@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from packer.assembly.plan import Piece
 from packer.workspace import Workspace
+from packer.workspace.columns import FieldColumn
 from shardspec.columns import IntArray
 from shardspec.entries import Generation
 from shardspec.layout import Layout
@@ -140,6 +141,8 @@ class Assembly:
         The source's rows in their stored order; None for the source's own order.
     first_shard : int
         The number of the first shard in its name.
+    superseded : int64 array or None
+        Rows of the dataset that is added to that are no rows of it any more, ascending.
     """
 
     rows: Mapping[str, Any]
@@ -147,6 +150,7 @@ class Assembly:
     pieces: Sequence[Piece]
     order: IntArray | None
     first_shard: int = 0
+    superseded: IntArray | None = None
 
 
 class Made(NamedTuple):
@@ -175,6 +179,8 @@ class JobPlan(Protocol):
         What may be done about another dataset in the folder, besides replacing it; for a message.
     base : Manifest or None
         The dataset in the folder that the job adds to; None if it makes a dataset of its own.
+    rewritten : Manifest or None
+        The dataset in the folder that the job writes anew.
     """
 
     @property
@@ -215,6 +221,11 @@ class JobPlan(Protocol):
     @property
     def base(self) -> Manifest | None:
         """The dataset that the job adds to."""
+        ...
+
+    @property
+    def rewritten(self) -> Manifest | None:
+        """The dataset that the job writes anew."""
         ...
 
     @property
@@ -286,6 +297,14 @@ class JobPlan(Protocol):
 
     def kept_generations(self, space: Workspace) -> Sequence[Generation]:
         """The generations of `base`, as the manifest will list them."""
+        ...
+
+    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+        """The columns of the dataset; the files of new ones lie in ``space.columns``, in a folder called like the field."""
+        ...
+
+    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
+        """The ``history`` of the wall clock (`packer.jobs.history`); None for a dataset without a past."""
         ...
 
     def facts(self, tasks_run: int) -> dict[str, Any]:

@@ -38,6 +38,10 @@ class GenerationNote(NamedTuple):
         The version of this project that made it.
     items, rejected, samples : int
         Of these items alone. An item that was tried again counts if it then worked.
+    replaced, gone : int
+        Items of earlier times that were packed anew then, or dropped.
+    superseded : int
+        The samples that these had.
     """
 
     kind: str
@@ -46,15 +50,27 @@ class GenerationNote(NamedTuple):
     items: int
     rejected: int
     samples: int
+    replaced: int = 0
+    gone: int = 0
+    superseded: int = 0
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> "GenerationNote":
         """Read a note of the wall clock, which nothing has checked."""
         texts = [note.get(name) for name in ("kind", "finished", "version")]
         kind, finished, version = (text if isinstance(text, str) else None for text in texts)
-        numbers = [note.get(name) for name in ("items", "rejected", "samples")]
-        items, rejected, samples = (number if isinstance(number, int) else 0 for number in numbers)
-        return cls(kind or "not known", finished, version, items, rejected, samples)
+        numbers = [note.get(name) for name in ("items", "rejected", "samples", "replaced", "gone", "superseded")]
+        counts = (number if isinstance(number, int) else 0 for number in numbers)
+        return cls(kind or "not known", finished, version, *counts)
+
+    def describe(self) -> str:
+        """The note in a line."""
+        gone = f", {self.replaced} replaced, {self.gone} gone ({counted(self.superseded, 'sample')} superseded)"
+        return (
+            f"{self.finished or 'time not known'}, {self.kind} by version {self.version or 'not known'}: "
+            f"{counted(self.items, 'item')} ({self.rejected} rejected), {counted(self.samples, 'sample')}"
+            f"{gone if self.replaced or self.gone else ''}"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,8 +94,8 @@ class InspectReport(Result):
         -------
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
-            summed over the generations, ``fields``, ``shards``, ``columns``, ``bytes``, ``digest``, ``fingerprints``,
-            ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
+            summed over the generations, ``fields``, ``shards``, ``columns``, ``superseded_samples``, ``bytes``,
+            ``digest``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last generation.
         """
         manifest = self.manifest
         return {
@@ -94,6 +110,7 @@ class InspectReport(Result):
             "columns": [
                 {"field": column.field, "name": column.name, "bytes": column.bytes} for column in manifest.columns
             ],
+            "superseded_samples": manifest.superseded_samples,
             "bytes": manifest.stored_bytes,
             "digest": manifest.digest,
             "fingerprints": [generation.fingerprint for generation in manifest.generations],
@@ -129,12 +146,13 @@ class InspectReport(Result):
     def describe_history(self) -> str:
         """The history for people: when, what, by which version."""
         lines = [f"{self.path}: {counted(self.manifest.samples, 'sample')}, packed in {len(self.history)} steps:"]
-        lines += [
-            f"  {note.finished or 'time not known'}, {note.kind} by version {note.version or 'not known'}: "
-            f"{counted(note.items, 'item')} ({note.rejected} rejected), {counted(note.samples, 'sample')}"
-            for note in self.history
-        ]
+        lines += [f"  {note.describe()}" for note in self.history]
         return "\n".join(lines)
+
+    def _describe_superseded(self) -> list[str]:
+        rows = self.manifest.superseded_samples
+        told = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
+        return [told] if rows else []
 
     def describe(self) -> str:
         """The facts for people."""
@@ -147,6 +165,7 @@ class InspectReport(Result):
             f"{counted(facts['damaged_items'], 'damaged video')}, "
             f"{facts['ignored_files']} ignored, "
             f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
+            *self._describe_superseded(),
             f"digest: {facts['digest']}",
             "fields:",
         ]

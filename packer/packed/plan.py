@@ -16,6 +16,7 @@ from packer.packed.work import RepackWork
 from packer.recipe import Recipe
 from packer.recipe.checks import parse_bytes, plain_value
 from packer.workspace import Workspace
+from packer.workspace.columns import FieldColumn
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
@@ -78,7 +79,7 @@ class RepackPlan:
 
     Attributes
     ----------
-    kind : {"convert", "merge", "split"}
+    kind : {"convert", "merge", "split", "compact"}
     inputs : tuple of Input
     options : dict
         ``format``, ``shard_size`` and ``shuffle``, and those of the kind.
@@ -95,7 +96,12 @@ class RepackPlan:
     def rows(self) -> dict[str, Any]:
         """The row source's configuration."""
         inputs = [{"path": str(one.path), "items_before": one.items_before} for one in self.inputs]
-        return {"kind": "packed", "inputs": inputs}
+        return {"kind": "packed", "inputs": inputs, **({} if self.takes_columns else {"columns": False})}
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether columns are read, too, and become fields of the shards."""
+        return self.kind != "compact"
 
     @property
     def fingerprint(self) -> str:
@@ -182,6 +188,11 @@ class Repack:
     base: ClassVar[None] = None
 
     @property
+    def rewritten(self) -> Manifest | None:
+        """See `JobPlan`."""
+        return None
+
+    @property
     def kind(self) -> str:
         """See `RepackPlan`."""
         return self.plan.kind
@@ -251,6 +262,14 @@ class Repack:
     def kept_generations(self, space: Workspace) -> Sequence[Generation]:
         """See `JobPlan`."""
         return ()
+
+    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+        """See `JobPlan`: columns have become fields of the shards."""
+        return ()
+
+    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
+        """See `JobPlan`."""
+        return None
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""
@@ -387,4 +406,9 @@ def _without_generation(line: Line) -> bytes:
     if "generation" not in document:
         return raw
     left = {name: value for name, value in document.items() if name != "generation"}
-    return json.dumps(left, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return encode_line(left)
+
+
+def encode_line(document: Mapping[str, Any]) -> bytes:
+    """A line of a report, as `packer.builds.reports` writes it."""
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

@@ -485,7 +485,7 @@ class _Items:
 
 def _keeps(names: set[str], line: Mapping[str, Any]) -> bool:
     """Whether a report's line is about an item that has samples in a split."""
-    return line.get("item") in names and line.get("kind") != "item" and line.get("state") != "rejected"
+    return line.get("item") in names and line.get("kind") != "item" and line.get("state", "packed") == "packed"
 
 
 def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: _Items) -> Repack:

@@ -61,6 +61,16 @@ class BuildOptions:
     update: bool = option(
         False, "add the items of the source that the packed dataset in the output folder lacks; no shard is rewritten"
     )
+    changed: str = option(
+        "keep",
+        "with --update: whether the samples of items that have changed since are kept, or replaced by new ones",
+        choices=("keep", "replace"),
+    )
+    gone: str = option(
+        "keep",
+        "with --update: whether the samples of items that the source lacks are kept, or dropped",
+        choices=("keep", "drop"),
+    )
     new_classes: bool = option(False, "with --update: append classes that the dataset lacks to its own")
     retry_rejects: bool | str = option(
         False,
@@ -89,6 +99,12 @@ class BuildOptions:
             raise UsageError("overwrite: expected either this or update and retry_rejects, found both")
         if self.new_classes and not self.grows:
             raise UsageError("new_classes: read only with update or retry_rejects, found neither")
+        for name, choices in (("changed", ("keep", "replace")), ("gone", ("keep", "drop"))):
+            value = getattr(self, name)
+            if value not in choices:
+                raise UsageError(f"{name}: expected {' or '.join(choices)}, found {value!r}")
+            if value != "keep" and not self.update:
+                raise UsageError(f"{name}: read only with update (--update), found {value!r} without it")
         if self.engine not in ENGINES:
             raise UsageError(f"engine: expected {' or '.join(ENGINES)}, found {self.engine!r}")
         can = ENGINES[self.engine]

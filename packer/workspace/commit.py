@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packer.workspace import Workspace
+from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import fsync_file, fsync_folder, link_tree, write_durably
 from packer.workspace.replacement import finish_replacement
-from shardspec.entries import FileEntry, Generation
+from shardspec.entries import SUPERSEDED_NAME, FileEntry, Generation
 from shardspec.formats import get_format
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
@@ -14,7 +15,12 @@ from shardspec.schema import Schema
 
 
 def commit(
-    workspace: Workspace, format: str, schema: Schema, generations: Sequence[Generation], wall_clock: Mapping[str, Any]
+    workspace: Workspace,
+    format: str,
+    schema: Schema,
+    generations: Sequence[Generation],
+    wall_clock: Mapping[str, Any],
+    columns: Sequence[FieldColumn] = (),
 ) -> Manifest:
     """Move the finished files into place, and write the manifest last.
 
@@ -23,7 +29,9 @@ def commit(
     """
     final = Layout(workspace.final)
     _write_card(final, format)
-    manifest = Manifest(format, schema, tuple(generations), _files(final), wall_clock)
+    fields, beside = tuple(one.field for one in columns), tuple(one.column for one in columns)
+    whole = Schema((*schema, *fields)) if fields else schema
+    manifest = Manifest(format, whole, tuple(generations), _files(final), wall_clock, beside)
     if workspace.replaced.exists() or workspace.base.exists():
         write_durably(workspace.successor, manifest.dumps())
         finish_replacement(workspace)
@@ -45,7 +53,7 @@ def _write_card(layout: Layout, format: str) -> None:
 
 def _files(layout: Layout) -> tuple[FileEntry, ...]:
     """Entries of the files that belong to no shard."""
-    paths = [layout.card, layout.items, layout.rejects]
+    paths = [layout.card, layout.items, layout.rejects, layout.root / SUPERSEDED_NAME]
     folder = layout.root / INDEX_FOLDER
     paths += sorted(folder.glob("*.npy")) if folder.is_dir() else []
     return tuple(describe_file(layout.root, path) for path in paths if path.exists())

@@ -101,6 +101,16 @@ class Workspace:
         return self.root / "order.npy"
 
     @property
+    def columns(self) -> Path:
+        """New columns that wait until the next manifest lists them."""
+        return self.root / "columns"
+
+    @property
+    def column_entries(self) -> Path:
+        """The entries of all columns of the next manifest."""
+        return self.root / "columns.json"
+
+    @property
     def final(self) -> Path:
         """Finished files that belong to no shard, moved into the dataset's folder at the commit."""
         return self.root / "final"

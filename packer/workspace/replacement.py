@@ -12,7 +12,8 @@ If the old dataset stopped at step 2 of an earlier replacement, its files have `
 get longer names.
 
 Where a dataset is added to, its shards stay as they are, the new ones get names of their own at once, and only the
-other files (index, reports, card) take these steps.
+other files (index, reports, card) take these steps. Columns have names of their own, too: new ones are put beside the
+old before the first step, and columns that both datasets have stay where they are.
 
 No reader of samples needs to know about this: the manifest lists the shards and their names.
 """
@@ -23,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.workspace import Workspace
+from packer.workspace.columns import lay_columns, sweep_columns
 from packer.workspace.durable import fsync_folder, link_tree, remove_tree, write_durably
 from shardspec.entries import ASIDE, FileEntry, Shard
 from shardspec.layout import Layout
@@ -51,19 +53,23 @@ def finish_replacement(workspace: Workspace) -> bool:
     replaced = Manifest.loads(old.read_bytes(), str(old))
     prefix = _prefix_beside(replaced)
     aside = _set_aside(successor, prefix, shards=not grows)
-    names = sorted({entry.name.split("/")[0] for entry in (successor.files if grows else successor.entries)})
+    names = sorted({entry.name.split("/")[0] for entry in _moved(successor, shards=not grows)})
     if standing not in (data, aside.dumps()):
+        lay_columns(workspace, layout, replaced, successor)
         _lay_beside(workspace, layout, prefix, shards=not grows)
         write_durably(layout.manifest, aside.dumps())
         standing = aside.dumps()
     if standing != data:
-        _remove_files(layout, replaced.files if grows else replaced.entries)
+        _remove_files(layout, _moved(replaced, shards=not grows))
         for name in names:
             link_tree(layout.root / f"{prefix}{name}", layout.root / name)
         fsync_folder(layout.root)
         write_durably(layout.manifest, data)
     for name in names:
         remove_tree(layout.root / f"{prefix}{name}")
+    if replaced.columns:
+        _remove_files(layout, _of_columns(replaced, but=_of_columns(successor)))
+    sweep_columns(layout, successor)
     fsync_folder(layout.root)
     return True
 
@@ -96,8 +102,19 @@ def _set_aside(manifest: Manifest, prefix: str, *, shards: bool) -> Manifest:
     if not shards:
         return replace(manifest, files=renamed(manifest.files))
     generations = tuple(replace(g, shards=tuple(map(renamed_shard, g.shards))) for g in manifest.generations)
-    columns = tuple(replace(c, name=prefix + c.name, files=renamed(c.files)) for c in manifest.columns)
-    return replace(manifest, generations=generations, files=renamed(manifest.files), columns=columns)
+    return replace(manifest, generations=generations, files=renamed(manifest.files))
+
+
+def _moved(manifest: Manifest, *, shards: bool) -> list[FileEntry]:
+    """The files that take the three steps."""
+    of_shards = (entry for shard in manifest.shards for entry in shard.files)
+    return [*(of_shards if shards else ()), *manifest.files]
+
+
+def _of_columns(manifest: Manifest, but: Iterable[FileEntry] = ()) -> list[FileEntry]:
+    """The files of a dataset's columns, without some."""
+    names = {entry.name for entry in but}
+    return [entry for column in manifest.columns for entry in column.files if entry.name not in names]
 
 
 def _top_names(manifest: Manifest) -> list[str]:

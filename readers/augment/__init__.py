@@ -5,7 +5,7 @@ draws its parameters from the generator and then applies them to all fields alik
 and never writes into those that it was given. With the generator of (seed, epoch, row) (`readers.seeding`), the result
 is a function of those integers, at any number of workers.
 
-Names resolve on first use: importing the package loads neither OpenCV, torch nor Albumentations.
+Names resolve on first use: importing the package loads neither OpenCV, torch nor a library of transforms.
 """
 
 from typing import TYPE_CHECKING
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from shardspec.registry import Entry, lazy_names
 
 if TYPE_CHECKING:
-    from readers.augment.albumentations import Albumentations
     from readers.augment.batched import BatchCompose, BatchCrop, BatchDropRegion, BatchFlip, BatchNormalize
     from readers.augment.compose import Compose, OneOf
     from readers.augment.cutout import LandmarkCutout
     from readers.augment.flip import HorizontalFlip, VerticalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
     from readers.augment.jitter import CropJitter
+    from readers.augment.libraries.albumentations import Albumentations
+    from readers.augment.libraries.kornia import Kornia
+    from readers.augment.libraries.torchvision import Torchvision
     from readers.augment.pixels.blur import GaussianBlur
     from readers.augment.pixels.erasing import RandomErasing
     from readers.augment.pixels.floats import Normalize, ToFloat
@@ -31,7 +33,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Albumentations": Entry("readers.augment.albumentations:Albumentations", "augment"),
+            "Albumentations": Entry("readers.augment.libraries.albumentations:Albumentations", "augment"),
             "BatchCompose": Entry("readers.augment.batched:BatchCompose", "torch"),
             "BatchCrop": Entry("readers.augment.batched:BatchCrop", "torch"),
             "BatchCutMix": Entry("readers.augment.pixels.mixing:BatchCutMix", "torch"),
@@ -47,12 +49,14 @@ else:
             "GaussianBlur": Entry("readers.augment.pixels.blur:GaussianBlur", "pack"),
             "HorizontalFlip": Entry("readers.augment.flip:HorizontalFlip", "pack"),
             "KeepHull": Entry("readers.augment.hull:KeepHull", "pack"),
+            "Kornia": Entry("readers.augment.libraries.kornia:Kornia", "augment"),
             "LandmarkCutout": Entry("readers.augment.cutout:LandmarkCutout"),
             "Normalize": Entry("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": Entry("readers.augment.compose:OneOf"),
             "RandAugment": Entry("readers.augment.pixels.policies:RandAugment", "pack"),
             "RandomErasing": Entry("readers.augment.pixels.erasing:RandomErasing", "pack"),
             "ToFloat": Entry("readers.augment.pixels.floats:ToFloat", "pack"),
+            "Torchvision": Entry("readers.augment.libraries.torchvision:Torchvision", "augment"),
             "TrivialAugment": Entry("readers.augment.pixels.policies:TrivialAugment", "pack"),
             "VerticalFlip": Entry("readers.augment.flip:VerticalFlip", "pack"),
         },
@@ -75,12 +79,14 @@ __all__ = [
     "GaussianBlur",
     "HorizontalFlip",
     "KeepHull",
+    "Kornia",
     "LandmarkCutout",
     "Normalize",
     "OneOf",
     "RandAugment",
     "RandomErasing",
     "ToFloat",
+    "Torchvision",
     "TrivialAugment",
     "VerticalFlip",
 ]

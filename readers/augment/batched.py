@@ -10,8 +10,7 @@ is a function of each row and its seed, and so of (seed, epoch, row). Called wit
 process's generator of torch, which is not repeatable at another number of ranks.
 """
 
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,9 +19,11 @@ from torch import Tensor, nn
 from readers.arguments import as_count, as_probability, as_range
 from readers.augment.batch_ops import choose, masks_of, move, orders, over, picked, sampled, uniform, window
 from readers.augment.draws import RowDraws
+from readers.augment.libraries.modules import OtherModule, Values, looked_at
 from readers.augment.masks import as_mask_names
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
+from shardspec.wording import shorten
 
 Batch = dict[str, Any]
 Seeds = Tensor | RowDraws | None
@@ -59,26 +60,34 @@ class BatchModule(nn.Module):
 
 
 class BatchCompose(BatchModule):
-    """Modules one after the other; those that are not a `BatchModule` (Kornia's, say) get the image alone.
+    """Modules one after the other; those that are not a `BatchModule` (Kornia's, or functions) get the image alone.
 
-    Kornia and torchvision expect floating pictures from 0 to 1 and clip larger values; the modules here keep 0 to 255
-    up to `BatchNormalize`. So floating pictures from 0 to 255 are refused before another library's module, and pictures
-    from 0 to 1 before `BatchNormalize`. ``BatchNormalize((0, 0, 0), (1, 1, 1))`` turns 0 to 255 into 0 to 1.
+    One rule holds for the values of pictures: uint8 is 0 to 255, and other libraries get floating pictures from 0 to 1,
+    as they expect them. Kornia, which takes no uint8, gets floating pictures always. The chain converts where that is
+    needed, `BatchNormalize` takes either range, and what would be misread is refused.
+
+    With seeds, the draws of torch in other modules depend on them alone, and on the place in the chain: the same batch
+    comes out the same. torchvision's modules draw once for the whole batch, and so does Kornia with ``same_on_batch``;
+    a warning says so.
 
     Parameters
     ----------
-    modules : sequence of nn.Module
+    modules : sequence of nn.Module or callable
+        A callable that is no module is called with the image, (B, C, H, W), and gives an image.
 
     Raises
     ------
     UsageError
-        When called: if a module would misread the range of the pictures' values.
+        When made: if something is not callable, or is a transform of samples. When called: if a module would misread
+        the range of the pictures' values, or gives back no image.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, modules: Sequence[nn.Module | Callable[[Tensor], Tensor]]) -> None:
         super().__init__()
-        self.chain = nn.ModuleList(modules)
-        self._scaled: dict[int, bool] = {}  # whether the module at this place turns uint8 into 0 to 1
+        if not isinstance(modules, Iterable):
+            raise UsageError(f"BatchCompose: expected a list of modules, found {shorten(modules)}: write […]")
+        self.chain = nn.ModuleList(m if isinstance(m, BatchModule) else OtherModule(m) for m in modules)
+        self._seen: dict[int, Values] = {}  # what was looked at once: the values at the start, and after a module
 
     @property
     def threaded(self) -> bool:
@@ -95,34 +104,39 @@ class BatchCompose(BatchModule):
 
     def _begin(self, batch: Batch, seeds: Seeds, owned: bool) -> Batch:
         draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
-        return self._run(batch, draws, _Values.BYTES if _is_uint8(batch) else _Values.ANY, owned)[0]
+        return self._run(batch, draws, self._look(-1, batch.get("image")), owned)[0]
 
-    def _run(self, batch: Batch, draws: RowDraws | None, values: "_Values", owned: bool) -> "tuple[Batch, _Values]":
+    def _run(self, batch: Batch, draws: RowDraws | None, values: Values, owned: bool) -> tuple[Batch, Values]:
         """The batch after the last of them, and the range of its pictures' values then."""
         for place, module in enumerate(self.chain):
             if isinstance(module, BatchCompose):
                 batch, values = module._run(batch, draws, values, owned)
+                owned = owned and module.threaded
             elif isinstance(module, BatchNormalize):
-                _check_normalizable(module, values)
-                batch, values = module(batch, draws), _Values.UNIT
-            elif isinstance(module, BatchModule) and module.keeps_range:
+                batch, values = module.normalized(batch, values), Values.UNIT if module.is_plain else Values.NORMAL
+            elif isinstance(module, OtherModule):
+                image, owned = _image(batch, module.name), False  # it may keep what it gives back
+                kept, found = module.call(image, values, draws, place)
+                batch = {**batch, "image": found}
+                values = self._look(place, found) if kept is None else kept
+                if place not in self._seen and kept is Values.NORMAL:
+                    module.check_not_cut(image, found)
+                    self._seen[place] = kept
+            elif module.keeps_range:
                 batch = module.forward_(batch, draws) if owned else module(batch, draws)
             else:
-                before = batch
-                batch = module(batch, draws) if isinstance(module, BatchModule) else _call_other(module, batch, values)
-                if _is_uint8(batch):
-                    values = _Values.BYTES
-                elif _is_uint8(before):
-                    values = self._values_after(place, before["image"], batch.get("image"))
+                batch = module(batch, draws)
+                values = self._look(place, batch.get("image"))
         return batch, values
 
-    def _values_after(self, place: int, before: Tensor, after: Any) -> "_Values":
-        """The range of values that a module makes of uint8. Looked at only once, since that waits for the device."""
-        if place not in self._scaled and isinstance(after, Tensor) and after.numel() and float(before.amax()) > 1:
-            self._scaled[place] = float(after.amax()) <= 1
-        if place not in self._scaled:  # black pictures do not show the range
-            return _Values.ANY
-        return _Values.UNIT if self._scaled[place] else _Values.BYTES
+    def _look(self, place: int, image: Any) -> Values:
+        """The range of a picture's values. Floating ones are looked at once, since that waits for the device."""
+        if not isinstance(image, Tensor) or not image.is_floating_point():
+            return Values.BYTES
+        found = self._seen.get(place) or looked_at(image)
+        if found is not Values.ANY:
+            self._seen[place] = found
+        return found
 
 
 class BatchFlip(BatchModule):
@@ -262,6 +276,8 @@ class BatchDropRegion(BatchModule):
 class BatchNormalize(BatchModule):
     """Turns pictures from 0 … 255 into (x / 255 - mean) / std.
 
+    In a `BatchCompose`, it takes pictures from 0 to 1 as well.
+
     Parameters
     ----------
     mean, std : sequence of float
@@ -282,58 +298,33 @@ class BatchNormalize(BatchModule):
         if len(mean) != len(std) or min(std) <= 0:
             raise UsageError(f"BatchNormalize: expected as many means as positive stds, found {mean} and {std}")
         self.dtype = dtype
+        self.is_plain = not any(mean) and set(std) == {1}  # pictures are then from 0 to 1
         spread = torch.tensor(std).view(-1, 1, 1)
         self.register_buffer("scale", 1 / (255 * spread), persistent=False)
         self.register_buffer("shift", -torch.tensor(mean).view(-1, 1, 1) / spread, persistent=False)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:
         """The batch with floating pictures."""
+        return self.normalized(batch, Values.BYTES)
+
+    def normalized(self, batch: Batch, values: Values) -> Batch:
+        """The batch with floating pictures, of which the values were from 0 to 255, or from 0 to 1.
+
+        Raises
+        ------
+        UsageError
+            If the values are neither.
+        """
+        if values is Values.NORMAL:
+            raise UsageError(
+                f"BatchNormalize: expected pictures from 0 to 255 or from 0 to 1, found others: they are {values.value} "
+                "by a module before it, or before the chain; once is enough"
+            )
         image = _image(batch, "BatchNormalize")
         scale, shift = self.scale.to(image.device, torch.float32), self.shift.to(image.device, torch.float32)
+        if values is Values.UNIT:
+            scale = scale * 255
         return {**batch, "image": (image * scale + shift).to(self.dtype)}
-
-
-class _Values(Enum):
-    """The range of the values of pictures."""
-
-    BYTES = "from 0 to 255"
-    UNIT = "from 0 to 1, or normalised"
-    ANY = "unknown"
-
-
-def _is_uint8(batch: Batch) -> bool:
-    image = batch.get("image")
-    return isinstance(image, Tensor) and image.dtype == torch.uint8
-
-
-def _check_normalizable(module: nn.Module, values: _Values) -> None:
-    if values is _Values.UNIT:
-        raise UsageError(
-            f"{type(module).__name__}: expected pictures from 0 to 255, but a module before it makes them "
-            f"{values.value}: use torchvision.transforms.v2.Normalize(mean, std) in its place"
-        )
-
-
-def _call_other(module: nn.Module, batch: Batch, values: _Values) -> Batch:
-    """Hand the image to a module of another library."""
-    name, image = type(module).__name__, batch["image"]
-    remedy = (
-        "put BatchNormalize((0, 0, 0), (1, 1, 1)) before it, which makes them 0 to 1, and, to normalise, "
-        "torchvision.transforms.v2.Normalize(mean, std) after it"
-    )
-    if values is _Values.BYTES and isinstance(image, Tensor) and image.is_floating_point():
-        raise UsageError(
-            f"{name}: expected floating pictures from 0 to 1, as modules of other libraries take them, "
-            f"found {values.value}: {remedy}"
-        )
-    try:
-        return {**batch, "image": module(image)}
-    except TypeError as error:
-        if not _is_uint8(batch):
-            raise
-        raise UsageError(
-            f"{name}: expected a module that takes uint8 pictures, found {str(error)[:200]!r}: {remedy}"
-        ) from error
 
 
 def _image(batch: Batch, user: str) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
-from readers.seeding import AnyTransform, given_back, is_seeded
+from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare
 from shardspec.errors import UsageError
 
 Sample = dict[str, Any]
@@ -101,6 +101,7 @@ def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransfor
     for transform in chain:
         if not callable(transform):
             raise UsageError(f"{user}: expected callables, found {transform!r}")
+        refuse_bare(user, transform)
     if not chain:
         raise UsageError(f"{user}: expected one transform or more, found none")
     return chain

@@ -13,7 +13,7 @@ import torch
 
 from readers.dataset.collate import layout_of_value
 from readers.decode.values import BatchLayout, ValueLayout
-from readers.seeding import AnyTransform, given_back, is_seeded, sample_rng
+from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare, sample_rng
 from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
@@ -39,6 +39,7 @@ class Chain:
         for transform in self._transforms:
             if not callable(transform):
                 raise UsageError(f"transform: expected a callable from sample to sample, found {transform!r}")
+            refuse_bare("transform", transform)
         self.seeded = any(is_seeded(t) for t in self._transforms)
         self._restore()
 

@@ -5,6 +5,7 @@ import mmap
 import os
 import sys
 import weakref
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -29,6 +30,22 @@ _GAP_PAGES = 8
 """Ranges with a smaller gap between them are asked for as one."""
 _CALL_PAGES = 32
 """Most pages per request: Linux cuts a longer one to what the device reads ahead, often no more than 128 kB."""
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Parts of a mapped file.
+
+    Attributes
+    ----------
+    data : ndarray, (size,), uint8
+        The mapping, or a view of it.
+    starts, stops : int64 arrays, (n,), within 0 and size
+    """
+
+    data: ByteArray
+    starts: IntArray
+    stops: IntArray
 
 
 def map_file(path: Path) -> ByteArray:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, gather
-from readers.formats.mapping import ByteArray, map_file
+from readers.formats.mapping import ByteArray, Extents, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.formats.npy import npy_header

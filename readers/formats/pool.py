@@ -17,6 +17,7 @@ from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
 from readers.formats.opened import OpenReader, open_shards
+from readers.formats.superseded import load_superseded, stored_rows
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
@@ -82,7 +83,8 @@ class ShardPool:
         self.layout = layout
         self._verify = verify
         self._checksums = checksums
-        self.manifest, self._manifest_stamp, self._stamps = _load_whole(layout, sizes=verify != "off")
+        # Superseded rows are mapped now: later, the file may be that of another dataset.
+        self.manifest, self._superseded, self._manifest_stamp, self._stamps = _load_whole(layout, verify)
         self.standing = self.manifest
         self._joined: Mapping[str, Any] = {}
         self.schema = self.manifest.schema
@@ -100,8 +102,8 @@ class ShardPool:
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("layout", "manifest", "standing", "schema", "_verify", "_checksums", "_manifest_stamp", "_stamps")
-        return {name: vars(self)[name] for name in (*names, "_joined")}
+        names = ("layout", "manifest", "standing", "schema", "_superseded", "_verify", "_checksums")
+        return {name: vars(self)[name] for name in (*names, "_manifest_stamp", "_stamps", "_joined")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -125,7 +127,7 @@ class ShardPool:
             for entry in shard.files:
                 self.layout.check_digest(entry)
             self._verified.add(number)
-        return open_shard(self.layout, self.standing, shard, checksums=self._checksums)
+        return open_shard(self.layout, self.standing, shard, self._superseded, checksums=self._checksums)
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put row ``rows[i]`` of the dataset into ``out[field][at[i]]`` (`readers.formats.base.ShardReader.read`)."""
@@ -334,11 +336,14 @@ class ShardPool:
         number = int(np.searchsorted(self._ends, row, side="right"))
         shard = self.manifest.shards[number]
         path = self.layout.shard(shard, self.manifest.format)
-        return f"row {row - (int(self._ends[number]) - shard.samples)} of {path} (row {row} of the dataset)"
+        (stored,) = stored_rows(np.array([row]), self._superseded).tolist()
+        return f"row {stored - self.manifest.stored_starts[shard.name]} of {path} (row {row} of the dataset)"
 
 
-def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
-    """A manifest, its file's stamp and, if `sizes`, the stamps of all parts' files, taken while it was in place.
+def _load_whole(layout: Layout, verify: Verify) -> tuple[Manifest, IntArray, Stamp, dict[str, Stamp]]:
+    """A manifest, the superseded rows, the manifest's stamp and the stamps of all parts' files, taken while it was there.
+
+    If `verify` is ``"off"``, no stamps of files are taken.
 
     Raises
     ------
@@ -347,15 +352,18 @@ def _load_whole(layout: Layout, *, sizes: bool) -> tuple[Manifest, Stamp, dict[s
     """
     for _ in range(_OPENINGS):
         manifest, stamp = layout.load_stamped()
-        wrong, stamps = None, {}
+        wrong, stamps, superseded = None, {}, np.empty(0, np.int64)
         try:
-            stamps = layout.check_sizes(*manifest.parts) if sizes else {}
+            stamps = layout.check_sizes(*manifest.parts) if verify != "off" else {}
+            if verify == "digest" and manifest.superseded is not None:
+                layout.check_digest(manifest.superseded)
+            superseded = load_superseded(layout, manifest)
         except DatasetError as error:
             wrong = error
         if layout.stamp_manifest() == stamp:
             if wrong is not None:
                 raise wrong
-            return manifest, stamp, stamps
+            return manifest, superseded, stamp, stamps
     raise DatasetChangedError(
         f"{layout.root}: expected a dataset that stays, found it replaced by another {_OPENINGS} times: open it later"
     )
@@ -368,7 +376,8 @@ def _contents(manifest: Manifest) -> tuple[Any, ...]:
         return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]
 
     columns = [(column.field, [(entry.bytes, entry.sha256) for entry in column.files]) for column in manifest.columns]
-    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards], columns
+    superseded = None if manifest.superseded is None else manifest.superseded.sha256
+    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards], columns, superseded
 
 
 def _files(manifest: Manifest) -> list[FileEntry]:

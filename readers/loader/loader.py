@@ -42,7 +42,7 @@ from readers.order.auto import AnyShuffle, Choice, agree, choose_apart, choose_s
 from readers.order.order import WINDOW_BLOCKS, Cut, Order, Picks
 from readers.order.own import OwnEpoch, RowsOfEpoch
 from readers.order.progress import EpochProgress, Iteration, Resumable
-from readers.seeding import AnyTransform, SampleTransform, SeededTransform
+from readers.seeding import AnyTransform, SampleTransform, SeededTransform, refuse_bare
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -159,6 +159,7 @@ class Loader(Resumable):
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
         if batch_transform is not None and not callable(batch_transform):
             raise UsageError(f"batch_transform: expected a callable from batch to batch, found {batch_transform!r}")
+        refuse_bare("batch_transform", batch_transform, batches=True)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank, world_size: expected both or neither, found {rank} and {world_size}")
         if not isinstance(dataset, SampleDataset):

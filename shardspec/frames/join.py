@@ -109,7 +109,8 @@ def join_frame(
     fields : sequence of str, optional
         The table's columns to take; by default all but `key`.
     allow_missing : bool
-        Whether rows of the dataset may be without a value.
+        Whether rows of the dataset may be without a value. Every field then gets one that says where it has a value,
+        whether any is missing or not, so that the fields follow from the call alone.
     allow_unknown : bool
         Whether the table may have keys that the dataset has not.
     replaceable : collection of str
@@ -141,10 +142,11 @@ def join_frame(
             f"{len(cells[key].valid)} that it has not ({_some(_key_at(cells[key], unknown))}): correct them, or leave "
             "these rows out with allow_unknown (--allow-unknown)"
         )
-    found, without = [], {}
+    found, without, valid_of = [], {}, {}
     for column, name in names.items():
         found.append(type_column(name, cells[column], f"{what}: column {column!r}"))
         valid = (row_of != NO_ROW) & cells[column].valid[row_of]
+        valid_of[name] = valid
         if not valid.all() if required is None else not valid[required].all():
             without[name] = valid
     if without and not allow_missing:
@@ -162,14 +164,14 @@ def join_frame(
         name = typed.field.name
         fields_of.append(typed.field)
         columns[name] = _spread(typed.values, row_of, typed.sentinel)
-        if name in without:
+        if allow_missing or name in without:
             validity = f"{name}_valid"
             if validity in taken or validity in names.values():
                 raise UsageError(
                     f"{what}: the field {validity!r} would mark the samples without {name!r}: rename that one"
                 )
             fields_of.append(Field(validity, "fixed", "|b1", ()))
-            columns[validity] = without[name]
+            columns[validity] = valid_of[name]
     missing = {name: int(np.count_nonzero(~valid)) for name, valid in without.items()}
     return JoinedColumns(tuple(fields_of), columns, len(cells[key].valid) - len(unknown), missing, len(unknown))
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
-from readers.formats.base import reader_class
+from readers.formats import base
+from readers.formats.superseded import load_superseded
 from shardspec.codecs import codec_for
 from shardspec.columns import Columns
 from shardspec.entries import Counts, Generation, Shard
@@ -213,8 +214,8 @@ def write_dataset(
 
 def open_shard(root: Path, manifest: Manifest, number: int = 0, **options: Any) -> Any:
     """The reader of one shard."""
-    shard = manifest.shards[number]
-    return reader_class(manifest.format)(Layout(root).shard(shard, manifest.format), shard, manifest.schema, **options)
+    layout = Layout(root)
+    return base.open_shard(layout, manifest, manifest.shards[number], load_superseded(layout, manifest), **options)
 
 
 def read_rows(reader: Any, schema: Schema, rows: Sequence[int], fields: Sequence[str] | None = None) -> Columns:

@@ -41,7 +41,8 @@ def check_whole(root: Path) -> Manifest:
     counts = total(manifest.generations)
     items = [json.loads(line) for line in layout.items.read_text("utf-8").split("\n") if line]
     rejects = [json.loads(line) for line in layout.rejects.read_text("utf-8").split("\n") if line]
-    assert counts.items == len(items) == counts.packed_items + counts.rejected_items
+    gone = sum(item["state"] == "gone" for item in items)
+    assert counts.items == len(items) - gone == counts.packed_items + counts.rejected_items
     assert counts.packed_items == sum(item["state"] == "packed" for item in items)
     assert {reject["item"] for reject in rejects if reject["kind"] == "item"} == {
         item["item"] for item in items if item["state"] == "rejected"
@@ -53,7 +54,7 @@ def check_whole(root: Path) -> Manifest:
 def read_samples(root: Path) -> list[dict[str, Any]]:
     """Every sample, decoded, in the stored order."""
     manifest = Layout(root).load()
-    schema = manifest.schema
+    schema = manifest.shard_schema
     codecs = {field.name: codec_for(field) for field in schema if not field.is_fixed}
     samples = []
     for number, shard in enumerate(manifest.shards):
@@ -78,7 +79,7 @@ def encoded_values(root: Path, field: str) -> dict[str, bytes]:
     found = {}
     for number, shard in enumerate(manifest.shards):
         reader = open_shard(root, manifest, number)
-        columns = read_rows(reader, manifest.schema, range(shard.samples), list(dict.fromkeys(["key", field])))
+        columns = read_rows(reader, manifest.shard_schema, range(shard.samples), list(dict.fromkeys(["key", field])))
         reader.close()
         found.update(zip((key.decode() for key in columns["key"]), columns[field], strict=True))
     return found

@@ -1,14 +1,15 @@
 """What a source has that a packed dataset lacks: items that are new, and rejected ones to be tried again."""
 
 import json
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packer.builds.parts import SchemaSettler
 from packer.builds.plan import BuildPlan, describe_changed_terms, item_facts
-from packer.builds.reports import Known, checked_lines
+from packer.builds.reports import GONE, Known, checked_lines
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
@@ -22,7 +23,7 @@ from shardspec.fields import RESERVED
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.schema import Schema
-from shardspec.wording import list_some, shorten
+from shardspec.wording import counted, list_some, shorten
 
 _VALID = "_valid"
 FACTS_DIGITS = 16
@@ -40,15 +41,21 @@ class Growth:
     kept : int
         Items that it has, packed or rejected, and that are as they were.
     changed : int
-        Items that have changed since: size, time or columns. What was packed of them stays.
+        Items that have changed since: size, time or columns.
     repaired : int
         Those of the changed items that are rejected; an update leaves them alone, and a retry tries them.
     gone : int
-        Items of the dataset that the source lacks. What was packed of them stays.
+        Items of the dataset that the source lacks.
     retried : int
         Rejected items that are tried again; they count in none of the others.
     mended : int
         Retried items that are packed now.
+    replaced : int
+        Those of the changed items that are packed anew, so that their old samples are superseded; none by default.
+    dropped : int
+        Those of the gone items whose samples are dropped; none by default.
+    superseded : int
+        The samples of both.
     """
 
     new: int
@@ -58,18 +65,28 @@ class Growth:
     gone: int
     retried: int
     mended: int = 0
+    replaced: int = 0
+    dropped: int = 0
+    superseded: int = 0
 
     def describe(self) -> str:
         """The numbers in words."""
         retried = f", {self.retried} tried again" if self.retried else ""
         changed = " since they were packed (their samples stay as they are)" if self.changed > self.repaired else ""
         changed += f" ({self.repaired} of them rejected: --retry-rejects tries them again)" if self.repaired else ""
-        gone = " (their samples stay)" if self.gone else ""
-        return f"{self.new} new{retried}, {self.kept} kept, {self.changed} changed{changed}, {self.gone} gone{gone}"
+        changed = " (replaced)" if self.replaced else changed
+        gone = " (dropped)" if self.dropped else " (their samples stay)" if self.gone else ""
+        text = f"{self.new} new{retried}, {self.kept} kept, {self.changed} changed{changed}, {self.gone} gone{gone}"
+        return f"{text}; {counted(self.superseded, 'sample')} superseded" if self.superseded else text
 
     def to_json(self) -> dict[str, int]:
         """The numbers as JSON."""
         return dict(vars(self))
+
+    def count_superseded(self) -> dict[str, int]:
+        """How many items and samples of the dataset are superseded, for its history; nothing if none are."""
+        found = {"replaced": self.replaced, "gone": self.dropped, "superseded": self.superseded}
+        return found if self.replaced or self.dropped else {}
 
 
 @dataclass(frozen=True)
@@ -81,25 +98,33 @@ class Comparison:
     layout : Layout
     base : Manifest
     listing : Listing
-        Items to be tried again, by their numbers; then new items, whose numbers follow those of the dataset.
+        Items that the dataset knows, by their numbers; then new items, whose numbers follow those of the dataset.
     growth : Growth
-    rejected_by : dict of int to int
-        By number, the generation that had rejected an item to be tried again.
     runtime : mapping
         Versions, as those of the dataset.
+    gone : frozenset of int
+        The numbers of the items that are dropped.
+    superseded : dict of int to int
+        By the number of each item whose samples are superseded, how many these are.
     """
 
     layout: Layout
     base: Manifest
     listing: Listing
     growth: Growth
-    rejected_by: Mapping[int, int]
     runtime: Mapping[str, Any]
+    gone: frozenset[int] = frozenset()
+    superseded: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the dataset is to change."""
+        return bool(self.listing.items or self.gone)
 
     @property
     def kind(self) -> str:
         """The kind of the generation that is added."""
-        return "update" if self.growth.new else "retry"
+        return "update" if self.growth.new or self.growth.replaced else "retry"
 
     @property
     def joins(self) -> bool:
@@ -113,7 +138,7 @@ class Comparison:
         assert item.number is not None
         number = item.number
         generation = len(self.base.generations) - int(self.joins)
-        return Known(item_facts(item)[:FACTS_DIGITS], number, generation, self.rejected_by.get(number))
+        return Known(item_facts(item)[:FACTS_DIGITS], number, generation)
 
 
 def compare(
@@ -139,29 +164,60 @@ def compare(
     items = listing.items[: recipe.limit]
     _check_built(layout, base, items)
     _check_terms(layout, base, recipe, runtime)
-    listing = _with_valid(base.schema, replace(listing, items=items))
-    listing = _number_classes(layout, base.schema, listing, options.new_classes)
-    _check_columns(layout, base.schema, listing, recipe)
+    schema = base.shard_schema
+    listing = _with_valid(schema, replace(listing, items=items))
+    listing = _number_classes(layout, schema, listing, options.new_classes)
+    _check_columns(layout, schema, listing, recipe)
     known = _Known.read(layout, base)
     retry = _to_retry(layout, base, known, options.retry_rejects)
     numbers, changed = known.find(listing.items)
     again: list[Item] = []
     new: list[Item] = []
-    left_rejected, differ, repaired = set(known.rejected) - retry, 0, 0
+    replaced: list[int] = []
+    returned = differ = repaired = 0
     for item, number, has_changed in zip(listing.items, numbers, changed, strict=True):
-        if number in retry:
+        state = None if number is None else known.states[number]
+        tried = number in retry or (state == "rejected" and has_changed and options.changed == "replace")
+        if number is not None and tried:
+            retry.add(number)
             again.append(replace(item, number=number))
         elif number is None and options.update:
             new.append(replace(item, number=len(known) + len(new)))
-        differ += has_changed and number not in retry
-        repaired += has_changed and number in left_rejected
+        elif state == GONE and options.update:
+            returned += 1
+            again.append(replace(item, number=number))
+        elif number is not None and state == "packed" and has_changed and options.changed == "replace":
+            replaced.append(number)
+            again.append(replace(item, number=number))
+        differ += has_changed and not tried and state != GONE
+        repaired += has_changed and not tried and state == "rejected"
     again.sort(key=lambda item: item.number or 0)
     found = [replace(item, index=index) for index, item in enumerate([*again, *new])]
     ignored = max(0, listing.ignored - sum(g.counts.ignored_files for g in base.generations))
-    gone = known.count_left()
-    growth = Growth(len(new), len(known) - gone - differ - len(again), differ, repaired, gone, len(again))
-    rejected_by = {item.number: known.generations[item.number] for item in again if item.number is not None}
-    return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, rejected_by, runtime)
+    left = known.find_left()
+    gone = frozenset(left if options.gone == "drop" else ())
+    superseded = {number: known.samples[number] for number in (*replaced, *gone) if known.states[number] == "packed"}
+    tried_again = len(again) - returned - len(replaced)
+    kept = len(known) - known.states.count(GONE) - len(left) - differ - tried_again
+    if gone and not kept + differ + tried_again:
+        raise UsageError(
+            f"{layout.root}: expected a source with items of the dataset, found none of its {len(left)}, all of which "
+            "--gone drop would drop: give the source that it was packed from, or pack this one with --overwrite"
+        )
+    if found:
+        _check_added_fields(layout, base)
+    growth = Growth(
+        len(new) + returned,
+        kept,
+        differ,
+        repaired,
+        len(left),
+        tried_again,
+        replaced=len(replaced),
+        dropped=len(gone),
+        superseded=sum(superseded.values()),
+    )
+    return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, runtime, gone, superseded)
 
 
 def _check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
@@ -174,16 +230,22 @@ def _check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
             f"{layout.root}: expected a dataset as 'packer build' made it, to add items to, found a {kind}: "
             "add to the datasets that it was made from, or build the new items into a folder of their own and merge"
         )
-    if base.columns:
-        names = list_some([column.field for column in base.columns])
-        raise UsageError(
-            f"{layout.root}: expected a dataset without added fields, whose new samples would lack them, found {names}: "
-            "remove them with 'packer drop-field', and add them again afterwards"
-        )
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(
             "update: expected a folder, a table or rows as the source, found a packed dataset: "
             "build into a folder of its own"
+        )
+
+
+def _check_added_fields(layout: Layout, base: Manifest) -> None:
+    """Check that new samples can be without a value of the dataset's added fields."""
+    beside = {column.field for column in base.columns}
+    marked = {f"{name}{_VALID}" for name in beside} & beside
+    every = sorted(name for name in beside - marked if f"{name}{_VALID}" not in marked)
+    if every:
+        raise UsageError(
+            f"{layout.root}: expected added fields that new samples may lack, found others ({list_some(every)}): "
+            "add them again with 'packer add --replace --allow-missing', or remove them with 'packer drop-field'"
         )
 
 
@@ -201,9 +263,9 @@ def _with_valid(schema: Schema, listing: Listing) -> Listing:
     """The listing with ``<column>_valid`` where the dataset has it, and no value is missing in the source."""
     columns = listing.items[0].columns if listing.items else {}
     added = {
-        field.name: True
-        for field in schema
-        if field.name.removesuffix(_VALID) in columns and field.name.endswith(_VALID) and field.name not in columns
+        one.name: True
+        for one in schema
+        if one.name.removesuffix(_VALID) in columns and one.name.endswith(_VALID) and one.name not in columns
     }
     if not added:
         return listing
@@ -242,7 +304,7 @@ def _check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Rec
 def _number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bool) -> Listing:
     """The listing with the class numbers of the dataset; new classes follow them."""
     items, classes = listing.items, dict(listing.classes)
-    for name in (field.name for field in schema if field.classes is not None and field.name not in classes):
+    for name in (one.name for one in schema if one.classes is not None and one.name not in classes):
         if any(name in item.columns for item in items):
             raise UsageError(f"{layout.root}: expected names of classes in {name!r}, as in the dataset, found numbers")
     for name, found in listing.classes.items():
@@ -279,14 +341,16 @@ class _Known:
 
     Attributes
     ----------
-    generations : list of int
-        The generation of every item.
+    states : list of str
+        ``"packed"``, ``"rejected"`` or ``"gone"``.
+    samples : list of int
     rejected : list of int
         Numbers of the items that are rejected.
     """
 
     def __init__(self) -> None:
-        self.generations: list[int] = []
+        self.states: list[str] = []
+        self.samples: list[int] = []
         self.rejected: list[int] = []
         self._names: list[str] = []
         self._found: list[bool] = []
@@ -308,7 +372,10 @@ class _Known:
             known._by_facts.setdefault(str(line["facts"]), []).append(len(known))
             known._names.append(str(line["item"]))
             known._found.append(False)
-            known.generations.append(int(line.get("generation", 0)))
+            known.states.append(sys.intern(line["state"]))
+            known.samples.append(int(line["samples"]))
+        for numbers in known._by_facts.values():
+            numbers.sort(key=known._is_gone)
         return known
 
     def __len__(self) -> int:
@@ -317,13 +384,14 @@ class _Known:
     def find(self, items: Sequence[Item]) -> tuple[list[int | None], list[bool]]:
         """The number of each item of a source, None for new ones; and whether it has changed.
 
-        An item is found by its facts first, then, among the items that are left, by its name.
+        An item is found by its facts first, then, among the items that are left, by its name; and, where several fit,
+        among those that are not gone first.
         """
         numbers = [self._take(item) for item in items]
         left: dict[str, deque[int]] = {}
-        for number, name in enumerate(self._names):
+        for number in sorted(range(len(self)), key=self._is_gone):
             if not self._found[number]:
-                left.setdefault(name, deque()).append(number)
+                left.setdefault(self._names[number], deque()).append(number)
         changed = [False] * len(items)
         for place, item in enumerate(items):
             if numbers[place] is None and left.get(item.name):
@@ -331,9 +399,12 @@ class _Known:
                 self._found[numbers[place] or 0] = True
         return numbers, changed
 
-    def count_left(self) -> int:
-        """How many items were not found."""
-        return self._found.count(False)
+    def find_left(self) -> list[int]:
+        """The numbers of the items that were not found, without those that are known to be gone."""
+        return [n for n, found in enumerate(self._found) if not found and self.states[n] != GONE]
+
+    def _is_gone(self, number: int) -> bool:
+        return self.states[number] == GONE
 
     def _take(self, item: Item) -> int | None:
         numbers = self._by_facts.get(item_facts(item)[:FACTS_DIGITS])

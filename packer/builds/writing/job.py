@@ -13,6 +13,7 @@ from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.steps.encode import image_codec
 from packer.workspace import Workspace
+from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import writing
 from shardspec.entries import Counts, Generation
 from shardspec.layout import Layout
@@ -47,6 +48,7 @@ class WrittenJob:
     tasks: ClassVar[tuple[Task, ...]] = ()
     remedy: ClassVar[str] = ""
     base: ClassVar[None] = None
+    rewritten: ClassVar[None] = None
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = {name: getattr(recipe, name) for name in RECIPE_KEYS}
@@ -130,6 +132,14 @@ class WrittenJob:
     def kept_generations(self, space: Workspace) -> Sequence[Generation]:
         """See `JobPlan`."""
         return ()
+
+    def columns(self, space: Workspace) -> Sequence[FieldColumn]:
+        """See `JobPlan`."""
+        return ()
+
+    def history(self, space: Workspace, last: Generation, finished: str) -> list[Any] | None:
+        """See `JobPlan`."""
+        return None
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from packer.assembly.rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
 from readers.formats.base import ShardReader, open_shard
+from readers.formats.superseded import load_superseded
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError
@@ -47,14 +48,14 @@ class ShardWalk:
 
     def __init__(self, layout: Layout, manifest: Manifest, shard: Shard | Column) -> None:
         self.schema = manifest.shard_schema if isinstance(shard, Shard) else manifest.schema.select([shard.field])
-        self._shard = (layout, manifest, shard)
+        self._shard = (layout, manifest, shard, load_superseded(layout, manifest))
         self._reader = open_shard(*self._shard)
         self._unchecked: ShardReader | None = None
         self._checks = ValueChecks(self.schema)
 
     def batches(self) -> Iterator[range]:
         """The numbers of all rows, in ranges that suit one `read`."""
-        *_, shard = self._shard
+        shard = self._shard[2]
         step = batch_rows(shard)
         for first in range(0, shard.samples, step):
             yield range(first, min(first + step, shard.samples))

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from readers.formats.base import Extents
 from readers.formats.checks import check_offsets, corrupt, distinct, gather_bytes
 from readers.formats.hdf5.chunks import Chunks, read_chunks
 from readers.formats.hdf5.file import HDF5Error, HDF5File
-from readers.formats.mapping import ByteArray, map_file
+from readers.formats.mapping import ByteArray, Extents, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError, ShardCorruptError

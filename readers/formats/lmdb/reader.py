@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from readers.formats.base import Extents
 from readers.formats.checks import corrupt, gather_bytes
 from readers.formats.lmdb.tree import LMDBTree
-from readers.formats.mapping import ByteArray, map_file
+from readers.formats.mapping import ByteArray, Extents, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Shard
 from shardspec.errors import DatasetError

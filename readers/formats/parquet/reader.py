@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
-from readers.formats.mapping import ByteArray, map_file
+from readers.formats.mapping import ByteArray, Extents, map_file
 from readers.formats.parquet.footer import ColumnChunk, Footer, FooterError, parse_footer
 from readers.formats.parquet.page import Page, PageError, byte_offsets, fixed_start, list_start, read_page
 from shardspec.columns import Columns, IntArray

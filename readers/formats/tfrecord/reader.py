@@ -7,9 +7,8 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from readers.formats.base import Extents
 from readers.formats.checks import corrupt, distinct, gather_bytes, put, take_bytes
-from readers.formats.mapping import ByteArray, map_file
+from readers.formats.mapping import ByteArray, Extents, map_file
 from readers.formats.tfrecord.example import (
     ExampleError,
     encoded_payload,

@@ -182,59 +182,6 @@ def test_modules_of_torchvision_work_in_a_loader(raw_path):
     assert torch.equal(found["label"], plain["label"])
 
 
-class UnitColours(torch.nn.Module):
-    """Stands for Kornia's colour operations: floating pictures from 0 to 1 alone, and what is above is cut off."""
-
-    def forward(self, image):
-        if not image.is_floating_point():
-            raise TypeError(f"Expected input of [torch.float32, torch.float64]. Got {image.dtype}")
-        return (image * 1.1).clamp(0, 1)
-
-
-TO_UNIT = BatchNormalize((0, 0, 0), (1, 1, 1))
-NORMALIZE = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-COLOURS = [UnitColours(), v2.ColorJitter(0.2, 0.2), v2.RandomInvert(1.0), v2.RandomAutocontrast(1.0)]
-
-
-@pytest.mark.parametrize("colours", COLOURS)
-def test_pictures_from_0_to_255_are_not_handed_to_modules_that_take_0_to_1(colours):
-    name = type(colours).__name__
-    for begin in ([BatchCrop(180, (0.8, 1))], [BatchCompose([BatchFlip(), BatchCrop(180, (0.8, 1))])]):
-        message = (
-            rf"{name}: expected floating pictures from 0 to 1.*put BatchNormalize\(\(0, 0, 0\), \(1, 1, 1\)\) before it"
-        )
-        with pytest.raises(UsageError, match=message):
-            BatchCompose([*begin, colours, BatchNormalize()])(batch_of(), SEEDS)
-        found = BatchCompose([*begin, TO_UNIT, colours, NORMALIZE])(batch_of(), SEEDS)["image"]
-        assert found.min() > -2.2
-        assert found.max() > 1.5  # white stays white, or black becomes it
-
-
-def test_a_module_that_takes_no_uint8_is_refused_with_the_way():
-    with pytest.raises(UsageError, match=r"UnitColours: expected a module that takes uint8 pictures.*put BatchNorm"):
-        BatchCompose([BatchFlip(), UnitColours(), BatchNormalize()])(batch_of())
-
-
-def test_pictures_of_uint8_keep_their_values_through_torchvision():
-    chain = BatchCompose([BatchFlip(), v2.ColorJitter(0.2, 0.2), BatchNormalize((0, 0, 0), (1, 1, 1))])
-    assert chain(batch_of())["image"].max() > 0.5
-
-
-@pytest.mark.parametrize("begin", [[v2.ToDtype(torch.float32, scale=True)], [TO_UNIT, UnitColours()], [TO_UNIT]])
-def test_what_is_from_0_to_1_is_not_normalised_as_if_it_were_from_0_to_255(begin):
-    chain = BatchCompose([BatchFlip(), *begin, BatchNormalize()])
-    for _ in range(2):
-        with pytest.raises(UsageError, match=r"BatchNormalize: expected pictures from 0 to 255, .*v2.Normalize"):
-            chain(batch_of())
-
-
-def test_values_that_are_made_floating_alone_are_normalised():
-    chain = BatchCompose([v2.ToDtype(torch.float32), BatchNormalize()])
-    black = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
-    for batch in (black, batch_of(), black):
-        torch.testing.assert_close(chain(batch)["image"], BatchNormalize()(batch)["image"])
-
-
 def test_draws_are_uniform_apart_and_pinned():
     """The golden values hold the stream itself: a change here changes everybody's augmentation."""
     numbers = RowDraws(np.arange(50_000)).uniform(4)

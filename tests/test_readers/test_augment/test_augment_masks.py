@@ -18,7 +18,7 @@ from readers.augment import (
     DropRegion,
     HorizontalFlip,
 )
-from readers.augment.albumentations import load_albumentations
+from readers.augment.libraries.albumentations import load_albumentations
 from readers.seeding import sample_rng
 from shardspec.errors import UsageError
 from shardspec.schema import Schema

@@ -1,0 +1,221 @@
+"""Albumentations pipelines on picture, masks, landmarks, hull, regions and matrix together, from a given generator.
+
+Supported are the last MIT-licensed versions, 2.0.0 to 2.0.8. The successor AlbumentationsX has the same import name
+under another licence (AGPL-3.0 or commercial) and is refused.
+"""
+
+import importlib
+import os
+import random
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.augment.libraries.adapter import Adapter, Masks, Points
+from readers.augment.libraries.bending import bent_points
+from shardspec.errors import MissingDependencyError, UsageError
+
+_BENDING = ("ElasticTransform", "GridDistortion", "OpticalDistortion", "PiecewiseAffine", "ThinPlateSpline")
+"""Transforms that move the picture by a map of all pixels; they lose key points, or are off by pixels."""
+
+_SCALING = (
+    "CropAndPad",
+    "LongestMaxSize",
+    "RandomResizedCrop",
+    "RandomScale",
+    "RandomSizedBBoxSafeCrop",
+    "RandomSizedCrop",
+    "Resize",
+    "SmallestMaxSize",
+)
+"""Transforms that scale key points as if pixel centres, which are whole numbers there, were the pixels' corners."""
+
+_INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
+
+
+def load_albumentations() -> Any:
+    """The library, imported without the check for updates that it would otherwise make over the network.
+
+    Raises
+    ------
+    MissingDependencyError
+        If it is not installed, its version is not one from 2.0.0 to 2.0.8, or AlbumentationsX is installed in its
+        place.
+    """
+    try:
+        other = version("albumentationsx")
+    except PackageNotFoundError:
+        pass
+    else:
+        raise MissingDependencyError(
+            f"expected Albumentations 2.0 (MIT), found AlbumentationsX {other}, which takes its import name under "
+            f"AGPL-3.0 or a commercial licence: pip uninstall albumentationsx, then {_INSTALL}"
+        )
+    try:
+        found = version("albumentations")
+    except PackageNotFoundError:
+        raise MissingDependencyError(f"expected Albumentations 2.0, found none: {_INSTALL}") from None
+    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    if not (2, 0) <= numbers <= (2, 0, 8):
+        raise MissingDependencyError(f"expected Albumentations 2.0.0 to 2.0.8, found {found}: {_INSTALL}")
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    return importlib.import_module("albumentations")  # here, not at the top: only after the checks above
+
+
+class Albumentations(Adapter):
+    """Applies an Albumentations pipeline to a sample; fulfils `readers.seeding.SeededTransform`.
+
+    * All draws come from the generator that is given with the sample. The pipeline's own seeding is not used: in worker
+      processes it repeats itself, and `Compose.set_random_seed` gives every transform the same seed, so that a flip and
+      a rotation of p=0.5 always come together. Here all transforms draw from one stream.
+    * Landmarks and hull keep all their points (``remove_invisible=False``), even those that leave the picture.
+    * If the pipeline mirrors, left and right are swapped in landmarks, hull and regions.
+    * A region's box becomes the upright box around its four mapped corners.
+    * ``matrix`` follows, as long as the pipeline is affine.
+
+    Parameters
+    ----------
+    transforms : sequence of albumentations transforms, or albumentations.Compose
+        A ``Compose`` gives its transforms and its `p`; it must not have keypoint or box parameters of its own.
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`.
+
+    Raises
+    ------
+    MissingDependencyError
+        As for `load_albumentations`.
+    UsageError
+        When made: if `transforms` are not transforms of Albumentations. When called: if a transform changes the number
+        of points, or the pipeline is not affine and the sample has a ``matrix``.
+
+    Notes
+    -----
+    Safe across threads (each has its own copy of the pipeline), fork and pickle. Where Albumentations itself loses key
+    points or is off by more than a fraction of a pixel, they are moved here: in transforms that bend the picture
+    (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``, ``PiecewiseAffine``, ``ThinPlateSpline``), and in
+    those that scale it.
+    """
+
+    def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
+        library = load_albumentations()
+        p, chain = 1.0, transforms
+        if isinstance(transforms, library.Compose):
+            if transforms.processors:
+                raise UsageError(
+                    "Albumentations: expected a Compose without keypoint_params and bbox_params, which are set here, "
+                    f"found {', '.join(transforms.processors)}"
+                )
+            p, chain = transforms.p, transforms.transforms
+        known = (library.BasicTransform, library.BaseCompose)
+        if not isinstance(chain, list | tuple) or not chain or not all(isinstance(t, known) for t in chain):
+            raise UsageError(f"Albumentations: expected a list of its transforms, or a Compose, found {transforms!r}")
+        keypoints = library.KeypointParams(format="xy", remove_invisible=False)
+        with warnings.catch_warnings():  # a pipeline that moves no points is not a mistake
+            warnings.filterwarnings("ignore", message="Got processor for keypoints, but no transform to process it")
+            pipeline = library.Compose(list(chain), keypoint_params=keypoints, p=p)
+            _add_masks(pipeline, ["mask mask"])  # it warns at the first only, here where warnings are ignored
+        super().__init__(pipeline, masks)
+
+    def __repr__(self) -> str:
+        return f"Albumentations({_names(self._transform)})"
+
+    def prepared(self, transform: Any) -> Any:
+        """The pipeline with points that go where their pixels go (see `Adapter.prepared`)."""
+        library = load_albumentations()
+        bending, scaling = (tuple(getattr(library, name) for name in names) for names in (_BENDING, _SCALING))
+        for part in _parts(transform):
+            if isinstance(part, bending):
+                part._key2func["keypoints"] = MethodType(_bent, part)
+            elif isinstance(part, scaling):
+                part._key2func["keypoints"] = MethodType(_scaled, part)
+        return transform
+
+    def call(
+        self,
+        transform: Any,
+        image: npt.NDArray[np.uint8],
+        masks: Mapping[str, npt.NDArray[Any]],
+        points: Points | None,
+        rng: np.random.Generator,
+    ) -> tuple[npt.NDArray[Any], Masks, Points | None]:
+        """Call the pipeline once (see `Adapter.call`)."""
+        transform.set_random_state(rng, random.Random(int(rng.integers(2**63))))  # noqa: S311 -- nothing here is secret
+        many = "s" if image.ndim == 4 else ""
+        targets = {name: f"mask{many} {name}" for name in masks}
+        _add_masks(transform, targets.values())
+        data: dict[str, Any] = {f"image{many}": image.copy()}
+        data |= {targets[name]: _as_opencv(mask, name) for name, mask in masks.items()}
+        if points is not None:
+            data["keypoints"] = points - np.float32(0.5)
+        result = transform(**data)
+        if points is not None and not np.array_equal(result["keypoints"], data["keypoints"]):
+            points = np.asarray(result["keypoints"], np.float32) + np.float32(0.5)
+        return result[f"image{many}"], {name: np.asarray(result[targets[name]]) for name in masks}, points
+
+    def _dropped(self, transform: Any) -> str:
+        return (
+            f"one of {_names(transform)} drops points; give it keypoint_remapping_method='direct' if it has that, "
+            "or leave it out"
+        )
+
+
+def _parts(pipeline: Any) -> Iterator[Any]:
+    """The transforms of a pipeline, those inside others too."""
+    for part in pipeline.transforms:
+        yield part
+        if hasattr(part, "transforms"):
+            yield from _parts(part)
+
+
+def _bent(self: Any, keypoints: npt.NDArray[Any], map_x: Any, map_y: Any, **params: Any) -> npt.NDArray[Any]:
+    """Key points in a bent picture, of which Albumentations loses some and moves others by pixels too much."""
+    height, width = map_x.shape[:2]
+    field = np.stack([map_x - np.arange(width), map_y - np.arange(height)[:, None]], axis=-1)
+    out = keypoints.copy()
+    out[:, :2] = bent_points(keypoints[:, :2].astype(np.float64), field)
+    return out
+
+
+def _scaled(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
+    """Key points in a scaled picture: from its corner, and not from the middle of its first pixel."""
+    half = np.zeros_like(keypoints[:1])
+    half[:, :2] = 0.5
+    scaled: npt.NDArray[Any] = type(self).apply_to_keypoints(self, keypoints + half, **params) - half
+    return scaled
+
+
+def _names(pipeline: Any) -> list[str]:
+    return [type(transform).__name__ for transform in pipeline.transforms]
+
+
+def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """A copy of a mask in a dtype that OpenCV can move, with the same values.
+
+    Raises
+    ------
+    UsageError
+        If a value does not fit.
+    """
+    if mask.dtype in (np.bool_, np.float16):
+        return mask.astype(np.uint8 if mask.dtype == np.bool_ else np.float32)
+    if mask.dtype.kind not in "iu" or np.can_cast(mask.dtype, np.int32):
+        return mask.copy()
+    limits = np.iinfo(np.int32)
+    if mask.size and not limits.min <= mask.min() <= mask.max() <= limits.max:
+        raise UsageError(
+            f"Albumentations: expected masks of values from {limits.min} to {limits.max}, found {mask.min()} to "
+            f"{mask.max()} in {name!r}: renumber them, or leave it out of masks"
+        )
+    return mask.astype(np.int32)
+
+
+def _add_masks(pipeline: Any, targets: Iterable[str]) -> None:
+    """Declare masks to a pipeline, each under a name of its own, since its list of masks must have one shape."""
+    new = {target: target.partition(" ")[0] for target in targets if target not in pipeline.additional_targets}
+    if new:
+        pipeline.add_targets(new)

@@ -1,0 +1,55 @@
+"""Where points go when a picture is bent by a field of displacements."""
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+_STEPS = 80
+_CLOSE = 1e-3  # pixels
+
+
+def bent_points(points: FloatArray, field: npt.NDArray[np.floating]) -> FloatArray:
+    """Where points of a picture are after it was bent: where the bent picture shows what was at the points.
+
+    Parameters
+    ----------
+    points : ndarray, (N, 2), float64
+        x and y, where pixel centres are whole numbers.
+    field : ndarray, (H, W, 2), floating
+        At every pixel of the bent picture, how much farther right and down in the old picture its colour comes from.
+        Outside the picture, the displacement of its rim counts.
+
+    Notes
+    -----
+    The place p of a point q solves p + field(p) = q; each point takes steps of its own, halved while they lead away.
+    Where the picture is folded, one of several places is found.
+    """
+    places = points - _at(field, points)
+    miss = places + _at(field, places) - points
+    share = np.ones(len(points))
+    for _ in range(_STEPS):
+        far = np.abs(miss).max(axis=1) > _CLOSE
+        if not far.any():
+            break
+        trial = places[far] - share[far, None] * miss[far]
+        missed = trial + _at(field, trial) - points[far]
+        better = np.abs(missed).max(axis=1) < np.abs(miss[far]).max(axis=1)
+        rows = np.flatnonzero(far)
+        places[rows[better]], miss[rows[better]] = trial[better], missed[better]
+        share[rows[~better]] /= 2
+    return places
+
+
+def _at(field: npt.NDArray[np.floating], places: FloatArray) -> FloatArray:
+    """The displacement at places between pixels, (N, 2), bilinear."""
+    height, width = field.shape[:2]
+    inside = np.clip(places, 0, (width - 1, height - 1))
+    first = np.minimum(inside.astype(np.int64), (max(width - 2, 0), max(height - 2, 0)))
+    right, down = (inside - first).T[..., None]
+    x, y = first.T
+    beside, below = np.minimum(x + 1, width - 1), np.minimum(y + 1, height - 1)
+    upper = field[y, x] * (1 - right) + field[y, beside] * right
+    lower = field[below, x] * (1 - right) + field[below, beside] * right
+    found: FloatArray = upper * (1 - down) + lower * down
+    return found

@@ -1,0 +1,78 @@
+"""Pictures and masks of a sample as tensors for other libraries, and back."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from readers.decode.values import BFLOAT16
+from shardspec.errors import UsageError
+
+
+def picture_tensor(image: npt.NDArray[np.uint8]) -> Tensor:
+    """A copy of a picture (…, H, W, C) as (…, C, H, W), uint8."""
+    return torch.from_numpy(np.moveaxis(image, -1, -3).copy())
+
+
+def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tensor:
+    """A copy of a mask as (C, H, W), or (T, C, H, W) for a clip, float32: a dtype that every operation can move.
+
+    Parameters
+    ----------
+    mask : ndarray, (H, W) or (H, W, C), for a clip after its first axis
+    axes : int
+        Axes of the picture without its channels: 2, or 3 for a clip.
+    name, user : str
+        The mask's and the transform's, for messages.
+
+    Raises
+    ------
+    UsageError
+        If a value is lost in float32.
+    """
+    stack = mask[..., None] if mask.ndim == axes else mask
+    values = np.moveaxis(stack, -1, -3).astype(np.float32)
+    if not np.can_cast(mask.dtype, np.float32):
+        with np.errstate(invalid="ignore"):
+            back = np.moveaxis(values, -3, -1).astype(mask.dtype)
+        if not np.array_equal(back, stack, equal_nan=mask.dtype.kind == "f"):
+            raise UsageError(
+                f"{user}: expected masks of values that float32 can hold (integers up to 2**24), found {mask.dtype} "
+                f"with others in {name!r}: renumber them, or leave it out of masks"
+            )
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def picture_array(picture: Any, axes: int, user: str) -> npt.NDArray[Any]:
+    """A picture (C, H, W) or (T, C, H, W) as an array with the channels last.
+
+    Parameters
+    ----------
+    picture : Any
+        What a library has given back.
+    axes : int
+        See `mask_tensor`.
+    user : str
+        The transform's name, for messages.
+
+    Raises
+    ------
+    UsageError
+        If it is not such a tensor.
+    """
+    if not isinstance(picture, Tensor) or picture.ndim != axes + 1:
+        found = tuple(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__
+        wanted = "(C, H, W)" if axes == 2 else "(T, C, H, W)"
+        raise UsageError(f"{user}: expected the picture back as a tensor {wanted}, found {found}")
+    tensor = picture.as_subclass(Tensor).movedim(-3, -1).contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(BFLOAT16)
+    return tensor.numpy()
+
+
+def mask_array(mask: Tensor, like: npt.NDArray[Any], axes: int) -> npt.NDArray[Any]:
+    """A mask of `mask_tensor` as an array again, with the axes and the dtype of the one that it was made from."""
+    values = np.moveaxis(mask.as_subclass(Tensor).numpy(), -3, -1)
+    return np.ascontiguousarray(values[..., 0] if like.ndim == axes else values).astype(like.dtype)

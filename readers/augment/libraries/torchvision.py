@@ -1,0 +1,200 @@
+"""Transforms of torchvision v2 on picture, masks, landmarks, hull, regions and matrix together."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from readers.augment.libraries.adapter import Adapter, Masks, Points
+from readers.augment.libraries.bending import bent_points
+from readers.augment.libraries.draws import TorchDraws
+from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
+from shardspec.errors import UsageError
+from shardspec.wording import cut, shorten
+
+_PICTURES_ALONE = (v2.AugMix, v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide)
+_BATCHES = (v2.CutMix, v2.MixUp)
+
+
+class Torchvision(Adapter):
+    """Applies transforms of torchvision v2 to a sample; fulfils `readers.seeding.SeededTransform`.
+
+    * All draws of torch come from the generator that is given with the sample; torch's own is neither used nor changed.
+    * Landmarks and hull keep all their points, even those that leave the picture, and where a point goes, the pixel
+      under it goes: torchvision's own key points are off by a pixel after a flip, and by more after `ElasticTransform`.
+    * If the transforms mirror, left and right are swapped in landmarks, hull and regions.
+    * A region's box becomes the upright box around its four mapped corners.
+    * Masks are moved by the nearest pixel, so no new value appears but torchvision's ``fill`` (0).
+    * ``matrix`` follows, as long as the transforms are affine.
+
+    Parameters
+    ----------
+    transforms : v2 transform, or sequence of them
+    masks : sequence of str or None
+        See `readers.augment.base.Transform`.
+
+    Raises
+    ------
+    UsageError
+        When made: if `transforms` are not of ``torchvision.transforms.v2``, or mix the pictures of a batch. When
+        called: if a transform cannot take the sample, as `v2.RandAugment` with masks or points (ours can), if it drops
+        points, or if it bends the picture and the sample has a ``matrix``.
+
+    Notes
+    -----
+    Safe across threads (each has its own copy), fork and pickle. The picture goes in as uint8, and comes back in the
+    dtype that the transforms give it: ``v2.ToDtype(torch.float32, scale=True)`` and then ``v2.Normalize`` at the end
+    make floating pictures, for which nothing of ours may follow but `RandomErasing`. A clip is a video: one draw serves
+    all of its frames.
+    """
+
+    def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
+        chain = list(transforms) if isinstance(transforms, list | tuple | nn.Sequential) else [transforms]
+        if not chain:
+            raise UsageError("Torchvision: expected one transform or more, found none")
+        for part in _parts(chain):
+            _check(part)
+        super().__init__(v2.Compose(chain), masks)
+
+    def __repr__(self) -> str:
+        return f"Torchvision({_names(self._transform)})"
+
+    def call(
+        self,
+        transform: Any,
+        image: npt.NDArray[np.uint8],
+        masks: Mapping[str, npt.NDArray[Any]],
+        points: Points | None,
+        rng: np.random.Generator,
+    ) -> tuple[npt.NDArray[Any], Masks, Points | None]:
+        """Call the transforms once (see `Adapter.call`)."""
+        axes = image.ndim - 1
+        kind = tv_tensors.Video if axes == 3 else tv_tensors.Image
+        data: dict[str, Any] = {"image": kind(picture_tensor(image))}
+        if masks:
+            data["masks"] = {
+                name: tv_tensors.Mask(mask_tensor(mask, axes, name, "Torchvision")) for name, mask in masks.items()
+            }
+        if points is not None:
+            canvas = (image.shape[-3], image.shape[-2])
+            data["points"] = ExactPoints(torch.from_numpy(points.astype(np.float64)), canvas_size=canvas)
+        with torch.no_grad(), TorchDraws(int(rng.integers(2**63))):
+            result = self._called(transform, data)
+        moved = None if points is None else result["points"].as_subclass(Tensor).numpy().astype(np.float32)
+        return (
+            picture_array(result["image"], axes, "Torchvision"),
+            {name: mask_array(result["masks"][name], mask, axes) for name, mask in masks.items()},
+            moved,
+        )
+
+    def _called(self, transform: Any, data: dict[str, Any]) -> dict[str, Any]:
+        try:
+            result: dict[str, Any] = transform(data)
+        except TypeError as error:
+            alone = [type(part).__name__ for part in _parts([transform]) if isinstance(part, _PICTURES_ALONE)]
+            if alone and len(data) > 1:
+                raise UsageError(
+                    f"Torchvision: {alone[0]} of torchvision cannot move masks and points along: use "
+                    "readers.augment.RandAugment or TrivialAugment, or read the dataset without "
+                    f"{_fields(data)} (fields=[…], masks=())"
+                ) from error
+            if "float" in str(error):
+                raise UsageError(
+                    f"Torchvision: {cut(str(error), 200)} Put v2.ToDtype(torch.float32, scale=True) before it"
+                ) from error
+            raise
+        return result
+
+    def _dropped(self, transform: Any) -> str:
+        return f"one of {_names(transform)} drops points, such as SanitizeKeyPoints; leave it out"
+
+
+class ExactPoints(tv_tensors.KeyPoints):  # type: ignore[misc] # torchvision has no types
+    """Key points in coordinates in which pixel (0, 0) covers [0, 1) x [0, 1), moved exactly.
+
+    torchvision scales points in these coordinates, but mirrors them as if pixel centres were whole numbers, rounds them
+    where a picture is bent, and forgets that a picture that is turned and expanded is rounded up to whole pixels.
+    """
+
+
+def _like(points: ExactPoints, places: Tensor, canvas: tuple[int, int] | None = None) -> ExactPoints:
+    """Other places of points, on their canvas or another (height, width)."""
+    wrapped: ExactPoints = tv_tensors.wrap(places, like=points, canvas_size=canvas or points.canvas_size)
+    return wrapped
+
+
+def _mirrored(points: ExactPoints, **others: Any) -> ExactPoints:
+    plain = points.as_subclass(Tensor).clone()
+    plain[..., 0] = points.canvas_size[1] - plain[..., 0]
+    return _like(points, plain)
+
+
+def _upside_down(points: ExactPoints, **others: Any) -> ExactPoints:
+    plain = points.as_subclass(Tensor).clone()
+    plain[..., 1] = points.canvas_size[0] - plain[..., 1]
+    return _like(points, plain)
+
+
+def _turned(
+    points: ExactPoints, angle: float, expand: bool = False, center: list[float] | None = None, **others: Any
+) -> ExactPoints:
+    """Where points go in a turned picture; an expanded one has whole pixels, and the old one's middle in its own."""
+    height, width = points.canvas_size
+    plain, _ = v2.functional.rotate_keypoints(points.as_subclass(Tensor), (height, width), angle, center=center)
+    canvas = (height, width)
+    if expand:
+        picture = v2.functional.rotate_image(torch.zeros(1, height, width), angle, expand=True, center=center)
+        canvas = (picture.shape[-2], picture.shape[-1])
+        plain = plain + plain.new_tensor([canvas[1] - width, canvas[0] - height]) / 2
+    return _like(points, plain, canvas)
+
+
+def _bent(points: ExactPoints, displacement: Tensor, **others: Any) -> ExactPoints:
+    """Where points go in a bent picture, whose displacement is given in halves of the picture's sides."""
+    height, width = points.canvas_size
+    field = displacement[0].double().numpy() * (width / 2, height / 2)
+    plain = points.as_subclass(Tensor).reshape(-1, 2).numpy()
+    places = torch.from_numpy(bent_points(plain - 0.5, field) + 0.5)
+    return _like(points, places.reshape(points.shape))
+
+
+for _functional, _kernel in (
+    (v2.functional.horizontal_flip, _mirrored),
+    (v2.functional.vertical_flip, _upside_down),
+    (v2.functional.rotate, _turned),
+    (v2.functional.elastic, _bent),
+):
+    v2.functional.register_kernel(_functional, ExactPoints)(_kernel)
+
+
+def _parts(chain: Iterable[Any]) -> Iterator[Any]:
+    """The transforms of a chain and those that they hold."""
+    for part in chain:
+        yield part
+        held = getattr(part, "transforms", None)
+        children = list(part.children()) if isinstance(part, nn.Module) else []
+        yield from _parts(held if isinstance(held, list | tuple) else children)
+
+
+def _check(part: Any) -> None:
+    """Refuse what cannot move a sample, or needs a whole batch."""
+    name, module = type(part).__name__, type(part).__module__
+    if isinstance(part, _BATCHES):
+        raise UsageError(f"Torchvision: {name} mixes the pictures of a batch: use readers.augment.Batch{name}")
+    if not isinstance(part, v2.Transform | nn.Sequential | nn.ModuleList):
+        old = module.startswith("torchvision.transforms.") and hasattr(v2, name)
+        found = f"{name} of torchvision.transforms: write v2.{name}" if old else shorten(part)
+        raise UsageError(f"Torchvision: expected transforms of torchvision.transforms.v2, found {found}")
+
+
+def _names(chain: Any) -> list[str]:
+    return [type(transform).__name__ for transform in chain.transforms]
+
+
+def _fields(data: Mapping[str, Any]) -> str:
+    return " and ".join("geometry" if name == "points" else name for name in data if name != "image")

@@ -1,0 +1,69 @@
+"""Superseded rows: rows that shards still store, but that are no rows of the dataset any more."""
+
+import numpy as np
+
+from readers.formats.checks import corrupt
+from readers.formats.npy import map_npy
+from shardspec.columns import IntArray
+from shardspec.entries import Shard
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
+from shardspec.wording import counted
+
+_NONE = np.empty(0, np.int64)
+
+
+def load_superseded(layout: Layout, manifest: Manifest) -> IntArray:
+    """The superseded rows of a dataset, mapped: their numbers among the rows that its shards store, ascending.
+
+    Returns
+    -------
+    int64 array, (n,)
+
+    Raises
+    ------
+    DatasetError
+        If the file that lists them is not what the manifest says.
+    """
+    if manifest.superseded is None:
+        return _NONE
+    path, stored = layout.file(manifest.superseded), sum(shard.stored_samples for shard in manifest.shards)
+    rows = map_npy(path, np.dtype("<i8"), (manifest.superseded_samples,))
+    if rows[0] < 0 or rows[-1] >= stored or (rows[1:] <= rows[:-1]).any():
+        raise corrupt(
+            path, f"superseded rows ascending within 0 to {stored - 1}", f"{rows[0]} to {rows[-1]}, or others"
+        )
+    return rows
+
+
+def find_superseded(layout: Layout, manifest: Manifest, shard: Shard, superseded: IntArray) -> IntArray:
+    """The superseded rows of one shard, numbered within it.
+
+    Raises
+    ------
+    ShardCorruptError
+        If they are not as many as the manifest says.
+    """
+    start = manifest.stored_starts[shard.name]
+    first, last = np.searchsorted(superseded, [start, start + shard.stored_samples]).tolist()
+    rows: IntArray = superseded[first:last] - start
+    expected = shard.stored_samples - shard.samples
+    if len(rows) != expected:
+        assert manifest.superseded is not None
+        path = layout.file(manifest.superseded)
+        raise corrupt(path, f"{counted(expected, 'superseded row')} of {shard.name}", f"{len(rows)}")
+    return rows
+
+
+def stored_rows(rows: IntArray, superseded: IntArray) -> IntArray:
+    """Where rows are stored, among all rows that are stored.
+
+    Parameters
+    ----------
+    rows : int64 array, (n,)
+        Numbers among the rows that are not superseded, in any order.
+    superseded : int64 array, (m,)
+        Numbers among all rows that are stored, ascending.
+    """
+    # Before the k-th superseded row lie so many others; a row with as many or more before it lies behind it.
+    return rows + np.searchsorted(superseded - np.arange(len(superseded)), rows, side="right")

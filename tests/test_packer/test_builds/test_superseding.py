@@ -1,0 +1,396 @@
+"""Updates that replace and drop (``--changed replace``, ``--gone drop``), superseded rows, and ``packer compact``."""
+
+import json
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.builds import write_pictures
+from support.command import read_jsonl, run_packer
+from support.media import FAST_START, cut_file, scene, write_picture, write_video
+from support.packed import check_whole, encoded_values, fingerprints, read_samples
+
+import packer
+from readers import Loader, class_balanced_weights, open_dataset
+from shardspec.entries import SUPERSEDED_NAME
+from shardspec.errors import BuildError, DatasetChangedError, DatasetError, ManifestError, ShardCorruptError, UsageError
+from shardspec.formats import FORMATS
+from shardspec.layout import Layout, describe_file
+
+HOW: dict[str, Any] = {
+    "label_from": "folder",
+    "size": 16,
+    "every": 1,
+    "encode": "png",
+    "shard_size": 9_000,
+    "engine": "inline",
+    "progress": False,
+    "max_rejects": 1.0,
+}
+MIRROR: dict[str, Any] = {"update": True, "changed": "replace", "gone": "drop"}
+INLINE: dict[str, Any] = {"engine": "inline", "progress": False}
+
+
+def write_source(root: Path) -> Path:
+    """Pictures and videos of two classes."""
+    for number in range(3):
+        write_video(root / "ab"[number % 2] / f"{number}.mp4", size=(48, 36), frames=6, number=number)
+    return write_pictures(root, [f"{'ab'[n % 2]}/{n}.png" for n in range(6)])
+
+
+def change_source(root: Path) -> None:
+    """Another video, another picture, one of each gone, one new."""
+    write_video(root / "b" / "1.mp4", size=(48, 36), frames=5, number=7)
+    write_picture(root / "a" / "0.png", scene(9, (24, 18)))
+    (root / "a" / "2.mp4").unlink()
+    (root / "b" / "3.png").unlink()
+    write_picture(root / "a" / "new.png", scene(11, (24, 18)))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The source before and after."""
+    before = write_source(tmp_path_factory.mktemp("source") / "before")
+    after = Path(shutil.copytree(before, before.parent / "after"))
+    change_source(after)
+    return {"before": before, "after": after}
+
+
+@pytest.fixture(scope="module", params=sorted(FORMATS))
+def datasets(
+    sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, Path]:
+    """A dataset with superseded rows, a copy without any, and one that was packed at once."""
+    root = tmp_path_factory.mktemp(request.param)
+    how = {**HOW, "format": request.param}
+    packer.build(sources["before"], root / "live", **how)
+    standing = fingerprints(root / "live")
+    result = packer.build(sources["after"], root / "live", **how, **MIRROR)
+    assert result.growth is not None
+    growth = result.growth.to_json()
+    assert (growth["new"], growth["kept"], growth["changed"], growth["gone"]) == (1, 5, 2, 2)
+    assert (growth["replaced"], growth["dropped"], growth["superseded"]) == (2, 2, 14)
+    now = fingerprints(root / "live")
+    assert {name: digest for name, digest in standing.items() if name.startswith("shard")}.items() <= now.items()
+    packer.convert(root / "live", root / "plain", format=request.param, **INLINE)
+    packer.build(sources["after"], root / "anew", **how)
+    return {name: root / name for name in ("live", "plain", "anew")}
+
+
+def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[str, Path]) -> None:
+    def contents(path: Path) -> dict[Any, Any]:
+        return {
+            (s["source"], int(s["frame"])): (int(s["label"]), s["image"].tobytes(), float(s["time"]))
+            for s in read_samples(path)
+        }
+
+    assert contents(datasets["live"]) == contents(datasets["anew"])
+    live, anew = check_whole(datasets["live"]), check_whole(datasets["anew"])
+    assert live.samples == anew.samples == len(read_samples(datasets["live"]))
+    assert live.to_json()["spec_version"] == 2
+    assert "stored" not in json.dumps(Layout(datasets["plain"]).load().to_json())
+    assert Layout(datasets["plain"]).load().to_json()["spec_version"] == 1
+    totals = [packer.inspect(datasets[name]).to_json() for name in ("live", "anew")]
+    for name in ("items", "packed_items", "rejected_items", "samples", "frames_without_sample"):
+        assert totals[0][name] == totals[1][name]
+    assert packer.verify(datasets["live"], deep=True, progress=False).problems == ()
+    keys = [sample["key"] for sample in read_samples(datasets["live"])]
+    assert len(set(keys)) == len(keys)
+
+
+def test_everything_that_reads_passes_over_superseded_rows(datasets: dict[str, Path]) -> None:
+    live, plain = open_dataset(datasets["live"]), open_dataset(datasets["plain"])
+    assert len(live) == len(plain)
+    for name in live.schema.names:
+        one, other = live.column(name), plain.column(name)
+        assert len(one) == len(live)
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    keys = list(plain.column("key"))
+    assert [live.find(key) for key in keys] == list(range(len(live)))
+    with pytest.raises(UsageError):
+        live.find("00000002-000000")  # of the video that is gone
+    assert live.classes == plain.classes
+    draw = np.random.default_rng(0)
+    for ours, theirs in (
+        (live, plain),
+        (live.where(lambda label: label == 1, ["label"]), plain.where(lambda label: label == 1, ["label"])),
+        (live.clips(3, by="source"), plain.clips(3, by="source")),
+        (live.subset([5, 1, 5, 9]), plain.subset([5, 1, 5, 9])),
+        (pickle.loads(pickle.dumps(live)), plain),
+    ):
+        rows = draw.permutation(len(plain) if ours is live else len(ours))
+        one, other = ours.read_batch(rows), theirs.read_batch(rows)
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(a, b) for name in one for a, b in zip(one[name], other[name], strict=True))
+    weights = class_balanced_weights(plain.column("label"))
+    for how in ({"shuffle": "full"}, {"shuffle": False, "read_ahead": 2}, {"shuffle": "full", "weights": weights}):
+        epochs = [
+            [key for batch in Loader(ds, batch_size=4, seed=3, workers=2, **how) for key in batch["key"]]  # type: ignore[arg-type]
+            for ds in (live, plain)
+        ]
+        assert epochs[0] == epochs[1]
+    blocks = [key for batch in Loader(live, batch_size=4, shuffle="blocks", workers=2) for key in batch["key"]]
+    assert sorted(blocks) == sorted(keys)
+    assert keys[0] in live.describe(0)
+
+
+@pytest.mark.parametrize("datasets", ["npy"], indirect=True)
+def test_everything_that_starts_from_a_dataset(datasets: dict[str, Path], tmp_path: Path) -> None:
+    live, plain = datasets["live"], datasets["plain"]
+    made: dict[str, list[Any]] = {"split": [], "merge": [], "build": [], "export": []}
+    for number, path in enumerate((live, plain)):
+        out = tmp_path / str(number)
+        packer.split(path, out / "split", by="source", ratios="train=0.6,val=0.4", **INLINE)
+        made["split"].append([encoded_values(out / "split" / part, "image") for part in ("train", "val")])
+        packer.merge([path, datasets["anew"]], out / "merge", **INLINE)
+        made["merge"].append(encoded_values(out / "merge", "image"))
+        packer.build(path, out / "build", size=8, **INLINE)
+        made["build"].append(encoded_values(out / "build", "image"))
+        packer.export(path, out / "export", progress=False)
+        made["export"].append(sorted(p.name for p in (out / "export").rglob("*.png")))
+        packer.preview(path, out / "sheet.png", progress=False)
+    for one, other in made.values():
+        assert one == other
+    assert packer.count_values(live, by="source").found == packer.count_values(plain, by="source").found
+
+
+def test_compact_leaves_the_rows_alone(datasets: dict[str, Path], sources: dict[str, Path], tmp_path: Path) -> None:
+    out = Path(shutil.copytree(datasets["live"], tmp_path / "out"))
+    keys = open_dataset(out).column("key")
+    packer.add(out, {"key": keys, "score": np.arange(len(keys))}, allow_missing=True, progress=False)
+    values = encoded_values(datasets["plain"], "image")
+    opened = open_dataset(out)
+    first = opened[0]["key"]
+    result = packer.compact(out, **INLINE)
+    assert (result.removed, result.found_finished) == (14, False)
+    manifest = check_whole(out)
+    assert [(g.kind, len(g.shards) > 1) for g in manifest.generations] == [("build", True)]
+    assert (manifest.superseded, manifest.superseded_samples) == (None, 0)
+    assert encoded_values(out, "image") == values
+    ds = open_dataset(out)
+    assert list(ds.column("key")) == list(keys)
+    assert ds.column("score").tolist() == list(range(len(keys)))
+    assert packer.verify(out, deep=True, progress=False).problems == ()
+    assert packer.compact(out, progress=False).found_finished
+    assert opened[0]["key"] == first
+    with pytest.raises(DatasetChangedError):
+        opened.read_batch(range(len(opened)))
+    write = {**HOW, "format": manifest.format, **MIRROR}
+    assert packer.build(sources["after"], out, **write).found_finished  # it can be updated as before
+    result = packer.build(sources["before"], out, **write)
+    assert result.growth is not None
+    assert result.growth.new == 2  # they have returned
+    found = dict(zip(open_dataset(out).column("key"), open_dataset(out).column("source"), strict=True))
+    assert (len(found), found["00000002-000000"]) == (3 * 6 + 6, "a/2.mp4")
+    assert [note.kind for note in packer.inspect(out).history] == ["build", "update", "compact", "update"]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    source, out = write_pictures(tmp_path / "source", [f"{n}.png" for n in range(5)]), tmp_path / "out"
+    build = ("build", source, out, "--size", 16, "--quiet")
+    run_packer(*build)
+    write_picture(source / "1.png", scene(8, (24, 18)))
+    (source / "2.png").unlink()
+    before = fingerprints(out)
+    for wrong in ({"changed": "replace"}, {"update": True, "gone": "some"}, {"gone": "drop", "retry_rejects": True}):
+        with pytest.raises(UsageError, match=r"changed|gone"):
+            packer.build(source, out, size=16, progress=False, **wrong)
+    tried = run_packer(*build, "--update", "--changed", "replace", "--gone", "drop", "--dry-run").stdout
+    assert "0 new, 3 kept, 1 changed (replaced), 1 gone (dropped); 2 samples superseded" in tried
+    assert "tried 1 item: 1 sample" in tried
+    assert fingerprints(out) == before
+    done = run_packer(*build, "--update", "--changed", "replace", "--gone", "drop", "--json")
+    found = json.loads(done.stdout)["update"]
+    assert (found["replaced"], found["dropped"], found["superseded"]) == (1, 1, 2)
+    assert "2 samples, still in the shards until 'packer compact'" in run_packer("inspect", out).stdout
+    history = run_packer("inspect", out, "--history").stdout
+    assert "update by version" in history
+    assert "1 replaced, 1 gone (2 samples superseded)" in history
+    assert "2 superseded samples removed" in run_packer("compact", out, "--quiet").stdout
+    assert packer.compact(out, progress=False).describe().startswith(f"{out}: nothing to compact")
+    assert check_whole(out).samples == 4
+    with pytest.raises(DatasetError):
+        packer.compact(source)
+    shutil.rmtree(source)
+    write_pictures(source, ["another.png"])
+    assert "give the source" in run_packer(*build, "--update", "--gone", "drop", expect=2).stderr
+    assert check_whole(out).samples == 4
+
+
+def test_a_reject_takes_the_place_of_what_was_packed(tmp_path: Path) -> None:
+    source, out = write_source(tmp_path / "source"), tmp_path / "out"
+    (source / "b" / "5.png").write_bytes(b"")
+    packer.build(source, out, **HOW)
+    (source / "a" / "0.png").write_bytes(b"nothing")
+    (source / "b" / "5.png").write_bytes(b"nothing either")
+    packer.build(source, out, **HOW, **MIRROR)
+    lines = {line["item"]: line for line in read_jsonl(out / "items.jsonl")}
+    assert [lines[name]["state"] for name in ("a/0.png", "b/5.png", "b/1.png")] == ["rejected", "rejected", "packed"]
+    manifest = check_whole(out)
+    counts = [(g.counts.items, g.counts.packed_items, g.counts.rejected_items) for g in manifest.generations]
+    assert counts == [(8, 7, 1), (1, 0, 1)]
+    (source / "b" / "5.png").unlink()
+    packer.build(source, out, **HOW, **MIRROR)
+    assert {line["item"] for line in read_jsonl(out / "rejects.jsonl")} == {"a/0.png"}
+    write_picture(source / "a" / "0.png", scene(1, (24, 18)))
+    result = packer.build(source, out, **HOW, **MIRROR)
+    assert result.growth is not None
+    assert (result.growth.retried, result.growth.mended) == (1, 1)
+    assert check_whole(out).samples == 3 * 6 + 5
+
+
+def test_lines_about_frames_follow_their_item(tmp_path: Path) -> None:
+    """Rows of one name, whose lines stand one after another in ``rejects.jsonl``."""
+    table, out = tmp_path / "table.jsonl", tmp_path / "out"
+    cut_file(write_video(tmp_path / "v.mp4", size=(48, 36), frames=24, container=FAST_START), 0.6)
+    rows = [{"path": "v.mp4", "take": take} for take in (1, 2, 3)]
+
+    def write(chosen: list[dict[str, Any]]) -> None:
+        table.write_text("".join(json.dumps(row) + "\n" for row in chosen))
+
+    how = {**HOW, "label_from": "none"}
+    write(rows)
+    packer.build(table, out, **how)
+    before = read_jsonl(out / "rejects.jsonl")
+    assert [line["kind"] for line in before] == ["damage"] * 3
+    write([rows[0], {"path": "v.mp4", "take": 7}, rows[2]])
+    packer.build(table, out, **how, **MIRROR)
+    write([rows[0]])
+    packer.build(table, out, **how, **MIRROR)
+    shutil.rmtree(tmp_path / "anew", ignore_errors=True)
+    packer.build(table, tmp_path / "anew", **how)
+    assert read_jsonl(out / "rejects.jsonl") == read_jsonl(tmp_path / "anew" / "rejects.jsonl")
+    ours, anew = packer.inspect(out).to_json(), packer.inspect(tmp_path / "anew").to_json()
+    assert [ours[name] for name in ("items", "samples", "damaged_items")] == [
+        anew[name] for name in ("items", "samples", "damaged_items")
+    ]
+
+
+def test_the_same_history_gives_the_same_bytes_at_any_number_of_workers(
+    sources: dict[str, Path], tmp_path: Path
+) -> None:
+    found = []
+    for engine, workers in (("inline", 1), ("processes", 2)):
+        out, how = tmp_path / f"{workers}", {**HOW, "engine": engine, "workers": workers, "shuffle": 3}
+        packer.build(sources["before"], out, **how)
+        packer.build(sources["after"], out, **how, **MIRROR)
+        before = fingerprints(out)
+        packer.compact(out, engine=engine, workers=workers, progress=False)
+        found.append((before, fingerprints(out)))
+    assert found[0] == found[1]
+
+
+def test_added_fields(sources: dict[str, Path], tmp_path: Path) -> None:
+    out, how = tmp_path / "out", {**HOW, "format": "npy"}
+    packer.build(sources["before"], out, **how)
+    keys = open_dataset(out).column("key")
+    table = {"key": keys, "score": np.arange(len(keys)) / 8, "note": [f"of {key}" for key in keys]}
+    packer.add(out, table, progress=False)
+    standing = fingerprints(out)
+    with pytest.raises(UsageError, match=r"note, score.*packer add --replace --allow-missing"):
+        packer.build(sources["after"], out, **how, **MIRROR)
+    assert fingerprints(out) == standing
+    score = dict(zip(keys, table["score"], strict=True))
+    gone = tmp_path / "gone"
+    shutil.copytree(sources["before"], gone)
+    (gone / "a" / "2.mp4").unlink()
+    packer.build(gone, out, **how, update=True, gone="drop")  # no sample without a value
+    ds = open_dataset(out)
+    assert ds.column("score").tolist() == [score[key] for key in ds.column("key")]
+    kept = [row for row, key in enumerate(keys) if key in set(ds.column("key"))]
+    table = {name: [values[row] for row in kept] for name, values in table.items()}
+    packer.add(out, table, replace=True, allow_missing=True, progress=False)
+    packer.build(sources["after"], out, **how, **MIRROR)
+    ds = open_dataset(out)
+    assert not all(ds.column("score_valid"))
+    for row, key in enumerate(ds.column("key")):
+        sample = ds[row]
+        if sample["score_valid"]:
+            assert (sample["score"], sample["note"]) == (score[key], f"of {key}")
+        else:
+            assert sample["source"] in {"a/0.png", "b/1.mp4", "a/new.png"}
+            assert (sample["score"], sample["note"], bool(sample["note_valid"])) == (0, "", False)
+    assert packer.verify(out, deep=True, progress=False).problems == ()
+    check_whole(out)
+
+
+def test_an_unfinished_update_is_not_compacted(sources: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    packer.build(sources["before"], out, **HOW)
+    packer.build(sources["after"], out, **HOW, **MIRROR)
+    write_picture(tmp_path / "late" / "a" / "broken.png", scene(0, (24, 18))).write_bytes(b"")
+    with pytest.raises(BuildError):
+        packer.build(tmp_path / "late", out, **HOW, update=True, on_error="fail")
+    with pytest.raises(UsageError, match="an unfinished build in its folder"):
+        packer.compact(out, **INLINE)
+
+
+def read_whole(path: Path) -> None:
+    """Read every row."""
+    ds = open_dataset(path)
+    ds.read_batch(range(len(ds)))
+
+
+def spoil(path: Path, change: Any) -> None:
+    """Change the file of the superseded rows, and the manifest's entry for it."""
+    layout = Layout(path)
+    rows = np.load(path / SUPERSEDED_NAME)
+    change(rows)
+    np.save(path / SUPERSEDED_NAME, rows)
+    manifest = layout.load()
+    entry = describe_file(path, path / SUPERSEDED_NAME)
+    files = tuple(entry if file.name == SUPERSEDED_NAME else file for file in manifest.files)
+    layout.manifest.write_bytes(replace(manifest, files=files).dumps())
+
+
+@pytest.mark.parametrize("datasets", ["npy"], indirect=True)
+def test_wrong_and_hostile_files(datasets: dict[str, Path], tmp_path: Path) -> None:
+    copies = iter(range(100))
+
+    def copy() -> Path:
+        return Path(shutil.copytree(datasets["live"], tmp_path / str(next(copies))))
+
+    out = copy()
+    (out / SUPERSEDED_NAME).unlink()
+    with pytest.raises(DatasetError, match=SUPERSEDED_NAME):
+        open_dataset(out)
+    assert any(SUPERSEDED_NAME in text for text in packer.verify(out, progress=False).problems)
+    out = copy()
+    data = bytearray((out / SUPERSEDED_NAME).read_bytes())
+    data[-8] ^= 1
+    (out / SUPERSEDED_NAME).write_bytes(data)
+    assert packer.verify(out, deep=True, progress=False).problems != ()
+    with pytest.raises(ShardCorruptError):
+        open_dataset(out, verify="digest")
+
+    def reverse(rows: Any) -> None:
+        rows[:] = rows[::-1].copy()
+
+    def repeat(rows: Any) -> None:
+        rows[1] = rows[0]
+
+    def negative(rows: Any) -> None:
+        rows[0] = -5
+
+    def far(rows: Any) -> None:
+        rows[-1] = 1 << 60
+
+    for change in (reverse, repeat, negative, far):
+        out = copy()
+        spoil(out, change)
+        with pytest.raises(ShardCorruptError):
+            read_whole(out)
+        problems = packer.verify(out, deep=True, progress=False).problems
+        assert any("superseded rows" in text for text in problems)
+    for key, value in (("stored", 3), ("stored", -1), ("stored", True), ("spec_version", 1), ("stored", 1 << 50)):
+        out = copy()
+        document = json.loads((out / "manifest.json").read_bytes())
+        place = document if key == "spec_version" else document["generations"][0]["shards"][0]
+        place[key] = value
+        (out / "manifest.json").write_text(json.dumps(document))
+        with pytest.raises((ManifestError, ShardCorruptError)):
+            read_whole(out)

@@ -1,0 +1,111 @@
+"""Modules of other libraries, and functions, in a chain for batches."""
+
+import kornia.augmentation as K  # noqa: N812 -- as its own documentation does
+import pytest
+import torch
+from support.faces import portrait
+from torchvision.transforms import v2
+
+from readers.augment import BatchCompose, BatchCrop, BatchFlip, BatchNormalize, HorizontalFlip
+from shardspec.errors import UsageError
+
+SEEDS = torch.arange(3) * 31
+
+
+def batch_of():
+    """Three portraits of 64 pixels, each darker than the one before, as the readers give them."""
+    image = torch.from_numpy(portrait()[:192:3, :192:3].copy())
+    return {"image": torch.stack([image, image // 2, image // 3]).permute(0, 3, 1, 2), "label": torch.arange(3)}
+
+
+class UnitColours(torch.nn.Module):
+    """Stands for Kornia's colour operations: floating pictures from 0 to 1 alone, and what is above is cut off."""
+
+    def forward(self, image):
+        if not image.is_floating_point():
+            raise TypeError(f"Expected input of [torch.float32, torch.float64]. Got {image.dtype}")
+        return (image * 1.1).clamp(0, 1)
+
+
+TO_UNIT = BatchNormalize((0, 0, 0), (1, 1, 1))
+NORMALIZE = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+SAME = torch.nn.Hardtanh(0, 1)  # cuts off, as colours of other libraries do, and changes nothing from 0 to 1
+
+
+@pytest.mark.parametrize("begin", [[BatchCrop(50)], [BatchCrop(50, (0.8, 1))], [BatchFlip()], [BatchFlip(), TO_UNIT]])
+@pytest.mark.parametrize("change", [K.ColorJiggle(p=1.0), v2.RandomInvert(0.0), v2.Lambda(lambda image: image)])
+def test_pictures_are_in_the_range_that_each_module_expects(begin, change):
+    """A change by nothing, whatever stands around it, changes nothing: not by a factor of 255 either."""
+    batch = batch_of()
+    expected = BatchCompose([*begin, BatchNormalize()])(batch, SEEDS)["image"]
+    for start, end in ((begin, BatchNormalize()), ([BatchCompose(begin)], NORMALIZE)):
+        found = BatchCompose([*start, change, end])(batch, SEEDS)["image"]
+        torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)
+        assert 0.7 < float(found.std()) < 1.6
+
+
+@pytest.mark.parametrize("image", [lambda image: image, lambda image: image.float(), lambda image: image.float() / 255])
+def test_pictures_that_come_floating_are_looked_at(image):
+    batch, chain = batch_of(), BatchCompose([BatchFlip(p=0), SAME, BatchNormalize()])
+    if batch["image"].dtype == image(batch["image"]).dtype:
+        chain = BatchCompose([BatchFlip(p=0), BatchNormalize()])
+    expected = BatchNormalize()(batch)["image"]
+    for _ in range(2):
+        found = chain({**batch, "image": image(batch["image"])})["image"]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("end", [BatchNormalize(), K.ColorJiggle(p=1.0)])
+@pytest.mark.parametrize("begin", [BatchNormalize(), BatchCompose([TO_UNIT, NORMALIZE])])
+def test_normalised_pictures_are_neither_normalised_again_nor_cut_off(begin, end):
+    with pytest.raises(UsageError, match=r"found (others: they are )?normalised"):
+        BatchCompose([begin, end])(batch_of())
+
+
+def test_a_module_that_takes_no_uint8_is_refused_with_the_way():
+    with pytest.raises(
+        UsageError, match=r"UnitColours failed with .*put BatchNormalize\(\(0, 0, 0\), \(1, 1, 1\)\) befo"
+    ):
+        BatchCompose([BatchFlip(), UnitColours(), BatchNormalize()])(batch_of())
+
+
+def test_functions_get_the_image_alone():
+    chain = BatchCompose([BatchFlip(p=0), lambda image: image // 2])
+    assert torch.equal(chain(batch_of())["image"], batch_of()["image"] // 2)
+    with pytest.raises(UsageError, match="expected len to give back the image as a tensor, found int"):
+        BatchCompose([len])(batch_of())
+    with pytest.raises(UsageError, match=r"<lambda> failed with .*functions in BatchCompose get the image alone"):
+        BatchCompose([lambda batch: batch["image"]])(batch_of())
+    for wrong in (3, "flip", BatchFlip):
+        with pytest.raises(UsageError, match="expected modules and functions, found"):
+            BatchCompose([wrong])
+    with pytest.raises(UsageError, match=r"HorizontalFlip, a transform of samples: give it to transform="):
+        BatchCompose([HorizontalFlip()])
+
+
+@pytest.mark.parametrize("noise", [K.RandomGaussianNoise(p=1.0), v2.GaussianNoise()])
+def test_draws_of_other_modules_depend_on_the_seeds_alone(noise):
+    chain = BatchCompose([TO_UNIT, noise])
+    state = torch.get_rng_state()
+    first, second = chain(batch_of(), SEEDS), chain(batch_of(), SEEDS)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first["image"], second["image"])
+    assert not torch.equal(chain(batch_of(), SEEDS + 1)["image"], first["image"])
+    assert not torch.equal(chain(batch_of())["image"], chain(batch_of())["image"])
+
+
+@pytest.mark.parametrize(
+    "once", [v2.ColorJitter(0.2), v2.RandomErasing(1.0), K.RandomHorizontalFlip(same_on_batch=True)]
+)
+def test_what_draws_once_for_a_batch_says_so_once(once):
+    chain = BatchCompose([TO_UNIT, once])
+    with pytest.warns(UserWarning, match=r"draws once for all pictures of a batch; to draw for each, (give|leave)"):
+        chain(batch_of(), SEEDS)
+    chain(batch_of(), SEEDS)
+
+
+def test_values_that_are_made_floating_alone_are_normalised():
+    chain = BatchCompose([v2.ToDtype(torch.float32), BatchNormalize()])
+    black = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
+    for batch in (black, batch_of(), black):
+        torch.testing.assert_close(chain(batch)["image"], BatchNormalize()(batch)["image"])

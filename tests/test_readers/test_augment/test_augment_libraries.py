@@ -1,0 +1,413 @@
+"""The adapters for torchvision, Kornia and Albumentations: all of a sample moves together, and every draw is seeded."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import albumentations as A  # noqa: N812 -- as its own documentation does
+import kornia.augmentation as K  # noqa: N812 -- as its own documentation does
+import numpy as np
+import pytest
+import torch
+from support.faces import assert_same, face_sample
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from readers import Loader, open_dataset
+from readers.augment import (
+    Albumentations,
+    BatchCompose,
+    Compose,
+    HorizontalFlip,
+    Kornia,
+    Normalize,
+    OneOf,
+    Torchvision,
+    VerticalFlip,
+)
+from readers.decode.values import BFLOAT16
+from readers.seeding import is_seeded, sample_rng
+from shardspec.errors import UsageError
+from shardspec.points import REGION_FLIP, flip_permutation, hull_flip_of
+
+WIDTH, HEIGHT = 112, 96
+LANDMARKS = np.array([[40.3, 36.7], [70.2, 38.1], [55.9, 52.4], [44, 66], [68, 66.5]], np.float32)
+ANGLES = np.linspace(0, 6, 27)
+OUTLINE = np.stack([56 + 20 * np.cos(ANGLES), 50 + 25 * np.sin(ANGLES)], axis=-1).astype(np.float32)
+REGIONS = np.array([[60, 30, 80, 45], [30, 30, 50, 45], [50, 40, 60, 60], [40, 60, 72, 74]], np.float32)
+
+# Whether they bend the picture, so that no matrix can follow.
+STRAIGHT, BENT = False, True
+TORCHVISION = [
+    (v2.RandomHorizontalFlip(1.0), STRAIGHT),
+    (v2.RandomVerticalFlip(1.0), STRAIGHT),
+    ([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0)], STRAIGHT),
+    (v2.RandomApply([v2.RandomHorizontalFlip(1.0)]), STRAIGHT),
+    (v2.Compose([v2.RandomResizedCrop(90, (0.8, 1)), v2.RandomHorizontalFlip(), v2.RandomRotation(20)]), STRAIGHT),
+    (v2.RandomRotation(40), STRAIGHT),
+    (v2.RandomRotation(40, v2.InterpolationMode.BILINEAR, expand=True), STRAIGHT),
+    (v2.RandomRotation(30, expand=True, center=[30, 30]), STRAIGHT),
+    (v2.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 10), STRAIGHT),
+    (v2.RandomPerspective(0.3, 1.0), BENT),
+    (v2.ElasticTransform(60.0), BENT),
+    (v2.RandomCrop(90, padding=12), STRAIGHT),
+    (v2.CenterCrop(80), STRAIGHT),
+    (v2.RandomResizedCrop(60, (0.6, 1)), STRAIGHT),
+    (v2.Resize((48, 56)), STRAIGHT),
+    (v2.Resize((200, 300), v2.InterpolationMode.NEAREST_EXACT), STRAIGHT),
+    (v2.Pad([3, 5, 7, 9]), STRAIGHT),
+    (v2.RandomZoomOut(p=1), STRAIGHT),
+    (v2.ScaleJitter((96, 96)), STRAIGHT),
+    (v2.RandomShortestSize(60), STRAIGHT),
+]
+KORNIA = [
+    (K.RandomHorizontalFlip(p=1.0), STRAIGHT),
+    (K.RandomVerticalFlip(p=1.0), STRAIGHT),
+    ([K.RandomHorizontalFlip(p=1.0), K.RandomVerticalFlip(p=1.0)], STRAIGHT),
+    (K.ImageSequential(K.RandomHorizontalFlip(), K.RandomAffine(15.0, p=1.0), random_apply=1), STRAIGHT),
+    (K.AugmentationSequential(K.RandomAffine(15.0, p=1.0), K.RandomHorizontalFlip(), data_keys=["input"]), STRAIGHT),
+    (K.auto.RandAugment(2, 5, policy=[[("shear_x", -0.2, 0.2)], [("rotate", -20.0, 20.0)]]), STRAIGHT),
+    (K.RandomRotation(40.0, p=1.0), STRAIGHT),
+    (K.RandomRotation90((1, 3), p=1.0), STRAIGHT),
+    (K.RandomAffine(20.0, (0.1, 0.1), (0.8, 1.2), 10.0, p=1.0), STRAIGHT),
+    (K.RandomShear(10.0, p=1.0), STRAIGHT),
+    (K.RandomTranslate((0.1, 0.1), (0.1, 0.1), p=1.0), STRAIGHT),
+    (K.RandomPerspective(0.3, p=1.0), BENT),
+    (K.RandomCrop((90, 90), padding=12), STRAIGHT),
+    (K.CenterCrop((80, 80)), STRAIGHT),
+    (K.RandomResizedCrop((60, 60), (0.6, 1.0)), STRAIGHT),
+    (K.Resize((48, 56)), STRAIGHT),
+    (K.LongestMaxSize(64), STRAIGHT),
+    (K.PadTo((120, 130)), STRAIGHT),
+]
+ALBUMENTATIONS = [
+    (A.HorizontalFlip(p=1), STRAIGHT),
+    (A.VerticalFlip(p=1), STRAIGHT),
+    (A.Transpose(p=1), STRAIGHT),
+    (A.D4(p=1), STRAIGHT),
+    (A.OneOf([A.Sequential([A.HorizontalFlip(p=1), A.Resize(80, 70)])], p=1), STRAIGHT),
+    (A.RandomRotate90(p=1), STRAIGHT),
+    (A.SafeRotate((-40, 40), p=1), STRAIGHT),
+    (A.Affine(scale=(0.8, 1.2), rotate=(-20, 20), shear=(-10, 10), translate_percent=(-0.1, 0.1), p=1), STRAIGHT),
+    (A.Perspective(p=1), BENT),
+    (A.RandomCrop(80, 80), STRAIGHT),
+    (A.RandomResizedCrop((60, 60), (0.6, 1.0)), STRAIGHT),
+    (A.RandomSizedCrop((60, 80), (50, 50)), STRAIGHT),
+    (A.Resize(48, 56), STRAIGHT),
+    (A.RandomScale((0.3, 0.5), p=1), STRAIGHT),
+    (A.LongestMaxSize(64), STRAIGHT),
+    (A.SmallestMaxSize(64), STRAIGHT),
+    (A.PadIfNeeded(140, 150), STRAIGHT),
+    (A.CropAndPad(percent=0.1, p=1), STRAIGHT),
+    (A.ElasticTransform(60, 8, p=1), BENT),
+    (A.GridDistortion(p=1), BENT),
+    (A.OpticalDistortion(p=1), BENT),
+    (A.ThinPlateSpline((0.02, 0.05), p=1), BENT),
+    (A.GridElasticDeform((4, 4), 2, p=1), BENT),
+]
+EVERY = [
+    *[pytest.param(Torchvision, *case, id=f"v2-{n}") for n, case in enumerate(TORCHVISION)],
+    *[pytest.param(Kornia, *case, id=f"K-{n}") for n, case in enumerate(KORNIA)],
+    *[pytest.param(lambda t: Albumentations([t]), *case, id=f"A-{n}") for n, case in enumerate(ALBUMENTATIONS)],
+]
+
+
+def painted(bent: bool) -> dict[str, np.ndarray]:
+    """A picture in which each pixel shows where it was: red is twice its column, green twice its row, blue 255.
+
+    The masks show the same in whole pixels, up to numbers beyond what uint8 holds.
+    """
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    sample = {
+        "image": np.stack([2 * x + 1, 2 * y + 1, np.full_like(x, 255)], axis=-1).astype(np.uint8),
+        "landmarks": LANDMARKS.copy(),
+        "hull": OUTLINE.copy(),
+        "regions": REGIONS.copy(),
+        "label_mask": (1 + x + WIDTH * y).astype(np.int32),
+    }
+    if not bent:
+        sample["matrix"] = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
+    for value in sample.values():
+        value.flags.writeable = False
+    return sample
+
+
+def shown(image: np.ndarray, point: np.ndarray) -> np.ndarray | None:
+    """Which place of the old picture a picture shows at a point; None at its rim and where it was filled."""
+    x, y = np.floor(point - 0.5).astype(int)
+    if not (0 <= x < image.shape[1] - 1 and 0 <= y < image.shape[0] - 1):
+        return None
+    pixels = image[y : y + 2, x : x + 2].astype(float)
+    if (pixels[..., 2] < 250).any():
+        return None
+    right, down = point - 0.5 - (x, y)
+    row = pixels[0] * (1 - down) + pixels[1] * down
+    return (row[0] * (1 - right) + row[1] * right)[:2] / 2
+
+
+def is_mirrored(image: np.ndarray) -> bool:
+    """Whether a picture of `painted` shows a mirror image: right and down have changed sides."""
+    (red_down, red_right), (green_down, green_right) = (np.gradient(image[..., k].astype(float)) for k in (0, 1))
+    turns = np.sign(red_right * green_down - red_down * green_right)
+    return turns[image[..., 2] == 255].sum() < 0
+
+
+@pytest.mark.parametrize(("adapter", "transform", "bent"), EVERY)
+def test_everything_lies_where_the_picture_shows_what_it_marked(adapter, transform, bent):
+    adapted, seen = adapter(transform), 0
+    for row in range(3):
+        sample = painted(bent)
+        found = adapted(sample, sample_rng(0, 0, row))
+        mirrored = is_mirrored(found["image"])
+        old = relabelled(sample) if mirrored else sample
+        for name in ("landmarks", "hull"):
+            assert found[name].shape == sample[name].shape
+            for place, point in zip(old[name], found[name], strict=True):
+                there = shown(found["image"], point)
+                if there is not None:
+                    np.testing.assert_allclose(there, place, atol=0.75)
+                    seen += 1
+        if not bent:
+            check_matrix(old, found)
+        check_mask(found)
+    assert seen > 40
+
+
+def relabelled(sample: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The points in the order in which a mirrored picture names them."""
+    orders = {"landmarks": flip_permutation("5"), "hull": hull_flip_of(27), "regions": REGION_FLIP}
+    return sample | {name: sample[name][order] for name, order in orders.items()}
+
+
+def check_matrix(old: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> None:
+    """The matrix maps old points to new ones, and regions are the upright boxes around their mapped corners."""
+    matrix = found["matrix"].astype(np.float64)
+    np.testing.assert_allclose(found["landmarks"], old["landmarks"] @ matrix[:, :2].T + matrix[:, 2], atol=0.02)
+    corners = old["regions"][:, [[0, 1], [2, 1], [2, 3], [0, 3]]] @ matrix[:, :2].T + matrix[:, 2]
+    expected = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    np.testing.assert_allclose(found["regions"], expected, atol=0.05)
+
+
+def check_mask(found: dict[str, np.ndarray]) -> None:
+    """The mask has old numbers only, and shows the place that the picture shows there."""
+    image, mask = found["image"].astype(float), found["label_mask"]
+    assert mask.dtype == np.int32
+    assert mask.shape == image.shape[:2]
+    both = (mask > 0) & (image[..., 2] == 255)
+    assert both.sum() > 500
+    row, column = np.divmod(mask[both] - 1, WIDTH)
+    off = np.abs(image[both][:, :2] / 2 - np.stack([column, row], axis=-1) - 0.5)
+    assert (
+        np.quantile(off, 0.98) < 1.6
+    )  # the nearest pixel; at a rim, a picture is blended with what it was filled with
+
+
+ADAPTED = [
+    pytest.param(
+        Torchvision([v2.RandomRotation(20), v2.RandomHorizontalFlip(), v2.ColorJitter(0.3)]), id="torchvision"
+    ),
+    pytest.param(Kornia([K.RandomRotation(20.0), K.RandomHorizontalFlip(), K.ColorJiggle(0.3)]), id="kornia"),
+]
+
+
+@pytest.mark.parametrize("adapted", ADAPTED)
+def test_draws_depend_on_seed_epoch_and_row_alone(adapted):
+    """Neither on the thread, nor on other samples, nor on torch's generator, which stays as it is."""
+    assert is_seeded(adapted)
+    sample, rows = face_sample("68"), range(12)
+    state = torch.get_rng_state()
+    expected = [adapted(sample, sample_rng(3, 1, row)) for row in rows]
+    assert torch.equal(torch.get_rng_state(), state)
+    again = pickle.loads(pickle.dumps(adapted))
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda row: again(sample, sample_rng(3, 1, row)), reversed(rows)))
+    for one, other in zip(found, reversed(expected), strict=True):
+        assert_same(one, other)
+    assert 2 < sum(np.linalg.det(one["matrix"][:, :2]) < 0 for one in found) < 10
+    assert len({one["image"].tobytes() for one in found}) == 12
+
+
+@pytest.mark.parametrize("adapted", ADAPTED)
+def test_one_draw_serves_a_clip(adapted):
+    clip = adapted(face_sample("68", frames=3), sample_rng(0, 0, 1))
+    assert clip["image"].shape == (3, 224, 224, 3)
+    assert clip["image"].dtype == np.uint8
+    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask"):
+        for frame in clip[name]:
+            assert np.array_equal(frame, clip[name][0]), name
+
+
+@pytest.mark.parametrize("layout", ["5", "68"])
+@pytest.mark.parametrize(
+    ("flips", "ours"),
+    [
+        (Torchvision(v2.RandomHorizontalFlip(1.0)), HorizontalFlip(1)),
+        (Kornia(K.RandomHorizontalFlip(p=1.0)), HorizontalFlip(1)),
+        (Torchvision(v2.RandomVerticalFlip(1.0)), VerticalFlip(1)),
+        (Kornia(K.RandomVerticalFlip(p=1.0)), VerticalFlip(1)),
+    ],
+)
+def test_their_flips_are_our_flips(layout, flips, ours):
+    sample = face_sample(layout)
+    found, expected = flips(sample, sample_rng(0, 0, 0)), ours(sample, sample_rng(0, 0, 0))
+    for name in ("image", "mask"):
+        assert np.array_equal(found[name], expected[name])
+    for name in ("landmarks", "hull", "regions", "matrix"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-3)
+
+
+@pytest.mark.parametrize("crop", [Torchvision(v2.CenterCrop(20)), Kornia(K.CenterCrop((20, 20)))])
+def test_points_outside_the_picture_are_kept(crop):
+    sample = face_sample()
+    found = crop(sample, sample_rng(0, 0, 0))
+    np.testing.assert_allclose(found["landmarks"], sample["landmarks"] - 102, atol=1e-3)
+
+
+@pytest.mark.parametrize("adapted", [Torchvision(v2.RandomInvert(1.0)), Kornia(K.RandomInvert(p=1.0))])
+def test_colours_leave_all_else_as_it_is(adapted):
+    sample = face_sample()
+    found = adapted(sample, sample_rng(0, 0, 0))
+    assert np.array_equal(found["image"], 255 - sample["image"])
+    for name in ("landmarks", "hull", "regions", "matrix"):
+        assert found[name] is sample[name]
+    assert np.array_equal(found["mask"], sample["mask"])
+
+
+def test_floating_pictures_come_back_as_ours_make_them():
+    sample, rng = face_sample(), sample_rng(0, 0, 0)
+    to_float = v2.ToDtype(torch.float32, scale=True)
+    expected = Normalize()(sample, rng)["image"]
+    theirs = Torchvision([to_float, v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])(sample, rng)["image"]
+    assert np.array_equal(theirs, expected)
+    mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
+    np.testing.assert_allclose(Kornia(K.Normalize(mean, std))(sample, rng)["image"], expected, atol=1e-5)
+    half = Torchvision([to_float, v2.ToDtype(torch.bfloat16)])(sample, rng)["image"]
+    assert half.dtype == BFLOAT16
+    with pytest.raises(UsageError, match=r"Torchvision: .* Put v2.ToDtype\(torch.float32, scale=True\) before it"):
+        Torchvision(v2.Normalize((0.5,), (0.5,)))(sample, rng)
+
+
+def test_masks_of_any_dtype_keep_their_values():
+    picture = np.zeros((8, 8, 3), np.uint8)
+    values = np.arange(64).reshape(8, 8)
+    masks = {
+        "bool_mask": values % 2 > 0,
+        "wide_mask": values.astype(np.int64) * 3,
+        "float_mask": values / 64,
+        "deep_mask": np.stack([values, values + 1], axis=-1).astype(np.uint16) * 500,
+    }
+    for flip in (Torchvision(v2.RandomHorizontalFlip(1.0)), Kornia(K.RandomHorizontalFlip(p=1.0))):
+        found = flip({"image": picture} | masks, sample_rng(0, 0, 0))
+        for name, mask in masks.items():
+            assert found[name].dtype == mask.dtype
+            assert np.array_equal(found[name], mask[:, ::-1])
+        with pytest.raises(UsageError, match=r"float32 can hold .* found int64 with others in 'mask': renumber them"):
+            flip({"image": picture, "mask": np.full((8, 8), 2**24 + 1)}, sample_rng(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Torchvision([]), "expected one transform or more"),
+        (lambda: Torchvision(v1.RandomHorizontalFlip()), "RandomHorizontalFlip of torchvision.transforms: write v2.R"),
+        (lambda: Torchvision(v2.Compose([v1.ToTensor()])), "ToTensor of torchvision.transforms: write v2.ToTensor"),
+        (lambda: Torchvision(v2.MixUp(num_classes=2)), "use readers.augment.BatchMixUp"),
+        (lambda: Torchvision(K.RandomInvert()), "expected transforms of torchvision.transforms.v2, found RandomInvert"),
+        (lambda: Kornia([]), "expected one augmentation or more"),
+        (lambda: Kornia(v2.RandomInvert()), "expected augmentations of kornia.augmentation, .* found RandomInvert"),
+        (lambda: Kornia(K.RandomMixUpV2()), "use readers.augment.BatchMixUp or BatchCutMix"),
+        (lambda: Kornia(len), "expected augmentations of kornia.augmentation, found <built-in"),
+        (
+            lambda: Kornia(torch.nn.Sequential(K.PatchSequential(K.RandomInvert(), patchwise_apply=False))),
+            "whole pictures, found PatchSeq",
+        ),
+    ],
+)
+def test_what_cannot_move_a_sample_is_refused_when_made(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("adapted", "message"),
+    [
+        (Torchvision(v2.RandAugment()), r"cannot move masks and points along: use readers.augment.RandAugment"),
+        (Torchvision(v2.SanitizeKeyPoints()), r"expected \d+ points back, found \d+: one of \['SanitizeKeyPoints'\]"),
+        (Torchvision(v2.ToPILImage()), "expected the picture back as a tensor .*, found Image"),
+        (Torchvision(v2.RandomPerspective(0.3, 1.0)), "this pipeline bends the picture"),
+        (Kornia(K.RandomThinPlateSpline(p=1.0)), "RandomThinPlateSpline bends the picture and leaves points"),
+        (Kornia(K.RandomPerspective(0.3, p=1.0)), "this pipeline bends the picture"),
+    ],
+)
+def test_what_cannot_move_this_sample_is_refused(adapted, message):
+    sample = face_sample()
+    if "SanitizeKeyPoints" in message:
+        sample["landmarks"] = sample["landmarks"] - 100
+    with pytest.raises(UsageError, match=message):
+        adapted(sample, sample_rng(0, 0, 0))
+
+
+def test_pictures_without_geometry_take_what_moves_no_points():
+    sample = {"image": face_sample()["image"]}
+    for adapted in (Torchvision(v2.RandAugment()), Kornia(K.RandomThinPlateSpline(p=1.0))):
+        assert adapted(sample, sample_rng(0, 0, 0))["image"].shape == (224, 224, 3)
+
+
+class Own(v2.Transform):
+    """A transform of samples that happens to be a module of torchvision's kind."""
+
+    def forward(self, sample):
+        return {**sample, "image": sample["image"] // 2}
+
+
+BARE = [
+    (v2.RandomHorizontalFlip(), "write transform=readers.augment.Torchvision(v2.RandomHorizontalFlip(…))"),
+    (v2.Compose([v2.RandomInvert()]), "write transform=readers.augment.Torchvision(v2.Compose(…))"),
+    (v1.Compose([]), "Torchvision(v2.Compose(…)), with v2 from torchvision.transforms"),
+    (K.RandomAffine(15.0), "write transform=readers.augment.Kornia(K.RandomAffine(…))"),
+    (torch.nn.Sequential(K.RandomInvert()), "write transform=readers.augment.Kornia(K.Sequential(…))"),
+    (A.HorizontalFlip(), "write transform=readers.augment.Albumentations([A.HorizontalFlip(…)])"),
+    (A.Compose([A.HorizontalFlip()]), "write transform=readers.augment.Albumentations([…])"),
+]
+
+
+@pytest.mark.parametrize(("bare", "line"), BARE)
+def test_a_bare_transform_of_a_library_is_answered_with_the_line_that_works(raw_path, bare, line):
+    dataset = open_dataset(raw_path)
+    for use in (
+        lambda: open_dataset(raw_path, transform=bare),
+        lambda: Loader(dataset, 4, sample_transform=bare),
+        lambda: Loader(dataset, 4, views=[bare, None]),
+    ):
+        with pytest.raises(UsageError) as caught:
+            use()
+        assert line in str(caught.value)
+        assert len(str(caught.value)) < 250
+    for chain in (Compose, OneOf):
+        with pytest.raises(UsageError) as caught:
+            chain([bare])
+        assert line.removeprefix("write transform=") in str(caught.value)
+
+
+def test_a_bare_module_for_batches_is_answered_with_the_line_that_works(raw_path):
+    dataset = open_dataset(raw_path)
+    for bare, line in (
+        (v2.RandomHorizontalFlip(), "batch_transform=readers.augment.BatchCompose([v2.RandomHorizontalFlip(…)])"),
+        (K.RandomAffine(15.0), "batch_transform=readers.augment.BatchCompose([K.RandomAffine(…)])"),
+        (A.HorizontalFlip(), "sample_transform=readers.augment.Albumentations([A.HorizontalFlip(…)])"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            Loader(dataset, 4, batch_transform=bare)
+        assert line in str(caught.value)
+    with pytest.raises(UsageError, match=r"sample_transform=readers.augment.Albumentations"):
+        BatchCompose([A.HorizontalFlip()])
+
+
+def test_the_lines_work_in_a_loader(raw_path):
+    dataset = open_dataset(raw_path)
+    for transform in (Torchvision(v2.RandomHorizontalFlip(1.0)), Kornia(K.RandomHorizontalFlip(p=1.0)), Own()):
+        epochs = [
+            [batch["image"] for batch in Loader(dataset, 8, sample_transform=transform, workers=workers, seed=1)]
+            for workers in (1, 3)
+        ]
+        for one, other in zip(*epochs, strict=True):
+            assert torch.equal(one, other)
