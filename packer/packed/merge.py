@@ -239,7 +239,8 @@ def _keys(one: Input) -> Iterator[bytes]:
 def _twins(numbers: IntArray) -> IntArray:
     """The numbers that are there twice or more."""
     every = np.sort(numbers)
-    return every[1:][every[1:] == every[:-1]]
+    twins: IntArray = every[1:][every[1:] == every[:-1]]
+    return twins
 
 
 def _sole(numbers: IntArray) -> IntArray:
