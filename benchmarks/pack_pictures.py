@@ -15,7 +15,8 @@ and the crops as one array.
 Method. Every row is a command of its own, ``--runs`` times, all rows of a group in turn, page cache warm. Rates count
 from its start to its end, with all processes started and, of ours alone, everything flushed to the disk. CPU seconds
 are those of the command's own process (*coordinator*), and of all that it started (*workers*). Memory is the peak of
-each, mapped files included. Ratios are those of one turn; medians are given, with the least and the largest.
+each, mapped files included. *Without the start* leaves out what the same command takes for one item, run beside it in
+each turn. Ratios are those of one turn; medians are given, with the least and the largest.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,21 +37,12 @@ import numpy as np
 import simplejpeg
 import skimage.data
 
+from benchmarks.crop_step import ITEM_CROPS
 from benchmarks.measure import machine, versions
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "lmdb", "pillow", "ffcv")
 KINDS = ("resized", "kept", "crops", "small", "raw npy", "raw lmdb")
-SIZE, CROP, TINY, ITEM_CROPS = 256, 224, 64, 50
-PIXELS = "pixels.npy"
-
-
-def hand_out(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The step of raw crops: each item stands for some rows of an array."""
-    for sample in samples:
-        pixels = np.load(sample["_item"].path, mmap_mode="r")
-        first = sample["first"]
-        for row in range(first, min(first + ITEM_CROPS, len(pixels))):
-            yield {"image": np.array(pixels[row]), "label": row}
+SIZE, CROP, TINY = 256, 224, 64
 
 
 def make_photos(folder: Path, count: int) -> None:
@@ -111,6 +103,20 @@ def make_sources(options: argparse.Namespace) -> dict[str, Path]:
     return {"resized": photos, "kept": photos, "crops": crops, "small": small, **raw}
 
 
+def make_start(source: Path, folder: Path) -> Path:
+    """The first item of a source alone."""
+    if source.suffix == ".csv":
+        start = folder / f"start-{source.name}"
+        start.write_text("".join(source.read_text().splitlines(keepends=True)[:2]))
+        np.save(start.with_suffix(".npy"), np.load(source.with_suffix(".npy"), mmap_mode="r")[:ITEM_CROPS])
+        return start
+    start = folder / "start"
+    shutil.rmtree(start, ignore_errors=True)
+    start.mkdir()
+    shutil.copy(min(source.rglob("*.jpg")), start)
+    return start
+
+
 def _wants_raw(options: argparse.Namespace) -> bool:
     return any(kind.startswith("raw") for kind in options.kinds)
 
@@ -121,7 +127,16 @@ def commands(kind: str, source: Path, out: Path, workers: int) -> dict[str, list
     ours = ["packer", "build", str(source), str(out), "--workers", str(workers), "--quiet"]
     ends = [str(source), str(out), str(workers)]
     if kind.startswith("raw"):
-        step = ["--steps", "benchmarks.pack_pictures:hand_out", "--encode", "raw", "--format", kind.split()[1]]
+        step = [
+            "--root",
+            str(source.parent),
+            "--steps",
+            "benchmarks.crop_step:hand_out",
+            "--encode",
+            "raw",
+            "--format",
+            kind.split()[1],
+        ]
         return {
             "FFCV": [*others, "ffcv", str(source.with_suffix(".npy")), *ends[1:]],
             "packer": [*ours, *step],
@@ -154,6 +169,7 @@ def compare(kind: str, source: Path, samples: int, options: argparse.Namespace) 
     """All rows of a kind in turn, several times."""
     work = options.folder / "work"
     work.mkdir(exist_ok=True)
+    start = make_start(source, work)
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for turn in range(options.runs):
         for workers in options.workers:
@@ -161,6 +177,9 @@ def compare(kind: str, source: Path, samples: int, options: argparse.Namespace) 
                 if options.only and name not in options.only:
                     continue
                 found = run(command, work)
+                begun = run(commands(kind, start, work / "out", workers)[name], work)
+                if "s" in found:
+                    found["start_s"] = begun["s"]
                 rows.setdefault((name, workers), []).append(found)
                 print(json.dumps({"row": [kind, turn, name, workers], **found}), file=sys.stderr, flush=True)
     return {"kind": kind, "samples": samples, "rows": [summarise(rows, *row, samples) for row in rows]}
@@ -175,6 +194,7 @@ def summarise(
     if any("error" in one for one in runs):
         return row
     row["rates"] = spread([samples / one["s"] for one in runs])
+    row["start_s"] = statistics.median(one["start_s"] for one in runs)
     for whose in ("own", "workers"):
         row[f"{whose}_cpu_s"] = statistics.median(one[whose]["cpu_s"] for one in runs)
         row[f"{whose}_peak_mb"] = max(one[whose]["peak_mb"] for one in runs)
@@ -182,11 +202,17 @@ def summarise(
     if all("s" in one for one in first):
         pairs = list(zip(first, runs, strict=True))
         row["ratio"] = spread([a["s"] / b["s"] for a, b in pairs])
+        row["ratio_without_start"] = spread([_bare(a) / _bare(b) for a, b in pairs])
         row["cpu_ratio"] = spread([_cpu(a) / _cpu(b) for a, b in pairs])
     alone = rows.get((name, 1))
     if workers > 1 and alone is not None and all("s" in one for one in alone):
         row["scaling"] = spread([a["s"] / b["s"] for a, b in zip(alone, runs, strict=True)])
+        row["scaling_without_start"] = spread([_bare(a) / _bare(b) for a, b in zip(alone, runs, strict=True)])
     return row
+
+
+def _bare(one: dict[str, Any]) -> float:
+    return max(1e-3, float(one["s"] - one["start_s"]))
 
 
 def _cpu(one: dict[str, Any]) -> float:
@@ -199,19 +225,19 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def print_table(group: dict[str, Any]) -> None:
-    """A group as Markdown."""
+    """A group as Markdown; ratios without the start are in brackets, CPU and memory those of both kinds of process."""
     print(f"\n**{group['kind']}**, {group['samples']:,} samples\n")
-    print(
-        "| | workers | samples/s | of the first row | by CPU | of one worker | CPU s, own + workers | peak MB, each |"
-    )
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("| | workers | samples/s | of the first row | by CPU | of one worker | start, s | CPU s | peak MB |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for row in group["rows"]:
         if "rates" not in row:
-            print(f"| {row['name']} | {row['workers']} | {row['runs'][0].get('error', '')} | | | | | |")
+            print(f"| {row['name']} | {row['workers']} | {row['runs'][0].get('error', '')} | | | | | | |")
             continue
         cells = [f"{row['rates']['median']:,.0f} ({row['rates']['low']:,.0f}–{row['rates']['high']:,.0f})"]
         for name in ("ratio", "cpu_ratio", "scaling"):
-            cells.append(f"{row[name]['median']:.2f}" if name in row else "")
+            bare = f" ({row[f'{name}_without_start']['median']:.2f})" if f"{name}_without_start" in row else ""
+            cells.append(f"{row[name]['median']:.2f}{bare}" if name in row else "")
+        cells.append(f"{row['start_s']:.1f}")
         cells.append(f"{row['own_cpu_s']:.1f} + {row['workers_cpu_s']:.1f}")
         cells.append(f"{row['own_peak_mb']:.0f}, {row['workers_peak_mb']:.0f}")
         print(f"| {row['name']} | {row['workers']} | {' | '.join(cells)} |")

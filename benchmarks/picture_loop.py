@@ -48,10 +48,13 @@ def decoded(path: str) -> int:
 
 def pack(paths: list[str], out: Path, workers: int, work: Callable[[str], bytes]) -> None:
     """Put what the workers make of the files into one LMDB file, in order."""
-    with lmdb.open(str(out), map_size=1 << 40, subdir=False) as environment:
-        with ProcessPoolExecutor(workers) as pool, environment.begin(write=True) as transaction:
-            for number, data in enumerate(pool.map(work, paths, chunksize=CHUNK)):
-                transaction.put(b"%08d" % number, data, append=True)
+    with (
+        lmdb.open(str(out), map_size=1 << 40, subdir=False) as environment,
+        ProcessPoolExecutor(workers) as pool,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, data in enumerate(pool.map(work, paths, chunksize=CHUNK)):
+            transaction.put(b"%08d" % number, data, append=True)
 
 
 def pack_ffcv(pixels: Path, out: Path, workers: int) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,8 +51,10 @@ def write_shard(
             writer.close()
         raise
     writer.close()
-    fsync_tree(staging)
-    files = tuple(describe_file(staging, path) for path in sorted(staging.rglob("*")) if path.is_file())
+    with ThreadPoolExecutor(1) as thread:  # the digests are taken while the disk is at work
+        flushed = thread.submit(fsync_tree, staging)
+        files = tuple(describe_file(staging, path) for path in sorted(staging.rglob("*")) if path.is_file())
+        flushed.result()
     shard = Shard(name, size.samples, writer.block_rows, files)
     write_durably(_record(staging), json.dumps(shard.to_json()).encode())
     _publish(root, staging)

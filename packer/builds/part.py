@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue
-from packer.workspace.durable import fsync_folder, write_all
+from packer.workspace.durable import write_all
 from shardspec.columns import Buffer
 from shardspec.errors import BuildError, SchemaError
 
@@ -177,7 +177,10 @@ class PartWriter:
         return self._end
 
     def finish(self) -> None:
-        """Write index and footer and move the part into place; if another worker was first, its part stays."""
+        """Write index and footer and move the part into place; if another worker was first, its part stays.
+
+        It is not flushed to the disk: see `packer.workspace.checkpoints`.
+        """
         self._write(bytes(-self._end % 8))
         index_offset = self._end
         for group in self._groups:
@@ -194,11 +197,9 @@ class PartWriter:
         document = json.dumps(footer, separators=(",", ":")).encode()
         self._write(document, footer_offset.to_bytes(8, "little") + _MARK)
         self._flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         if not self.path.exists():
             os.replace(self._temporary, self.path)
-        fsync_folder(self.path.parent)
 
     def _write(self, *values: Buffer) -> None:
         """Write values one after another, together with later ones if they are small."""

@@ -22,6 +22,7 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
+from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import (
@@ -257,6 +258,7 @@ class Job:
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self.workspace
+        drop_unflushed(space)
         line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
         if line is None:
             return False
@@ -270,6 +272,7 @@ class Job:
 
     def _resume(self) -> None:
         self.workspace.sweep()
+        drop_unflushed(self.workspace)
         self._count_sessions()
         self._write_plan()  # again: the same files may have been moved since
         self.plan.take_up(self.workspace)
@@ -289,7 +292,7 @@ class Job:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
         write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
-        append_line(self.workspace.journal, {"did": "session"})
+        append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
     def _make(self) -> Manifest:
         """Do what is left of the job."""
@@ -310,7 +313,10 @@ class Job:
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
         tally = ItemTally(plan.tasks)
-        with Stage(self._listener, plan.stage, items, plan.items_are, done) as stage:
+        with (
+            Checkpoints(self.workspace) as checkpoints,
+            Stage(self._listener, plan.stage, items, plan.items_are, done) as stage,
+        ):
 
             def on_event(event: Event) -> None:
                 reasons = [ended.reason for ended in event.ends if ended.rejected]
@@ -325,6 +331,8 @@ class Job:
                     append_line(
                         self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}
                     )
+                    if event.unit.do in ("task", "join") and self.workspace.part(event.unit.number).exists():
+                        checkpoints.add(event.unit.number)
 
             units = [Unit("task", number) for number in missing]
             self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))

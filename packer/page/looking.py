@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -259,15 +260,10 @@ class Looking:
         key = (item, frame)
         with self._lock:
             if key not in self._drawn:
-                found = self.originals.frame(item, frame)
-                height, width = found.shape[:2]
-                picture = Image.fromarray(found)
-                picture.thumbnail((_LONGEST, _LONGEST))
-                file = io.BytesIO()
-                picture.save(file, "JPEG", quality=88)
+                drawn = draw_jpeg(self.originals.frame(item, frame))
                 while len(self._drawn) >= _KEPT:
                     self._drawn.pop(next(iter(self._drawn)))
-                self._drawn[key] = file.getvalue(), (width, height)
+                self._drawn[key] = drawn
             return self._drawn[key]
 
     def _same_source(self, row: int) -> IntArray:
@@ -278,6 +274,27 @@ class Looking:
             return np.flatnonzero(texts.codes == texts.codes[row])
         names = self.dataset.column("source")
         return np.flatnonzero(names == names[row])
+
+
+def draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
+    """A frame as JPEG, reduced if it is very large, and its own width and height."""
+    height, width = found.shape[:2]
+    picture = Image.fromarray(found)
+    picture.thumbnail((_LONGEST, _LONGEST))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=88)
+    return file.getvalue(), (width, height)
+
+
+def read_lines_of(path: Path, most_bytes: int) -> str:
+    """The end of a text file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most_bytes))
+            return file.read(most_bytes).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _like(field: Field, value: Any) -> str:

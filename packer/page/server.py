@@ -3,7 +3,8 @@
 import ast
 import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,12 +18,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from packer.page.building import Building
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
+from packer.page.dataset import ShownDataset
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
 from packer.page.rendering import POLICY, render, static
-from shardspec.errors import CodecError, ItemError, ShardspecError
+from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError
+from shardspec.layout import Layout
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -180,13 +184,14 @@ class Pages:
 
     Parameters
     ----------
-    shown : list of Looking
+    shown : sequence of Looking or Building
     token : str
     """
 
-    def __init__(self, shown: list[Looking], token: str) -> None:
-        self._shown = shown
+    def __init__(self, shown: Sequence[Looking | Building], token: str) -> None:
+        self._shown = list(shown)
         self._root = f"/{token}"
+        self._builds: dict[int, Building] = {}
 
     def app(self) -> Starlette:
         """The application."""
@@ -203,6 +208,10 @@ class Pages:
             "/{number:int}/row/{row:int}/original": self.original,
             "/{number:int}/row/{row:int}/original.jpg": self.original_picture,
             "/{number:int}/row/{row:int}/{name}": self.picture,
+            "/{number:int}/build": self.build,
+            "/{number:int}/build/state": self.build_state,
+            "/{number:int}/build/samples/{task:int}/{row:int}": self.build_picture,
+            "/{number:int}/build/rejects/{task:int}/{row:int}.jpg": self.build_reject,
             "/{number:int}/rejects": self.rejects,
             "/{number:int}/rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
         }
@@ -212,7 +221,7 @@ class Pages:
         """All datasets; of one, its samples."""
         if len(self._shown) == 1:
             return RedirectResponse(f"{self._root}/0/")
-        datasets = [one.about for one in self._shown]
+        datasets = [one.about if isinstance(one, Looking) else {"name": one.name} for one in self._shown]
         return self._page("start.html", request, title="datasets", datasets=datasets, shared=self._shared)
 
     def file(self, request: Request) -> Response:
@@ -358,6 +367,35 @@ class Pages:
             return _broken()
         return Response(found.data, media_type=found.media_type, headers=_KEPT)
 
+    def build(self, request: Request) -> Response:
+        """A build as it is now; the page looks again by itself."""
+        one = self._any(request)
+        if isinstance(one, Looking) and not Building(one.dataset.path).is_there:
+            return RedirectResponse(f"{self._root}/{request.path_params['number']}/")
+        return self._part("build.html", request, name=one.name, title=one.name, several=len(self._shown) > 1)
+
+    def build_state(self, request: Request) -> Response:
+        """The state of a build, as a part of a page."""
+        one = self._any(request)
+        if isinstance(one, Looking) and not Building(one.dataset.path).is_there:
+            return self._part("finished.html", request, name=one.name)
+        build = self._build_of(request)
+        state = build.state()
+        return self._part("state.html", request, state=state, samples=build.samples())
+
+    def build_picture(self, request: Request) -> Response:
+        """The picture of a sample that a build has packed."""
+        found = self._build_of(request).picture(request.path_params["task"], request.path_params["row"])
+        return _missing() if found is None else Response(found.data, media_type=found.media_type, headers=_KEPT)
+
+    def build_reject(self, request: Request) -> Response:
+        """The first frame of an item that a build has rejected."""
+        try:
+            found = self._build_of(request).reject_picture(request.path_params["task"], request.path_params["row"])
+        except ItemError:
+            return _broken()
+        return _missing() if found is None else Response(found, media_type="image/jpeg", headers=_KEPT)
+
     def rejects(self, request: Request) -> Response:
         """Rejected items, damaged ones, and frames without a sample."""
         one, query = self._one(request), Query.of(request)
@@ -379,13 +417,38 @@ class Pages:
     @cached_property
     def _shared(self) -> list[str]:
         """What several of the datasets have in common, and should not."""
-        return list(find_shared([one.dataset for one in self._shown]))
+        return list(find_shared([one.dataset for one in self._shown if isinstance(one, Looking)]))
 
     def _one(self, request: Request) -> Looking:
+        one = self._any(request)
+        if isinstance(one, Building):
+            raise _StillBuildingError
+        return one
+
+    def _any(self, request: Request) -> Looking | Building:
+        """A dataset; or a build, whose dataset takes its place once it is there."""
         number: int = request.path_params["number"]
         if number >= len(self._shown):
             raise LookupError
-        return self._shown[number]
+        one = self._shown[number]
+        if isinstance(one, Building) and Layout(one.path).manifest.exists():
+            with suppress(DatasetError):
+                one = self._shown[number] = Looking(ShownDataset(one.path))
+        return one
+
+    def _build_of(self, request: Request) -> Building:
+        one = self._any(request)
+        if isinstance(one, Building):
+            return one
+        building = self._builds.setdefault(request.path_params["number"], Building(one.dataset.path))
+        if not building.is_there:
+            raise LookupError
+        return building
+
+    def _part(self, template: str, request: Request, **values: Any) -> Response:
+        base = f"{self._root}/{request.path_params['number']}"
+        text = render(template, root=self._root, base=base, live=True, **values)
+        return HTMLResponse(text.encode("utf-8", "replace"), headers={"cache-control": "no-store"})
 
     def _page(
         self, template: str, request: Request, one: Looking | None = None, status: int = 200, **values: Any
@@ -401,12 +464,19 @@ class Pages:
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers={"cache-control": "no-store"})
 
 
+class _StillBuildingError(Exception):
+    """A page of a dataset was asked for, and there is only a build as yet."""
+
+
 def _endpoint(page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
     """A page that is made in a thread of its own; what is not there, or cannot be read, is said in a line."""
 
     async def answer(request: Request) -> Response:
         try:
             return await run_in_threadpool(page, request)
+        except _StillBuildingError:
+            root, number = request.url.path.split("/")[1:3]
+            return RedirectResponse(f"/{root}/{number}/build")
         except LookupError:
             return _missing()
         except (ShardspecError, MemoryError) as error:

@@ -13,10 +13,11 @@ import uvicorn
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
+from packer.page.building import Building
 from packer.page.dataset import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
-from shardspec.errors import UsageError
+from shardspec.errors import NotADatasetError, UsageError
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8017
@@ -100,7 +101,7 @@ def view(
     Parameters
     ----------
     datasets : path or sequence of path
-        Packed datasets.
+        Packed datasets, and folders of builds that are under way or have died.
     source : path, optional
         The folder that the dataset was packed from: frames are drawn with the boxes that were cut from them, and
         rejected items are shown.
@@ -130,12 +131,23 @@ def view(
         raise UsageError("expected a packed dataset or several, found none")
     listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
-    shown = [Looking(ShownDataset(path, joined), folder) for path in paths]
+    shown = [_open(path, joined, folder) for path in paths]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
     return Viewer(Guard(Pages(shown, token).app(), token, host), listening, token)
+
+
+def _open(path: Path, table: Path | None, source: Path | None) -> Looking | Building:
+    """A packed dataset; or the build in a folder where there is no dataset yet."""
+    try:
+        return Looking(ShownDataset(path, table), source)
+    except NotADatasetError:
+        building = Building(path)
+        if not building.is_there:
+            raise
+        return building
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,18 +14,20 @@ from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
 from packer.steps.encode import KEPT
-from packer.steps.second import second_pictures
+from packer.steps.second import open_reader, second_pictures
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling, neighbours
-from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
+
+if TYPE_CHECKING:
+    from packer.vision.decode.video import VideoFrame, VideoReader
 
 FRAMES_AHEAD = 4
 """Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
 
-_Take = Callable[[VideoReader], AbstractContextManager[Iterable[VideoFrame]]]
+_Take = Callable[["VideoReader"], AbstractContextManager[Iterable["VideoFrame"]]]
 
 
 def make(recipe: Recipe, equipment: Equipment) -> Step:
@@ -96,11 +98,11 @@ def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
     return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: kept}
 
 
-def _take(video: VideoReader) -> AbstractContextManager[Iterable[VideoFrame]]:
+def _take(video: "VideoReader") -> AbstractContextManager[Iterable["VideoFrame"]]:
     return nullcontext(video)
 
 
-def _take_ahead(video: VideoReader) -> AbstractContextManager[Iterable[VideoFrame]]:
+def _take_ahead(video: "VideoReader") -> AbstractContextManager[Iterable["VideoFrame"]]:
     return closing(run_ahead(iter(video), FRAMES_AHEAD, video.stop))
 
 
@@ -112,7 +114,7 @@ def _frames(
     If `refills` is a number, that of the sampled frames, they carry their `neighbours`.
     """
     try:
-        with VideoReader(opener(item.file), sampling) as video, take(video) as frames:
+        with open_reader(item.file, sampling) as video, take(video) as frames:
             known: Sample = {SAMPLED: video.sampled}
             if refills is not None:
                 known[NEIGHBOURS] = neighbours(video.frames_seen, refills)

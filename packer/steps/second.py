@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,19 @@ from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
-from packer.vision.decode.video import VideoFrame, VideoReader
 from packer.vision.faults import may_pass, system_reason
 from shardspec.errors import ItemError
+from shardspec.registry import import_target
 from shardspec.wording import counted
+
+if TYPE_CHECKING:
+    from packer.vision.decode.video import VideoFrame, VideoReader
+
+
+def open_reader(file: ItemFile, sampling: Sampling) -> "VideoReader":
+    """Open a video. Its library takes a third of the time in which a worker starts, and pictures do not need it."""
+    reader: type[VideoReader] = import_target("packer.vision.decode.video:VideoReader", what="videos", extra="pack")
+    return reader(opener(file), sampling)
 
 
 class SecondFile:
@@ -69,7 +79,7 @@ class SecondFile:
                 self._picture = decode_picture(read_picture(opener(self.file))).image
             return self._picture
 
-    def frame(self, index: int) -> VideoFrame | None:
+    def frame(self, index: int) -> "VideoFrame | None":
         """The frame of an index, of a video; None where the file lacks it or it is damaged.
 
         Raises
@@ -80,7 +90,7 @@ class SecondFile:
         with self._naming_errors():
             if self._video is None:
                 sampling = Sampling(every=1) if self._sampled is None else Sampling(at=self._sampled)
-                self._video = VideoReader(opener(self.file), sampling)
+                self._video = open_reader(self.file, sampling)
                 self._frames = iter(self._video)
             self._video.skip_to(index)
             while not self._ended and (self._next is None or self._next.index < index):

@@ -15,6 +15,7 @@ from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_s
 from readers.dataset.transforms import CHUNK_ROWS, Chain, probe_layout, rows_of, store
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
+from readers.drawing.notebook import Strip
 from readers.order.auto import AnyShuffle, Choice, Store, choose_apart, choose_shuffle, ranks_together
 from readers.order.blocks import Blocks
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occurrences
@@ -26,6 +27,7 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 _PROBES = 4
+_SHOWN = 8
 
 
 class SampleDataset(Dataset[dict[str, Any]]):
@@ -118,6 +120,30 @@ class SampleDataset(Dataset[dict[str, Any]]):
             return list(self.column("key")).index(key)
         except ValueError:
             raise UsageError(f"key: expected that of one of the {len(self)} samples, found {shorten(key)}") from None
+
+    def show(self, rows: Sequence[int] | IntArray | None = None) -> Strip:
+        """Some samples to look at: in a notebook, pictures with their geometry and a table of the fields.
+
+        Samples are shown as `__getitem__` gives them. The drawing for files and windows is `readers.show`.
+
+        Parameters
+        ----------
+        rows : sequence of int, optional
+            By default eight from all over the dataset.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row.
+        """
+        chosen = np.linspace(0, len(self) - 1, min(len(self), _SHOWN)).astype(np.int64) if rows is None else rows
+        numbers = [int(row) for row in chosen]
+        samples = tuple(self.__getitems__(numbers)) if numbers else ()
+        return Strip(tuple(numbers), samples, repr(self), self.classes)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: some samples."""
+        return self.show()._repr_html_()
 
     def with_transform(self, transform: AnyTransform | None) -> Self:
         """The same dataset with one more transform after its own."""

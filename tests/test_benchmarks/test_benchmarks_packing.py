@@ -76,3 +76,17 @@ def test_formats_are_measured_on_the_same_rows(tmp_path: Path) -> None:
     for kind in ("raw", "jpeg"):
         assert set(FORMATS) < set(found[kind])
         assert all(found[kind][name]["random_later"] > 0 for name in FORMATS)
+
+
+def test_every_way_of_packing_pictures_is_measured(tmp_path: Path) -> None:
+    kinds = ("resized", "crops", "raw npy")
+    few = ("--count", 3, "--crops", 4, "--workers", 1, "--runs", 1)
+    found = run("pack_pictures", tmp_path, "--folder", tmp_path / "work", "--kinds", *kinds, *few)
+    rows = {(group["kind"], row["name"]): row for group in found["groups"] for row in group["rows"]}
+    for kind, others in (("resized", ["loop"]), ("crops", ["decode", "loop"]), ("raw npy", [])):
+        for name in ("packer", *others):
+            row = rows[kind, name]
+            assert row["rates"]["median"] > 0
+            assert min(row["own_cpu_s"], row["workers_cpu_s"], row["own_peak_mb"], row["workers_peak_mb"]) > 0
+    assert rows["resized", "packer"]["ratio"]["median"] > 0
+    assert not list((tmp_path / "work" / "work").glob("out*"))

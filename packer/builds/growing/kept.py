@@ -13,7 +13,7 @@ from packer.builds.part import Part, PartWriter
 from packer.builds.plan import BuildPlan, item_facts
 from packer.sources.item import PACKED_ROW, Item, ItemReport, read_items
 from packer.workspace import Workspace
-from packer.workspace.durable import write_durably
+from packer.workspace.durable import fsync_file, write_durably
 
 _PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
 _RECORD = ".json"
@@ -41,6 +41,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
         target = space.kept / f"{uuid.uuid4().hex}.part"
         record = {"terms": plan.terms, "items": facts}
         write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())
+        fsync_file(path)
         os.replace(path, target)
 
 

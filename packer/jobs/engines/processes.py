@@ -22,7 +22,8 @@ _START_ATTEMPTS = 5
 class _Worker(Child):
     """A worker process, and what it is doing. `serial` is new for each process; `place` is used again.
 
-    `seen` is the item that was under way when it was last looked at. The reading thread sets `lost_detector`, so it is known once `end` was called.
+    `seen` is the item that was under way when the process was last looked at. The reading thread sets `lost_detector`, so
+    it is known once `end` was called.
     """
 
     def __init__(

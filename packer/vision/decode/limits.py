@@ -28,7 +28,8 @@ class VideoError(ItemError, ValueError):
 
 def open_input(source: Input) -> BinaryIO:
     """Open an input for reading; the caller closes it."""
-    return source() if callable(source) else open(fsdecode(source), "rb")  # noqa: PTH123 -- a path may be a str
+    # A file is read in few and large pieces, for which a buffer is but one more copy.
+    return source() if callable(source) else open(fsdecode(source), "rb", buffering=0)  # noqa: PTH123 -- a path may be a str
 
 
 def check_file_size(size: int, max_pixels: int) -> None:

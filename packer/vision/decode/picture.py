@@ -60,7 +60,7 @@ _MAGIC = (
 )
 _WEBP_PIXEL_BYTES = 12
 """Bytes per pixel of the RGBA canvases and frame that libwebp and Pillow hold at a time (measured: up to 10)."""
-_HEAD_BYTES = 1 << 16  # examined before the rest of a file is read
+_HEAD_BYTES = 1 << 18  # examined before the rest of a file is read
 _HARMLESS = re.compile(r"extraneous bytes before marker|JFIF revision|Adobe color transform")
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
 
@@ -100,16 +100,18 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     Raises
     ------
     PictureError
-        If the first bytes belong to no known kind of picture; of a larger file, if they announce more than
-        `max_pixels`, or if it is larger than a picture of that many pixels can be.
+        If the first bytes belong to no known kind of picture, or if the file is larger than a picture of `max_pixels`
+        can be. Of a file that is more than its first 256 kB also if these announce more pixels.
     OSError
         If the file cannot be read.
     """
     with open_input(source) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         head = file.read(_HEAD_BYTES)
         kind = _sniff(head)
-        size = file.seek(0, os.SEEK_END)
-        if size == len(head):
+        if len(head) == size:
+            check_file_size(size, max_pixels)
             return head
         header = read_header(head) if kind == "JPEG" else None
         if header is not None:

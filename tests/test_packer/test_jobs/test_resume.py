@@ -1,10 +1,12 @@
 """What a second call finds in the folder: nothing, an unfinished build, a finished one, or something else."""
 
+import errno
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from support.steps import LOG, read_log
 import packer
 from packer import convert
 from packer.builds.plan import TASK_ITEMS
+from packer.workspace import Workspace, append_line
+from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
 from readers import open_dataset
 from shardspec.errors import (
     BuildError,
@@ -519,6 +523,90 @@ def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monke
         build(source, out)
     shutil.rmtree(out / ".build")
     build(source, out)
+
+
+def restart_machine(patch: pytest.MonkeyPatch) -> None:
+    """From here on, what was begun was begun in another run of the machine."""
+    for name in ("packer.jobs.job", "packer.workspace.checkpoints"):
+        patch.setattr(f"{name}.machine_run", lambda: "another")
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+def test_after_a_restart_of_the_machine_only_flushed_parts_count(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_s: float
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr("packer.jobs.job.Checkpoints", partial(Checkpoints, interval_s=interval_s))
+    begin(source, out, monkeypatch)
+    part = out / ".build" / "parts" / "part-000000"
+    if interval_s:
+        part.write_bytes(bytes(100))  # as some file systems leave a file that was not flushed
+    restart_machine(monkeypatch)
+    result = build(source, out)
+    assert result.manifest.wall_clock["tasks_run"] == (3 if interval_s else 2)
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_after_a_restart_of_the_machine_finished_shards_count(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopper:
+        """Ends the build when its first shard is finished."""
+
+        def on_message(self, line: str) -> None:
+            """Nothing."""
+
+        def on_progress(self, progress: packer.Progress) -> None:
+            if (progress.stage, progress.done, progress.ended) == ("writing", 1, False):
+                raise Stop
+
+    out = tmp_path / "out"
+    with pytest.raises(Stop):
+        build(source, out, shard_size=2000, progress=Stopper())
+    for part in (out / ".build" / "parts").iterdir():
+        part.write_bytes(b"")
+    restart_machine(monkeypatch)
+    result = build(source, out, shard_size=2000)
+    clock = result.manifest.wall_clock
+    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards))
+    build(source, tmp_path / "whole", shard_size=2000)
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_a_part_that_was_flushed_once_may_be_lost_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made again after a restart, and the machine went down once more before it was flushed."""
+    space = Workspace(tmp_path / ".build")
+    space.create()
+    append_line(space.journal, {"did": "session", "machine_run": machine_run()})
+    with Checkpoints(space, interval_s=0.0) as checkpoints:
+        for task in (0, 1):
+            space.part(task).write_bytes(b"whole")
+            checkpoints.add(task)
+    space.part(1).unlink()  # its shards were finished
+    assert not drop_unflushed(space)
+    restart_machine(monkeypatch)
+    assert not drop_unflushed(space)
+    space.part(1).write_bytes(b"made again")
+    space.assembly.write_bytes(b"{}")
+    assert drop_unflushed(space)
+    assert [path.name for path in space.parts.iterdir()] == ["part-000000"]
+    assert not space.assembly.exists()
+
+
+def test_a_full_disk_is_reported_when_parts_are_flushed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("packer.jobs.job.Checkpoints", partial(Checkpoints, interval_s=0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.workspace.checkpoints.fsync_file", full)
+        with pytest.raises(BuildError, match=r"part-000000: cannot be written: No space left on device"):
+            build(source, tmp_path / "out")
+    build(source, tmp_path / "out")
+    check_whole(tmp_path / "out")
 
 
 def test_a_cut_line_of_the_journal_costs_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

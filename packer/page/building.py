@@ -1,0 +1,350 @@
+"""A build while it runs, or after it has died: read from its working folder, into which nothing is written."""
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer.builds.part import Part
+from packer.page.cards import Card, shown_text
+from packer.page.dataset import MEDIA_TYPES, StoredPicture, as_png
+from packer.page.looking import draw_jpeg, read_lines_of
+from packer.sources.item import Item
+from packer.steps.encode import EncodedValue
+from packer.workspace import Workspace, read_lines
+from readers.drawing.svg import overlay
+from shardspec.errors import BuildError, ItemError
+from shardspec.layout import BUILD_FOLDER
+from shardspec.registry import import_target
+
+_PART = re.compile(r"part-(\d+)(\.item-\d+)?(\.[0-9a-f]+\.partial)?\Z")
+_WINDOW_S = 300.0
+"""The rate is that of so many seconds before the last part."""
+_SAMPLES = 36
+_REJECTS = 30
+_LOG_BYTES = 1500
+_LOGS = 6
+_MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"RIFF": "webp"}
+
+
+class Rejected(NamedTuple):
+    """An item that gave no sample.
+
+    Attributes
+    ----------
+    task, place : int
+        The task, and the item's place in it.
+    item, step, reason : str
+    """
+
+    task: int
+    place: int
+    item: str
+    step: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """A finished task.
+
+    Attributes
+    ----------
+    task, items, samples : int
+    rejects : tuple of Rejected
+    finished_s : float
+        When, in seconds since the epoch.
+    """
+
+    task: int
+    items: int
+    samples: int
+    rejects: tuple[Rejected, ...]
+    finished_s: float
+
+
+class Busy(NamedTuple):
+    """A task that a worker has in hand: what it has written so far, and seconds since it last wrote."""
+
+    task: str
+    bytes: int
+    idle_s: float
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a build is.
+
+    Attributes
+    ----------
+    running : bool or None
+        Whether a process holds the folder; None where the system does not say.
+    stage : str
+    items, done, samples, rejected : int
+    rate : float or None
+        Items a second of late.
+    left_s : float or None
+        Seconds to the end of packing at that rate.
+    sessions : int
+        How often it was begun or resumed.
+    shards : int
+        Shards written.
+    busy : list of Busy
+    tasks : list of TaskDone
+        Finished tasks, the last first.
+    rejects : list of Rejected
+        The last first.
+    logs : list of (str, str)
+        What workers wrote to their standard error: the name and the end of each log.
+    changed_s : float
+        Seconds since anything changed.
+    """
+
+    running: bool | None
+    stage: str
+    items: int
+    done: int
+    samples: int
+    rejected: int
+    rate: float | None
+    left_s: float | None
+    sessions: int
+    shards: int
+    busy: list[Busy]
+    tasks: list[TaskDone]
+    rejects: list[Rejected]
+    logs: list[tuple[str, str]] = field(default_factory=list)
+    changed_s: float = 0.0
+
+
+class Building:
+    """Reads the working folder of a build. Safe to use from several threads.
+
+    Parameters
+    ----------
+    out : Path
+        The folder of the build.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.path = out
+        self.name = shown_text(out.absolute().name)
+        self.space = Workspace(out / BUILD_FOLDER)
+        self._done: dict[int, TaskDone] = {}
+        self._items: tuple[float, int] = (0.0, 0)
+        self._lock = threading.Lock()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a working folder."""
+        return self.space.root.is_dir()
+
+    def state(self) -> State:
+        """How far it is now."""
+        with self._lock:
+            busy, changed = self._look(time.time())
+            journal = list(read_lines(self.space.journal))
+            tasks = sorted(self._done.values(), key=lambda task: -task.finished_s)
+            done = sum(task.items for task in tasks)
+            items = self._count_items()
+            rate = _rate(tasks)
+            rejects = [reject for task in tasks for reject in task.rejects]
+            return State(
+                running=_is_held(self.space.lock),
+                stage=self._stage(),
+                items=items,
+                done=done,
+                samples=sum(task.samples for task in tasks),
+                rejected=len(rejects),
+                rate=rate,
+                left_s=(items - done) / rate if rate and items > done else None,
+                sessions=sum(line.get("did") == "session" for line in journal if isinstance(line, dict)),
+                shards=sum(line.get("did") == "shard" for line in journal if isinstance(line, dict)),
+                busy=busy,
+                tasks=tasks,
+                rejects=rejects[:_REJECTS],
+                logs=list(self._logs()),
+                changed_s=changed,
+            )
+
+    def samples(self) -> list[tuple[int, int, Card]]:
+        """The last samples that were packed: task, row in its part, card."""
+        found: list[tuple[int, int, Card]] = []
+        for task in sorted(self._done.values(), key=lambda task: -task.finished_s):
+            part = self._part(task.task)
+            group = part.groups[0] if part is not None and part.groups else None
+            if group is None:
+                continue
+            for row in range(len(group) - 1, -1, -1)[: max(4, _SAMPLES // 6)]:
+                found.append((task.task, row, _card(row, group.row(row))))
+                if len(found) == _SAMPLES:
+                    return found
+        return found
+
+    def picture(self, task: int, row: int) -> StoredPicture | None:
+        """The picture of a sample as it was packed; None if it is not there, or no longer."""
+        part = self._part(task)
+        if part is None or not part.groups or not 0 <= row < len(part.groups[0]):
+            return None
+        value = _image_of(part.groups[0].row(row))
+        if value is None:
+            return None
+        data = bytes(value.data)
+        codec = next((codec for magic, codec in _MAGIC.items() if data.startswith(magic)), None)
+        if codec is not None:
+            return StoredPicture(data, MEDIA_TYPES[codec])
+        return as_png(np.frombuffer(data, np.uint8).reshape(value.shape))
+
+    def reject_picture(self, task: int, place: int) -> bytes | None:
+        """The first frame of a rejected item as JPEG; None if there is no such item.
+
+        Raises
+        ------
+        ItemError
+            If it does not decode.
+        """
+        done = self._done.get(task)
+        reject = next((one for one in done.rejects if one.place == place), None) if done is not None else None
+        item = None if reject is None else self._find_item(reject.item)
+        if item is None:
+            return None
+        if item.path is None or item.member is not None:
+            raise ItemError("expected an item that is a file")
+        read_frame = import_target("packer.packed.originals:read_frame", what="rejects", extra="pack")
+        return draw_jpeg(read_frame(Path(item.path)))[0]
+
+    def _look(self, now_s: float) -> tuple[list[Busy], float]:
+        """Take in new parts; the parts under way, and seconds since the last change."""
+        busy, last = [], 0.0
+        try:
+            entries = list(os.scandir(self.space.parts))
+        except OSError:
+            entries = []
+        for entry in entries:
+            match = _PART.match(entry.name)
+            if match is None:
+                continue
+            try:
+                status = entry.stat()
+            except OSError:
+                continue
+            last, task = max(last, status.st_mtime), int(match[1])
+            if match[3]:
+                busy.append(
+                    Busy(f"{task}{' item by item' if match[2] else ''}", status.st_size, now_s - status.st_mtime)
+                )
+            elif not match[2] and task not in self._done:
+                done = _read_part(Path(entry.path), task, status.st_mtime)
+                if done is not None:
+                    self._done[task] = done
+        for path in (self.space.journal, self.space.assembly):
+            if path.exists():
+                last = max(last, path.stat().st_mtime)
+        return sorted(busy, key=lambda one: one.idle_s), max(0.0, now_s - last) if last else 0.0
+
+    def _part(self, task: int) -> Part | None:
+        try:
+            return Part(self.space.part(task))
+        except (OSError, BuildError, ValueError, KeyError):  # used up, or of another version
+            return None
+
+    def _stage(self) -> str:
+        if self.space.reasons.exists():
+            return "nothing was packed"
+        if not self.space.plan.exists():
+            return "listing"
+        return "writing shards" if self.space.assembly.exists() else "packing"
+
+    def _count_items(self) -> int:
+        try:
+            changed = self.space.items.stat().st_mtime
+            if changed != self._items[0]:
+                with self.space.items.open("rb") as file:
+                    self._items = changed, sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+        except OSError:
+            return 0
+        return self._items[1]
+
+    def _find_item(self, name: str) -> Item | None:
+        try:
+            with self.space.items.open(encoding="ascii") as file:
+                spelled = json.dumps(name)
+                for line in file:
+                    if spelled in line and (item := Item.from_line(line)).name == name:
+                        return item
+        except (OSError, ValueError):
+            return None
+        return None
+
+    def _logs(self) -> Iterator[tuple[str, str]]:
+        try:
+            paths = sorted(self.space.logs.iterdir())
+        except OSError:
+            return
+        for path in paths[-_LOGS:]:
+            text = read_lines_of(path, _LOG_BYTES)
+            if text:
+                yield path.name, shown_text(text)
+
+
+def _read_part(path: Path, task: int, finished_s: float) -> TaskDone | None:
+    try:
+        reports = Part(path).reports()
+    except (OSError, BuildError, ValueError, KeyError, TypeError):
+        return None
+    rejects = tuple(
+        Rejected(task, place, report.name, str(report.step), shown_text(str(report.reason)))
+        for place, report in enumerate(reports)
+        if not report.samples and not report.empty
+    )
+    return TaskDone(task, len(reports), sum(report.samples for report in reports), rejects, finished_s)
+
+
+def _rate(tasks: list[TaskDone]) -> float | None:
+    """Items a second over the last `_WINDOW_S`; `tasks` are the finished ones, the last first."""
+    late = [task for task in tasks if task.finished_s > tasks[0].finished_s - _WINDOW_S]
+    if len(late) < 2 or late[0].finished_s <= late[-1].finished_s:
+        return None
+    return sum(task.items for task in late[:-1]) / (late[0].finished_s - late[-1].finished_s)
+
+
+def _card(row: int, values: Mapping[str, EncodedValue]) -> Card:
+    image = _image_of(values)
+    sample: dict[str, Any] = {}
+    for name in ("landmarks", "hull", "regions", "landmarks_valid"):
+        value = values.get(name)
+        if value is not None:
+            sample[name] = np.frombuffer(value.data, value.spec.dtype).reshape(value.shape)
+    texts = {
+        name: shown_text(bytes(values[name].data).decode("utf-8", "replace"))
+        for name in ("key", "label", "source")
+        if name in values and values[name].spec.kind in ("class", "text")
+    }
+    size = (image.shape[1], image.shape[0]) if image is not None else None
+    facts = (("source", texts["source"]),) if "source" in texts else ()
+    valid = bool(np.all(sample.get("landmarks_valid", True)))
+    return Card(row, texts.get("key", f"row {row}"), texts.get("label", ""), facts, size, overlay(sample), valid)
+
+
+def _image_of(values: Mapping[str, EncodedValue]) -> EncodedValue | None:
+    pictures = [name for name, value in values.items() if len(value.shape) == 3 and value.shape[2] == 3]
+    name = "image" if "image" in pictures else next(iter(pictures), None)
+    return None if name is None else values[name]
+
+
+def _is_held(lock: Path) -> bool | None:
+    """Whether a process holds a lock file, as Linux lists it; the lock itself is left alone."""
+    try:
+        status = lock.stat()
+        held = Path("/proc/locks").read_text()
+    except OSError:
+        return None if lock.exists() else False
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any(place in line.split() for line in held.splitlines())

@@ -1,0 +1,137 @@
+"""Checkpoints: finished parts are flushed to the disk together, every few seconds, and not one by one.
+
+A process that is killed leaves its files whole, since what it wrote is in the system's memory. Only if the machine goes
+down is a file lost that nobody has flushed. So the journal says in which run of the machine each session of a job was,
+and which parts were flushed; a session after a restart of the machine removes the others, and makes them again.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from packer.workspace.durable import fsync_file, fsync_folder, writing
+from packer.workspace.paths import Workspace, append_line, read_lines
+
+INTERVAL_S = 10.0
+"""Seconds between two checkpoints. A job of less has none: it is as quickly done again."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_run() -> str | None:
+    """What tells the time since the machine was started from any other; None where the system does not say."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return None
+
+
+class Checkpoints:
+    """Flushes the parts of finished tasks. Use as a context manager around the tasks.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    interval_s : float
+        Seconds between two checkpoints. Where the system does not tell its runs apart, each part is flushed at once.
+    """
+
+    def __init__(self, workspace: Workspace, interval_s: float = INTERVAL_S) -> None:
+        self._workspace = workspace
+        self._interval_s = interval_s if machine_run() is not None else 0.0
+        self._waiting: list[int] = []
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._flushing: Future[list[int]] | None = None
+        self._began_s = time.monotonic()
+        self._any = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._finish()
+            else:
+                with suppress(Exception):  # the first error is the one that ended the job
+                    self._record()
+        finally:
+            self._thread.shutdown()
+
+    def add(self, task: int) -> None:
+        """Note that the part of a task is finished.
+
+        Raises
+        ------
+        BuildError
+            If a part could not be flushed, as when the disk is full.
+        """
+        self._waiting.append(task)
+        if self._flushing is not None and self._flushing.done():
+            self._record()
+        if self._flushing is None and time.monotonic() - self._began_s >= self._interval_s:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Flush what waits, in a thread: neither this one nor the workers need to wait."""
+        self._flushing = self._thread.submit(self._flush, self._waiting)
+        self._waiting, self._began_s, self._any = [], time.monotonic(), True
+
+    def _flush(self, tasks: list[int]) -> list[int]:
+        for task in tasks:
+            fsync_file(self._workspace.part(task))
+        fsync_folder(self._workspace.parts)
+        return tasks
+
+    def _record(self) -> None:
+        """Wait for what is being flushed, and note in the journal that it is."""
+        if self._flushing is None:
+            return
+        with writing(self._workspace.out):
+            flushed, self._flushing = self._flushing.result(), None
+            _note(self._workspace, {"did": "flush", "tasks": flushed})
+
+    def _finish(self) -> None:
+        """Flush the rest: the next stage deletes parts as it goes on, which would then have to be made again."""
+        self._record()
+        if self._any and self._waiting:
+            self._begin()
+            self._record()
+
+
+def drop_unflushed(workspace: Workspace) -> bool:
+    """Remove what may have been lost with the machine's memory, if the machine was started anew since the job began.
+
+    Parts that were not flushed go, and the plan of the shards if it needs them.
+
+    Returns
+    -------
+    bool
+        Whether anything was removed.
+    """
+    lines = list(read_lines(workspace.journal))
+    runs = {line.get("machine_run") for line in lines if line.get("did") == "session"}
+    if runs == {machine_run()} and None not in runs:
+        return False
+    flushed: set[str] = set()
+    for line in lines:
+        if line.get("did") == "flush":
+            flushed = set() if line.get("only") else flushed
+            flushed.update(workspace.part(task).name for task in line["tasks"])
+    left = {path.name: path for path in workspace.parts.iterdir()} if workspace.parts.is_dir() else {}
+    gone = [path for name, path in left.items() if name not in flushed]
+    for path in gone:
+        path.unlink()
+    if gone:
+        workspace.assembly.unlink(missing_ok=True)
+    tasks = [int(name.rpartition("-")[2]) for name in sorted(flushed & left.keys())]
+    _note(workspace, {"did": "flush", "tasks": tasks, "only": True})  # the others may be made again, and not be flushed
+    return bool(gone)
+
+
+def _note(workspace: Workspace, line: object) -> None:
+    append_line(workspace.journal, line)
+    fsync_file(workspace.journal)

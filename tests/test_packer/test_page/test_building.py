@@ -1,0 +1,100 @@
+"""``packer view`` of a build that runs, or has died: read from its folder, without a change in it."""
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.command import environment, run_packer, start_packer
+from support.media import scene, write_picture
+from support.pages import Page, assert_harmless
+
+from packer.page.building import Building
+from packer.page.server import Guard, Pages
+from packer.workspace import Workspace
+from shardspec.layout import Layout
+
+TOKEN = "token"
+ITEMS = 100
+
+
+@pytest.fixture
+def build(tmp_path: Path, builds: list[Any]) -> tuple[Any, Path]:
+    """A build that waits in its last task, all others done; one of a hundred items was rejected."""
+    for number in range(ITEMS - 1):
+        write_picture(tmp_path / "source" / "real" / f"{number:03d}.png", scene(number, (24, 18)))
+    (tmp_path / "source" / "real" / "000<b>.jpg").write_bytes(b"no picture")
+    (tmp_path / "waiting.py").write_text(
+        "import time\n\n\ndef wait(samples):\n    for sample in samples:\n"
+        "        while '098' in sample['source']:\n            time.sleep(0.05)\n        yield sample\n"
+    )
+    started = start_packer(
+        *("build", tmp_path / "source", tmp_path / "out", "--size", "16", "--steps", "decode,waiting:wait,resize"),
+        *("--label-from", "folder", "--workers", "1", "--quiet"),
+        env=environment(python_path=tmp_path),
+    )
+    builds.append(started)
+    parts = Workspace(Layout(tmp_path / "out").build)
+    until = time.monotonic() + 120
+    while not all(parts.part(task).exists() for task in range(3)):
+        assert started.poll() is None, started.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return started, tmp_path / "out"
+
+
+def files_of(root: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path]) -> None:
+    started, out = build
+    before = files_of(out / ".build")
+    building = Building(out)
+    state = building.state()
+    assert (state.stage, state.items, state.done, state.rejected) == ("packing", ITEMS, 96, 1)
+    assert state.samples == 95
+    assert state.running is not False
+    assert state.sessions == 1
+    pages = TestClient(Guard(Pages([building], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    assert pages.get(f"/{TOKEN}/").url.path == f"/{TOKEN}/0/build"
+    page = Page(pages.get(f"/{TOKEN}/0/build/state").text)
+    assert_harmless(page)
+    assert "000<b>.jpg" in page.text
+    assert "found a file that begins with" in page.text
+    pictures = [image.attributes["src"] for image in page.find("img")]
+    kinds = {pages.get(src).headers["content-type"] for src in pictures}
+    assert kinds == {"image/jpeg", "image/svg+xml"}
+    assert pages.get(f"/{TOKEN}/0/build/samples/2/999").status_code == 404
+    assert pages.get(f"/{TOKEN}/0/build/rejects/0/5.jpg").status_code == 404
+    assert files_of(out / ".build") == before
+    started.send_signal(signal.SIGKILL)
+    started.communicate()
+    assert "Not running" in pages.get(f"/{TOKEN}/0/build/state").text or building.state().running is None
+
+
+def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path: Path) -> None:
+    started, out = build
+    pages = TestClient(Guard(Pages([Building(out)], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    assert "Packing" in pages.get(f"/{TOKEN}/0/build/state").text
+    started.send_signal(signal.SIGKILL)
+    started.communicate()
+    (tmp_path / "source" / "real" / "098.png").unlink()
+    (tmp_path / "waiting.py").write_text("def wait(samples):\n    yield from samples\n")
+    run_packer(
+        *("build", tmp_path / "source", out, "--size", "16", "--label-from", "folder", "--quiet", "--overwrite"),
+        *("--max-rejects", "100%"),
+    )
+    assert "Finished" in pages.get(f"/{TOKEN}/0/build/state").text
+    answer = pages.get(f"/{TOKEN}/0/")
+    assert answer.status_code == 200
+    assert len(Page(answer.text).find("a", "card")) == 98
+
+
+def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.jpg").write_bytes(b"no picture")
+    run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
+    assert Building(tmp_path / "out").state().stage == "nothing was packed"

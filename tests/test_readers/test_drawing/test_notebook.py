@@ -1,0 +1,62 @@
+"""Datasets in a notebook: pictures, geometry and fields as HTML that is harmless; text elsewhere."""
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.packed_files import face_columns, write_faces
+from support.pages import HOSTILE, Page, assert_harmless, write_hostile
+
+from readers import open_dataset
+from readers.augment import HorizontalFlip
+
+
+def pictures_of(page: Page) -> list[np.ndarray]:
+    found = []
+    for image in page.find("img"):
+        kind, data = image.attributes["src"].split(",")
+        assert kind == "data:image/png;base64"
+        with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+            found.append(np.asarray(picture))
+    return found
+
+
+def test_rows_are_shown_with_their_pixels_points_and_fields(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 20)
+    columns, dataset = face_columns(20), open_dataset(tmp_path / "faces")
+    strip = dataset.show([3, 17])
+    page = Page(strip._repr_html_())
+    for row, found in zip((3, 17), pictures_of(page), strict=True):
+        assert np.array_equal(found, columns["image"][row])
+    drawn = re.findall(r"M(-?[0-9.]+) (-?[0-9.]+)h0", " ".join(e.attributes["d"] for e in page.find("path")))
+    expected = [point for row in (3, 17) if columns["landmarks_valid"][row] for point in columns["landmarks"][row]]
+    assert np.allclose(sorted((float(x), float(y)) for x, y in drawn), sorted(map(tuple, expected)), atol=0.006)
+    cells = {line.children[0].text: [cell.text for cell in line.children[1:]] for line in page.find("tr")}
+    assert cells["label"] == [("real", "fake")[columns["label"][row]] for row in (3, 17)]
+    assert cells["key"] == [columns["key"][row] for row in (3, 17)]
+    assert len(pictures_of(Page(dataset.subset([1, 2])._repr_html_()))) == 2
+    assert len(pictures_of(Page(dataset._repr_html_()))) == 8
+    assert repr(dataset).startswith("LMDBDataset(")
+    assert repr(strip).startswith("<2 samples of LMDBDataset(")
+    with pytest.raises(IndexError):
+        dataset.show([20])
+
+
+def test_samples_are_shown_as_the_transform_gives_them(tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 4)
+    dataset = open_dataset(tmp_path / "faces", transform=HorizontalFlip(p=1))
+    (found,) = pictures_of(Page(dataset.show([1])._repr_html_()))
+    assert np.array_equal(found, face_columns(4)["image"][1][:, ::-1])
+
+
+def test_hostile_texts_are_escaped(tmp_path: Path) -> None:
+    write_hostile(tmp_path / "<b>d", 6)
+    dataset = open_dataset(tmp_path / "<b>d")
+    page = Page(f"<body>{dataset._repr_html_()}</body>")
+    assert_harmless(page)
+    assert HOSTILE[0] in page.text
+    assert "<b>d" in page.text
