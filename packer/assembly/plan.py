@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy_format
 
-from packer.assembly.rows import RowSource, open_rows
+from packer.assembly.rows import Lengths, RowSource, open_rows
 from packer.assembly.shard import finished_shard, write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
@@ -24,7 +26,8 @@ BATCH_ROWS = 1024
 """The most bytes in a batch of rows between the parts and a writer."""
 
 _INDEX_ROWS = 1 << 16
-"""Rows read at a time for the index."""
+_NEAR_ROWS = 1 << 13
+"""Rows read at a time for the index: of a shuffled dataset many, since they lie all over the parts."""
 
 
 @dataclass(frozen=True)
@@ -192,19 +195,25 @@ def write_index(
     if not fields:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    names = [field.name for field in fields]
     count = len(source) if order is None else len(order)
-    columns = {field.name: np.empty(count, field.numpy_dtype) for field in fields}
-    for first in range(0, count, _INDEX_ROWS):
-        rows = _rows_at(order, first, min(first + _INDEX_ROWS, count))
-        for name, values in source.read(rows, names).items():
-            columns[name][first : first + len(rows)] = values
-    for name, values in columns.items():
-        if before is not None:
-            old = np.load(before[name], mmap_mode="r", allow_pickle=False)
-            old = old if superseded is None or not len(superseded) else np.delete(old, superseded)
-            values = np.concatenate([old, values])
-        np.save(folder / f"{name}.npy", values)
+    step = _INDEX_ROWS if order is not None else _NEAR_ROWS
+    with ExitStack() as stack:
+        files = {}
+        for field in fields:
+            old = None if before is None else np.load(before[field.name], mmap_mode="r", allow_pickle=False)
+            if old is not None and superseded is not None and len(superseded):
+                old = np.delete(old, superseded)
+            file = files[field.name] = stack.enter_context((folder / f"{field.name}.npy").open("wb"))
+            rows = count + (0 if old is None else len(old))
+            head = {"descr": npy_format.dtype_to_descr(field.numpy_dtype), "fortran_order": False, "shape": (rows,)}
+            npy_format.write_array_header_1_0(file, head)
+            if old is not None:
+                for first in range(0, len(old), _INDEX_ROWS):
+                    file.write(np.asarray(old[first : first + _INDEX_ROWS], field.numpy_dtype).tobytes())
+        for first in range(0, count, step):
+            chosen = _rows_at(order, first, min(first + step, count))
+            for name, values in source.read(chosen, list(files)).items():
+                files[name].write(np.asarray(values, source.schema[name].numpy_dtype).tobytes())
 
 
 def shuffled(rows: int, seed: int) -> IntArray:
@@ -223,7 +232,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int) -> tuple[int, ..
     return tuple(cuts)
 
 
-def shard_size(schema: Schema, lengths: Mapping[str, npt.NDArray[np.int64]], rows: int) -> ShardSize:
+def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> ShardSize:
     """What a shard of `rows` rows will hold if its varying values have these encoded `lengths`."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}

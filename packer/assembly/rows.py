@@ -1,7 +1,7 @@
 """The sources of rows for assembly: the parts of a build, or packed datasets."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +30,15 @@ ROW_SOURCES: Mapping[str, Entry] = {
 BATCH_BYTES = 16 * 10**6
 """About how many bytes a batch of rows holds, read for their lengths or their values."""
 
+_BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
+_UINT32_MAX = np.iinfo(np.uint32).max
 
 Check = Literal["digest", "size"]
+
+
+Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
+"""Encoded bytes of values: 4 bytes for each, unless a value is larger than they can say."""
 
 
 class RowSource(Protocol):
@@ -49,7 +55,7 @@ class RowSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
+    def sizes(self) -> Mapping[str, Lengths]:
         """Encoded bytes of every value, (rows,), for each field that is not fixed."""
         ...
 
@@ -60,6 +66,28 @@ class RowSource(Protocol):
     def close(self) -> None:
         """Close the files."""
         ...
+
+
+class LengthTable:
+    """The lengths of the values of some fields, filled from the first row on.
+
+    Attributes
+    ----------
+    columns : dict of str to (rows,) uint32 or int64
+    """
+
+    def __init__(self, fields: Iterable[str], rows: int) -> None:
+        self.columns: dict[str, Lengths] = {name: np.empty(rows, np.uint32) for name in fields}
+        self._filled = 0
+
+    def append(self, lengths: Sequence[npt.NDArray[np.int64]] | npt.NDArray[np.int64]) -> None:
+        """Append the lengths of some rows, field after field."""
+        first = self._filled
+        for name, values in zip(self.columns, lengths, strict=True):
+            if self.columns[name].dtype == np.uint32 and values.max(initial=0) > _UINT32_MAX:
+                self.columns[name] = self.columns[name].astype(np.int64)
+            self.columns[name][first : first + len(values)] = values
+            self._filled = first + len(values)
 
 
 def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
@@ -148,11 +176,12 @@ class PackedRows:
         """Number of shards of all inputs."""
         return len(self._places)
 
-    def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
+    def sizes(self) -> Mapping[str, Lengths]:
         """Encoded bytes of every value of the fields that are not fixed."""
-        lengths = [self._lengths(number) for number in range(self.shards)]
-        table = np.concatenate([np.empty((0, len(self._varying)), np.int64), *lengths])
-        return {name: table[:, column] for column, name in enumerate(self._varying)}
+        table = LengthTable(self._varying, len(self))
+        for number in range(self.shards):
+            table.append(self._lengths(number).T)
+        return table.columns
 
     def scan(self, number: int) -> None:
         """Compare a shard's digest with the manifest, and leave the lengths of its values in the workspace."""
@@ -325,8 +354,8 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
 
 
 def batch_rows(*parts: Shard | Column) -> int:
-    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`."""
-    return max(1, int(BATCH_BYTES / max(sum(part.bytes / max(1, part.samples) for part in parts), 1e-9)))
+    """Rows of a shard, with their values in columns, that hold about `BATCH_BYTES`; tiny ones hold fewer."""
+    return max(1, min(_BATCH_ROWS, int(BATCH_BYTES / max(sum(p.bytes / max(1, p.samples) for p in parts), 1e-9))))
 
 
 def shift_key(key: Buffer, items: int) -> bytes:

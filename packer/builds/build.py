@@ -9,7 +9,7 @@ from typing import Any
 from packer.builds.estimate import Estimate, estimate
 from packer.builds.growing.growth import Comparison, compare
 from packer.builds.job import BuildJob, BuildResult, check_rejects
-from packer.builds.listing import list_items
+from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.provenance import describe_runtime
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
@@ -100,20 +100,27 @@ def run_build(
     functions, declaration
         See `packer.builds.job.BuildJob`.
     """
-    listing, runtime, listener = list_items(source, recipe), describe_runtime(recipe), listener_of(progress)
-    notes = tuple(listing.notes)
+    listener, runtime = listener_of(progress), describe_runtime(recipe)
+    listing = list_items(source, recipe, listener)
+    notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
+        remarks = Remarks()
+        for item in items:
+            remarks.add(item)
+        notes = (*notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
         listing = comparison.listing
         if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER))
             result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
             check_rejects(result, options)
             return result
-    plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
-    del listing  # the plan's file has the items, maybe millions
+    with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
+        plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
+    del listing, items  # the plan's file has the items, maybe millions
+    notes = (*notes, *(plan.remarks if comparison is None else ()))
     done = Job(plan, out, options, listener).run()
     more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     growth = None if comparison is None else dataclasses.replace(comparison.growth, mended=plan.mended)

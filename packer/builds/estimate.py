@@ -1,16 +1,17 @@
 """``--dry-run``: the plan, and an estimate of time and size from a few items."""
 
+import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packer.builds.growing.growth import Comparison, Growth
-from packer.builds.listing import describe_repeats, list_items
+from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.part import Part
 from packer.builds.parts import choose_columns, settled_reports
 from packer.builds.plan import BuildPlan, make_plan
@@ -30,6 +31,9 @@ from packer.workspace.folder import refuse_files
 from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 4
+TRIED_MAX: Mapping[bool, int] = {False: 12, True: 6}
+"""Items tried of a group, at most, and about how many pictures (False) and videos (True) in all. So many are the groups,
+too: the items of further kinds and classes are one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +123,7 @@ def estimate(
     listener: ProgressListener,
     compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
-    """Plan a build and pack a few evenly spread items into a temporary folder. Nothing is written into `out`.
+    """Plan a build and pack a few items of every kind and class into a temporary folder. Nothing is written into `out`.
 
     Parameters
     ----------
@@ -133,26 +137,30 @@ def estimate(
     """
     check_steps(recipe, functions)
     refuse_files(out)
-    listing = list_items(source, recipe)
+    listing, samples = list_items(source, recipe, listener), _Samples()
     runtime = describe_runtime(recipe)
     comparison = compare(listing, runtime)
     listing = listing if comparison is None else replace(comparison.listing, notes=listing.notes)
-    plan, _ = make_plan(recipe, runtime, listing)
+    remarks = Remarks()
+
+    def observe(item: Item) -> None:
+        samples.add(item)
+        remarks.add(item)
+
     items = listing.items[: recipe.limit]
-    pictures = [item for item in items if not item.is_video]
-    videos = [item for item in items if item.is_video]
+    with counted_stage(listener, "planning", len(items)):
+        plan, _ = make_plan(recipe, runtime, listing, observe=observe)
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     equipment = Equipment(decodes_ahead=has_core_to_spare(workers))
     tried = _Tried(0, 0, 0, 0, 0.0, None)
     total = _Tried(0, 0, 0, 0, 0.0, None)
-    # A video's cost grows with its length, and so with its bytes; all pictures count the same.
-    groups = [(group, weigh, _spread(group)) for group, weigh in ((pictures, _count), (videos, _bytes)) if group]
-    with Stage(listener, "trying", sum(len(chosen) for _, _, chosen in groups), "items") as stage:
-        for group, weigh, chosen in groups:
+    groups = samples.groups()
+    with Stage(listener, "trying", sum(len(group.chosen) for group in groups), "items") as stage:
+        for group in groups:
             with tempfile.TemporaryDirectory() as folder:
-                found = _pack(chosen, recipe, plan, Path(folder), functions, equipment, stage)
+                found = _pack(group.chosen, recipe, plan, Path(folder), functions, equipment, stage)
             tried += found
-            total += found.scaled(weigh(group) / max(1, weigh(chosen)))
+            total += found.scaled(group.factor)
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,
@@ -165,8 +173,8 @@ def estimate(
         total.seconds / workers,
         workers,
         free,
-        describe_repeats(items),
-        tuple(listing.notes),
+        next(iter(remarks.describe_repeats(items)), None),
+        (*listing.notes, *remarks.describe_contradictions(items, plan.classes.get("label"))),
         None if comparison is None else comparison.growth,
     )
 
@@ -175,14 +183,6 @@ def _show(value: Any) -> str:
     """The value of an option; a list of texts as they would be given one by one."""
     plain = isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value)
     return ",".join(value) if plain else str(value)
-
-
-def _count(items: Sequence[Item]) -> int:
-    return len(items)
-
-
-def _bytes(items: Sequence[Item]) -> int:
-    return sum(item.bytes for item in items)
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,64 @@ class _Tried:
         )
 
 
-def _spread(items: Sequence[Item]) -> list[Item]:
-    count = min(TRIED_ITEMS, len(items))
-    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
+class _Group:
+    """The items of one kind and class, of which a few are chosen at random, the same ones every time."""
+
+    def __init__(self, seed: str) -> None:
+        self.chosen: list[Item] = []
+        self._random = random.Random(seed)  # noqa: S311 -- not a secret
+        self._items = self._bytes = 0
+
+    def add(self, item: Item) -> None:
+        """Take in an item (reservoir sampling: Vitter's algorithm R)."""
+        self._items += 1
+        self._bytes += item.bytes
+        if len(self.chosen) < TRIED_ITEMS:
+            self.chosen.append(item)
+        elif (place := self._random.randrange(self._items)) < TRIED_ITEMS:
+            self.chosen[place] = item
+
+    def __len__(self) -> int:
+        return self._items
+
+    def keep(self, count: int) -> None:
+        """Try fewer of them."""
+        del self.chosen[count:]
+
+    @property
+    def factor(self) -> float:
+        """How many times what the chosen ones yield all of them will.
+
+        A video's cost grows with its length, and so with its bytes; all pictures count the same.
+        """
+        if self.chosen[0].is_video:
+            return self._bytes / max(1, sum(item.bytes for item in self.chosen))
+        return self._items / len(self.chosen)
+
+
+class _Samples:
+    """Items to try, of every kind (suffix, and whether the source itself rejects it), folder and class."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Any, ...], _Group] = {}
+
+    def add(self, item: Item) -> None:
+        """Take in an item."""
+        kind = (item.is_video, item.name.rpartition(".")[2].lower(), item.reject is None)
+        key: tuple[Any, ...] = (*kind, item.name.rpartition("/")[0], item.columns.get("label"))
+        if key not in self._groups and sum(k[0] == kind[0] for k in self._groups) >= TRIED_MAX[kind[0]] - 1:
+            key = (item.is_video,)
+        if key not in self._groups:
+            self._groups[key] = _Group(repr(key))
+        self._groups[key].add(item)
+
+    def groups(self) -> list[_Group]:
+        """The groups, the largest first; of many groups one item each is chosen."""
+        for is_video, most in TRIED_MAX.items():
+            groups = [group for kind, group in self._groups.items() if kind[0] == is_video]
+            for group in groups:
+                group.keep(max(1, most // len(groups)))
+        return sorted(self._groups.values(), key=len, reverse=True)
 
 
 def _pack(

@@ -11,19 +11,20 @@ from typing import Any
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growing.growth import FACTS_DIGITS, Comparison, Growth
+from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
-from packer.builds.listing import describe_repeats
+from packer.builds.listing import Remarks
 from packer.builds.part import Part
 from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
 from packer.builds.plan import (
+    FACTS_BYTES,
     BuildPlan,
+    ItemLines,
     describe_made,
     describe_mismatch,
     describe_taken_over,
     is_storable,
-    item_facts,
     live_columns,
     make_plan,
 )
@@ -47,6 +48,7 @@ from packer.workspace import Workspace, read_lines
 from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
+from packer.workspace.spool import Again
 from shardspec.entries import Counts, Generation, strip_aside, total
 from shardspec.errors import SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -244,14 +246,23 @@ class BuildJob:
         declared = None if declaration is None else declaration.to_json()
         base = "" if self.base is None else self.base.digest
         gone = "" if comparison is None or not comparison.gone else sha256_json(sorted(comparison.gone))
-        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone)
         # Items that exist in this process only.
-        self._live = {item.index: item for item in listing.items if not is_storable(item)}
+        self._live: dict[int, Item] = {}
+        remarks = Remarks()
+
+        def observe(item: Item) -> None:
+            if not is_storable(item):
+                self._live[item.index] = item
+            remarks.add(item)
+
+        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, observe)
+        self._facts = self._lines.facts
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
-        repeats = describe_repeats(listing.items[: recipe.limit])
         growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
-        self.notes = (*growth, *((repeats,) if repeats else ()))
+        items = listing.items[: recipe.limit]
+        self.notes = (*growth, *remarks.describe_repeats(items))
+        self.remarks = tuple(remarks.describe_contradictions(items, self.plan.classes.get("label")))
         self.marked: int | None = None
         self.refilled: int | None = None
         self.broken_tracks: BrokenTracks | None = None
@@ -278,7 +289,7 @@ class BuildJob:
 
     def take_item_lines(self) -> Iterable[str]:
         """See `JobPlan`."""
-        lines, self._lines = self._lines, []
+        lines, self._lines = self._lines, ItemLines()
         return lines
 
     def made(self, manifest: Manifest) -> bool:
@@ -287,12 +298,12 @@ class BuildJob:
 
     def describe(self, space: Workspace, old: Mapping[str, Any]) -> str:
         """See `JobPlan`."""
-        before = space.items.read_text("ascii").splitlines()
-        return describe_mismatch(BuildPlan.from_json(old), self.plan, before, self._lines)
+        return describe_mismatch(BuildPlan.from_json(old), self.plan, _lines_of(space), self._lines)
 
     def describe_made(self, layout: Layout, manifest: Manifest) -> str:
         """See `JobPlan`."""
-        before = [str(line.get("item")) for line in read_lines(layout.items)] if layout.items.exists() else None
+        names = Again(lambda: (str(line.get("item")) for line in read_lines(layout.items)))
+        before = names if layout.items.exists() else None
         return describe_made(manifest, before, self.plan, self._lines)
 
     def announce(self, done: int) -> str:
@@ -305,8 +316,7 @@ class BuildJob:
 
     def take_over(self, space: Workspace, old: Mapping[str, Any]) -> str | None:
         """See `JobPlan`."""
-        before = space.items.read_text("ascii").splitlines()
-        line = describe_taken_over(BuildPlan.from_json(old), self.plan, before, self._lines)
+        line = describe_taken_over(BuildPlan.from_json(old), self.plan, _lines_of(space), self._lines)
         if line is not None:
             keep_parts(space, old)
         return line
@@ -341,7 +351,7 @@ class BuildJob:
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier) as reports:
             for part, task in zip(map(Part, parts), self.tasks, strict=True):
                 settled = self._check_reports(settled_reports(part, columns))
-                reports.add(settled, map(self._known, read_items(space.items, *task)))
+                reports.add(settled, self._known(space, task))
                 rows.append(settler.add(part))
             counts = reports.counts(self.plan.ignored)
         found = {
@@ -386,11 +396,13 @@ class BuildJob:
                 "make them alike (packer merge names the options), or build into a folder of their own"
             ) from error
 
-    def _known(self, item: Item) -> Known:
-        """By what an item of the plan is known again."""
-        if self._comparison is None:
-            return Known(item_facts(item)[:FACTS_DIGITS], item.index)
-        return self._comparison.known(item)
+    def _known(self, space: Workspace, task: Task) -> Iterator[Known]:
+        """By what each item of a task is known again."""
+        if self._comparison is not None:
+            yield from map(self._comparison.known, read_items(space.items, *task))
+            return
+        for index in range(task.start, task.stop):
+            yield Known(self._facts[FACTS_BYTES * index : FACTS_BYTES * (index + 1)].hex(), index)
 
     def generations(self, space: Workspace) -> Sequence[Made]:
         """See `JobPlan`."""
@@ -457,6 +469,16 @@ class BuildJob:
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""
         return {"tasks_run": tasks_run}
+
+
+def _lines_of(space: Workspace) -> Iterable[str]:
+    """The lines of the items of the plan in a workspace."""
+
+    def read() -> Iterator[str]:
+        with space.items.open(encoding="ascii") as lines:
+            yield from lines
+
+    return Again(read)
 
 
 def _next_shard(base: Manifest, space: Workspace) -> int:

@@ -1,28 +1,46 @@
 """The items of a source, with the further files that a recipe asks for."""
 
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from packer.builds.classes import settle_classes
+from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
-from packer.sources.base import Listing, Roots, Source
-from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, Member
+from packer.sources.base import Examiner, Listing, Source, counting
+from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, spool_items
 from packer.sources.packed import PackedSource
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
+from packer.workspace.spool import Mapped
+from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, list_some, shorten
+
+_NO_LABEL = _NO_PLACE = -(2**63)
+_LEAST = 1000
+"""Fewer items are listed without a word."""
 
 _NEED_IMAGE = ("detect", "faces", "resize")
 """Built-in steps that need a picture that was read already."""
 
 
-def list_items(source: Source, recipe: Recipe) -> Listing:
+@contextmanager
+def counted_stage(listener: ProgressListener, name: str, total: int | None = None) -> Iterator[None]:
+    """A stage that counts the items that are listed, or planned, inside the block."""
+    with Stage(listener, name, total, "items", least=_LEAST) as stage, counting(stage.advance):
+        yield
+
+
+def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None = None) -> Listing:
     """List the items of a source for a recipe. Files that ``boxes_from`` and ``also`` name become `Item.files`.
 
     A row that names no file gets none. A row is rejected if the file that it names is missing or lies outside the
@@ -39,13 +57,13 @@ def list_items(source: Source, recipe: Recipe) -> Listing:
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
         label_from = "label"  # the stored labels are numbered anew
-    listing = source.list_items(label_from, recipe.path_column)
+    with counted_stage(listener or Silent(), "listing"):
+        listing = source.list_items(label_from, recipe.path_column)
     if not listing.items:
         known = ": pictures and videos are known by their suffix" if listing.ignored else ""
         raise UsageError("; ".join((f"expected items to pack, found none{known}", *listing.notes)))
     _check_places(listing, recipe)
-    notes = (*_describe_contradictions(listing, recipe), *_describe_unread(listing, recipe))
-    listing = replace(listing, notes=(*listing.notes, *notes))
+    listing = replace(listing, notes=(*listing.notes, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
@@ -87,44 +105,64 @@ def _check_detect(listing: Listing) -> None:
                 raise UsageError(f"detect: there is a column that becomes field {name!r} already: rename it")
 
 
-def describe_repeats(items: Sequence[Item]) -> str | None:
-    """In words, the files that several rows name; None if there are none. This may be intended: every row is packed."""
-    named = Counter(
-        (item.path, item.member)
-        for item in items
-        if item.path is not None and item.reject is None and PACKED_ROW not in item.columns
-    )
-    place, rows = max(named.items(), key=lambda entry: entry[1], default=(None, 1))
-    if rows == 1:
-        return None
-    name = next(item.name for item in items if (item.path, item.member) == place)
-    files = sum(count > 1 for count in named.values())
-    return (
-        f"{counted(files, 'file')} named by several rows, such as {shorten(name, LONG)} by {rows}: each row is packed"
-    )
+class Remarks:
+    """What several rows say of the same files, found out item by item. In memory are two numbers for each item."""
+
+    def __init__(self) -> None:
+        self._places = array("q")
+        self._labels = array("q")
+
+    def add(self, item: Item) -> None:
+        """Take in the next item."""
+        label = None
+        if item.path is None or item.reject is not None or PACKED_ROW in item.columns:
+            self._places.append(_NO_PLACE)
+        else:
+            self._places.append(hash(item.path if item.member is None else (item.path, item.member)))
+            label = item.columns.get("label")
+        self._labels.append(label if isinstance(label, int) else _NO_LABEL)
+
+    def describe_repeats(self, items: Sequence[Item]) -> list[str]:
+        """In words, the files that several rows name, if any. This may be intended: every row is packed."""
+        places = np.frombuffer(self._places, np.int64)
+        rows, order, starts = _group(places, np.flatnonzero(places != _NO_PLACE))
+        if len(starts) == len(rows):
+            return []
+        counts = np.diff(starts, append=len(rows))
+        most = int(counts.max())
+        at = int(rows[order[starts[counts == most]].min()])
+        return [
+            f"{counted(int((counts > 1).sum()), 'file')} named by several rows, such as "
+            f"{shorten(items[at].name, LONG)} by {most}: each row is packed"
+        ]
+
+    def describe_contradictions(self, items: Sequence[Item], classes: Sequence[str] | None) -> list[str]:
+        """In words, the files to which rows give different labels, if any."""
+        labels, places = np.frombuffer(self._labels, np.int64), np.frombuffer(self._places, np.int64)
+        rows, order, starts = _group(places, np.flatnonzero(labels != _NO_LABEL))
+        if len(starts) == len(rows):
+            return []
+        sorted_labels = labels[rows[order]]
+        first = np.repeat(sorted_labels[starts], np.diff(starts, append=len(rows)))
+        differ = np.flatnonzero(sorted_labels != first)
+        if not len(differ):
+            return []
+        at = int(rows[order[differ].min()])
+        found = np.unique(labels[(places == places[at]) & (labels != _NO_LABEL)]).tolist()
+        shown = [str(label) if classes is None else classes[label] for label in found]
+        files = len(np.unique(np.searchsorted(starts, differ, side="right")))
+        return [
+            f"{counted(files, 'file')} with different labels in several rows, such as "
+            f"{shorten(items[at].name, LONG)} ({list_some(shown)}): each row is packed"
+        ]
 
 
-def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
-    """In words, the files to which rows give different labels."""
-    first: dict[tuple[str, Member | None], int] = {}
-    several: dict[tuple[str, Member | None], set[int]] = {}
-    example = ""
-    for item in listing.items[: recipe.limit]:
-        label = item.columns.get("label")
-        if item.path is None or item.reject is not None or not isinstance(label, int) or PACKED_ROW in item.columns:
-            continue
-        place = (item.path, item.member)
-        if first.setdefault(place, label) != label:
-            example = example or item.name
-            several.setdefault(place, {first[place]}).add(label)
-    if not several:
-        return []
-    classes = listing.classes.get("label")
-    labels = [str(label) if classes is None else classes[label] for label in sorted(next(iter(several.values())))]
-    return [
-        f"{counted(len(several), 'file')} with different labels in several rows, such as {shorten(example, LONG)} "
-        f"({list_some(labels)}): each row is packed"
-    ]
+def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Some rows, the order that brings those with one place together, and where in it each place begins."""
+    chosen = places[rows]
+    order = np.argsort(chosen, kind="stable")
+    chosen = chosen[order]
+    return rows, order, np.flatnonzero(np.concatenate(([True], chosen[1:] != chosen[:-1]))) if len(rows) else rows
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
@@ -146,21 +184,22 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names, or with the further pictures of an archive."""
     members = listing.members.get(field_name(column))
     if members is not None:
-        return [
-            _with_member(item, option, members[item.index]) if item.index in members else item for item in listing.items
-        ]
+        return Mapped(
+            listing.items,
+            lambda item: _with_member(item, option, members[item.index]) if item.index in members else item,
+        )
     field = listing.fields.get(column)
-    accepted = [item for item in listing.items if item.reject is None]
-    if listing.roots is None or field is None or any(field not in item.columns for item in accepted):
+    lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
+    if listing.roots is None or field is None or lacks:
         names = [*listing.members] or [*listing.fields]
         known = f"found {list_some(names)}" if names else "found a source without columns"
         raise UsageError(f"{option}: expected the column {column!r} of paths, {known}")
-    found = []
+    examiner, found = Examiner(listing.roots), spool_items()
     for item in listing.items:
         path = item.columns.get(field, "")
         if not isinstance(path, str):
             raise UsageError(f"{option}: expected paths in column {column!r}, found {shorten(path)}")
-        found.append(_with_file(item, option, column, path, listing.roots) if path else item)
+        found.append(_with_file(item, option, column, path, examiner) if path else item)
     return found
 
 
@@ -173,8 +212,8 @@ def _with_member(item: Item, option: str, file: ItemFile) -> Item:
     return replace(item, files={**item.files, option: file})
 
 
-def _with_file(item: Item, option: str, column: str, path: str, roots: Roots) -> Item:
-    other = roots.describe(0, path, {})
+def _with_file(item: Item, option: str, column: str, path: str, examiner: Examiner) -> Item:
+    other = examiner.describe(0, path, {})
     name, location = other.name, str(other.path)
     if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
         return item
@@ -197,13 +236,13 @@ def _kind_of(item: Item) -> str:
 
 def _check_places(listing: Listing, recipe: Recipe) -> None:
     """Refuse a table whose files lie outside its roots. All of them are counted before anything is packed."""
-    items = listing.items[: recipe.limit]
-    outside = [listing.outside[item.index] for item in items if item.index in listing.outside]
+    items = len(listing.items[: recipe.limit])
+    outside = bisect_left(listing.outside, items)
     if outside and listing.roots is not None:
         folders = list_some([str(folder) for folder in listing.roots.folders])
         raise UsageError(
-            f"expected files inside {folders}, found {len(outside)} of {counted(len(items), 'path')} "
-            f"that lead outside, such as {outside[0]}: name the folder of the files with --root DIR "
+            f"expected files inside {folders}, found {outside} of {counted(items, 'path')} "
+            f"that lead outside, such as {listing.outside_example}: name the folder of the files with --root DIR "
             "(repeat it for several folders)"
         )
 

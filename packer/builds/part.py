@@ -171,6 +171,11 @@ class PartWriter:
         self.end(reports[place])
         return reports[place]
 
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far, or that wait to be written."""
+        return self._end
+
     def finish(self) -> None:
         """Write index and footer and move the part into place; if another worker was first, its part stays.
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from packer.assembly.rows import Lengths, LengthTable
 from packer.builds.part import Columns as PartColumns
 from packer.builds.part import Part, RowGroup, describe_difference, from_json, to_json
 from packer.recipe.fields import FieldType
@@ -52,17 +52,15 @@ class PartRows:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def sizes(self) -> Mapping[str, npt.NDArray[np.int64]]:
+    def sizes(self) -> Mapping[str, Lengths]:
         """Encoded bytes of every value of the fields that are not fixed."""
         varying = [field for field in self.schema if not field.is_fixed]
-        none = np.empty(0, np.int64)
-        chunks: dict[str, list[npt.NDArray[np.int64]]] = {field.name: [none] for field in varying}
+        table = LengthTable([field.name for field in varying], len(self))
         for task in self._tasks_with_rows():
             part = self._part(task)
             names = list(part.columns)
-            for field in varying:
-                chunks[field.name].append(part.lengths[:, names.index(field.name)] + _prefix_bytes(field))
-        return {name: np.concatenate(lengths) for name, lengths in chunks.items()}
+            table.append([part.lengths[:, names.index(field.name)] + _prefix_bytes(field) for field in varying])
+        return table.columns
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
         """The encoded values of some rows."""

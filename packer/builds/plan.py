@@ -2,25 +2,38 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from packer.jobs.plan import Task, describe_changes, join_changes
+import numpy as np
+import numpy.typing as npt
+
+from packer.jobs.plan import Task, Tasks, describe_changes, join_changes
 from packer.recipe import Recipe
-from packer.sources.base import Listing
+from packer.sources.base import Listing, count_listed
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from packer.workspace.spool import Again, Spool
 from shardspec.entries import Generation
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
 TASK_ITEMS = 32
+"""The most items in a task of a small build."""
+
+_MOST_TASK_ITEMS = 512
+_TASKS = 256
+"""In a large one, a task has that share of the items: a file and two messages for a few items would be much work."""
+
 TASK_BYTES = 16 * 10**6
 """The most bytes in a task, unless it is one item, or items that are read in one pass over an archive; so the cut into
 tasks depends on the source alone."""
 
+_COUNTED = 500
 VIDEO_WEIGHT = 8
 """Weight of a video's bytes: each stands for far more pixels than a byte of a picture."""
 
@@ -40,7 +53,7 @@ class BuildPlan:
         SHA-256 over the items: names, sizes, modification times, columns.
     ignored : int
     classes : dict of str to list of str
-    tasks : tuple of Task
+    tasks : sequence of Task
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
     declared : dict
@@ -58,7 +71,7 @@ class BuildPlan:
     items_digest: str
     ignored: int
     classes: Mapping[str, list[str]]
-    tasks: tuple[Task, ...]
+    tasks: Sequence[Task]
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
@@ -89,8 +102,7 @@ class BuildPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
-        tasks = [list(task) for task in self.tasks]
-        return {"kind": self.kind, **vars(self), "tasks": tasks, "fingerprint": self.fingerprint}
+        return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
         """Whether a dataset is what this plan makes. A converted dataset keeps the fingerprint, but not the recipe."""
@@ -101,19 +113,45 @@ class BuildPlan:
     def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
         """Read what `to_json` made."""
         values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint")}
-        return cls(**{**values, "tasks": tuple(Task(*task) for task in document["tasks"])})
+        return cls(**{**values, "tasks": Tasks.from_json(document["tasks"])})
 
 
 def _names_alone(paths: Any) -> Any:
     return PurePath(paths).name if isinstance(paths, str) else [PurePath(path).name for path in paths]
 
 
+FACTS_BYTES = 8
+"""First bytes of an item's facts, by which a dataset knows it again."""
+
+
 def item_facts(item: Item) -> str:
     """SHA-256 of all that the source says of an item: by its facts an item is known again."""
-    facts = [item.name, item.bytes, item.mtime_ns, _digest_columns(item), item.reject, _facts_of_files(item)]
+    return _digest_facts(item, _digest_columns(item)).hex()
+
+
+def _digest_facts(item: Item, columns: Mapping[str, Any]) -> bytes:
+    facts: list[Any] = [item.name, item.bytes, item.mtime_ns, columns, item.reject]
+    facts.append(_facts_of_files(item) if item.files else [])
     facts += _facts_of_member(item)
     # In ASCII: a name may be invalid UTF-8.
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("ascii")).hexdigest()
+    return hashlib.sha256(_SORTED(facts).encode("ascii")).digest()
+
+
+_SORTED = json.JSONEncoder(sort_keys=True).encode
+
+
+class ItemLines(Spool[str]):
+    """The items as lines of the plan's items file.
+
+    Attributes
+    ----------
+    facts : bytearray
+        The first bytes of each item's facts, `FACTS_BYTES` each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(str, str)
+        self.facts = bytearray()
 
 
 def make_plan(
@@ -123,8 +161,9 @@ def make_plan(
     declared: Mapping[str, Any] | None = None,
     base: str = "",
     gone: str = "",
-) -> tuple[BuildPlan, list[str]]:
-    """Cut the items into tasks and take the fingerprint.
+    observe: Callable[[Item], None] | None = None,
+) -> tuple[BuildPlan, ItemLines]:
+    """Cut the items into tasks and take the fingerprint, in one pass over the items.
 
     Parameters
     ----------
@@ -133,20 +172,31 @@ def make_plan(
     listing : Listing
     base, gone : str
         See `BuildPlan`.
+    observe : callable, optional
+        Called with every item.
 
     Returns
     -------
     plan : BuildPlan
-    lines : list of str
-        The items as lines of the plan's items file.
+    lines : ItemLines
     """
     items: Sequence[Item] = listing.items[: recipe.limit]
-    lines, digest = [], hashlib.sha256()
+    lines, digest, cut = ItemLines(), hashlib.sha256(), _Cut(len(items))
     for item in items:
-        digest.update(bytes.fromhex(item_facts(item)))
+        columns = _digest_columns(item)
+        known = _digest_facts(item, columns)
+        digest.update(known)
         if item.number is not None:
             digest.update(item.number.to_bytes(8, "little"))
-        lines.append(_storable(item).to_line())
+        lines.facts += known[:FACTS_BYTES]
+        line = (item if columns is item.columns else replace(item, columns=columns)).to_line()
+        lines.append(line)
+        cut.add(item, len(line))
+        if observe is not None:
+            observe(item)
+        if not len(lines) % _COUNTED:
+            count_listed(_COUNTED)
+    count_listed(len(lines) % _COUNTED)
     plan = BuildPlan(
         recipe=recipe.to_json(),
         runtime=dict(runtime),
@@ -154,7 +204,7 @@ def make_plan(
         items_digest=digest.hexdigest(),
         ignored=listing.ignored,
         classes=dict(listing.classes),
-        tasks=_cut(items, lines),
+        tasks=cut.end(),
         arrays={name: list(kind) for name, kind in listing.arrays.items()},
         declared=declared or {},
         base=base,
@@ -163,21 +213,35 @@ def make_plan(
     return plan, lines
 
 
-def _cut(items: Sequence[Item], lines: Sequence[str]) -> tuple[Task, ...]:
-    tasks: list[Task] = []
-    start, start_offset, offset, size = 0, 0, 0, 0
-    for position, (item, line) in enumerate(zip(items, lines, strict=True)):
-        read = item.bytes + sum(file.bytes for file in item.files.values())
+class _Cut:
+    """Cuts items, of which the number is known, into tasks as they come."""
+
+    def __init__(self, items: int) -> None:
+        self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // _TASKS))
+        self._tasks = Tasks()
+        self._start = self._start_offset = self._offset = self._size = self._items = 0
+        self._last: Item | None = None
+
+    def add(self, item: Item, line_bytes: int) -> None:
+        """Take in an item, and the size of its line in the items file."""
+        read = item.bytes
+        if item.files:
+            read += sum(file.bytes for file in item.files.values())
         weight = read * (VIDEO_WEIGHT if item.is_video else 1)
-        full = position - start >= TASK_ITEMS or size + weight > TASK_BYTES
-        if position > start and full and not _in_one_pass(items[position - 1], item):
-            tasks.append(Task(start, position, start_offset))
-            start, start_offset, size = position, offset, 0
-        size += weight
-        offset += len(line)
-    if items:
-        tasks.append(Task(start, len(items), start_offset))
-    return tuple(tasks)
+        full = self._items - self._start >= self._most or self._size + weight > TASK_BYTES
+        if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
+            self._tasks.append((self._start, self._items, self._start_offset))
+            self._start, self._start_offset, self._size = self._items, self._offset, 0
+        self._size += weight
+        self._offset += line_bytes
+        self._items += 1
+        self._last = item
+
+    def end(self) -> Tasks:
+        """The tasks, after the last item."""
+        if self._items:
+            self._tasks.append((self._start, self._items, self._start_offset))
+        return self._tasks
 
 
 def _in_one_pass(one: Item, other: Item) -> bool:
@@ -187,8 +251,16 @@ def _in_one_pass(one: Item, other: Item) -> bool:
     return (one.path, one.member.run) == (other.path, other.member.run)
 
 
-def _digest_columns(item: Item) -> dict[str, Any]:
-    return {name: digest_value(value) for name, value in item.columns.items()}
+def _digest_columns(item: Item) -> Mapping[str, Any]:
+    """The columns with digests in the place of arrays and bytes."""
+    columns = item.columns
+    if all(type(value) in _PLAIN for value in columns.values()):
+        return columns
+    digested = {name: digest_value(value) for name, value in columns.items()}
+    return columns if all(digested[name] is value for name, value in columns.items()) else digested
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def _facts_of_files(item: Item) -> list[Any]:
@@ -204,7 +276,7 @@ def _facts_of_member(item: Item) -> list[Any]:
 
 def is_storable(item: Item) -> bool:
     """Whether all of an item's columns are JSON values, so that a worker process can read them from the plan."""
-    return not live_columns(item)
+    return _digest_columns(item) is item.columns
 
 
 def live_columns(item: Item) -> list[str]:
@@ -212,30 +284,42 @@ def live_columns(item: Item) -> list[str]:
     return [name for name, value in item.columns.items() if digest_value(value) is not value]
 
 
-def _storable(item: Item) -> Item:
-    """The item with its arrays replaced by digests."""
-    return replace(item, columns=_digest_columns(item))
-
-
-def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]) -> str:
-    """In words, what differs between two plans: options, versions, items."""
+def describe_mismatch(old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], new_lines: Iterable[str]) -> str:
+    """In words, what differs between two plans: options, versions, items. The lines are read more than once."""
     found = describe_changes("option", old.recipe, new.recipe) + describe_changes("runtime", old.runtime, new.runtime)
     found += describe_changes("classes of", old.classes, new.classes)
     found += describe_changes("array type of", old.arrays, new.arrays)
     found += describe_changes("declared", _flat(old.declared), _flat(new.declared))
     if old.items_digest != new.items_digest:
-        before = {item.name: item for item in map(Item.from_line, old_lines)}
-        after = {item.name: item for item in map(Item.from_line, new_lines)}
-        for verb, names in (
-            ("gone", [name for name in before if name not in after]),
-            ("new", [name for name in after if name not in before]),
-            (
-                "changed (its size, time or columns)",
-                [name for name in before if name in after and _differs(before[name], after[name])],
-            ),
-        ):
-            found += _describe_items(names, verb)
+        found += _describe_other_items(old_lines, new_lines)
     return join_changes(found) or "the order of the items"
+
+
+def _describe_other_items(old_lines: Iterable[str], new_lines: Iterable[str]) -> list[str]:
+    """In words, the items that are gone, new or changed. In memory are a few numbers for each, and no names."""
+    (before, facts_before), (after, facts_after) = _numbers_of(old_lines), _numbers_of(new_lines)
+    common, at_before, at_after = np.intersect1d(before[::-1], after[::-1], return_indices=True)  # the last of a name
+    differ = facts_before[::-1][at_before] != facts_after[::-1][at_after]
+    changed = np.flatnonzero(np.isin(before, common[differ]))
+    found = []
+    for verb, names, lines, places in (
+        ("gone", before, old_lines, np.flatnonzero(~np.isin(before, after))),
+        ("new", after, new_lines, np.flatnonzero(~np.isin(after, before))),
+        ("changed (its size, time or columns)", before, old_lines, changed),
+    ):
+        if len(places):
+            first = Item.from_line(next(islice(lines, int(places[0]), None))).name
+            found.append(_describe_items(first, len(np.unique(names[places])), verb))
+    return found
+
+
+def _numbers_of(lines: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Numbers for the names, and for the facts, of the items in some lines."""
+    names, facts = array("q"), bytearray()
+    for item in map(Item.from_line, lines):
+        names.append(hash(item.name))
+        facts += _digest_facts(item, item.columns)[:FACTS_BYTES]
+    return np.frombuffer(names, np.int64), np.frombuffer(facts, np.int64)
 
 
 def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
@@ -248,7 +332,7 @@ def describe_changed_terms(last: Generation, new: BuildPlan) -> list[str]:
 
 
 def describe_taken_over(
-    old: BuildPlan, new: BuildPlan, old_lines: Sequence[str], new_lines: Sequence[str]
+    old: BuildPlan, new: BuildPlan, old_lines: Iterable[str], new_lines: Iterable[str]
 ) -> str | None:
     """In words, how the items of two plans differ; None if one cannot use what the other has finished."""
     if old.terms != new.terms or new.declared:  # a function may give keys of its own
@@ -263,14 +347,14 @@ def _flat(declared: Mapping[str, Any]) -> dict[str, Any]:
     return {**{f"field {name}": kind for name, kind in fields.items()}, "classes": declared.get("classes")}
 
 
-def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, new_lines: Sequence[str]) -> str:
+def describe_made(made: Manifest, before: Iterable[str] | None, new: BuildPlan, new_lines: Iterable[str]) -> str:
     """In words, what differs between a finished dataset and a plan, as far as the dataset shows it.
 
     Parameters
     ----------
-    before : sequence of str or None
-        The names in the dataset's ``items.jsonl``; None if it has none.
-    new_lines : sequence of str
+    before : iterable of str or None
+        The names in the dataset's ``items.jsonl``; None if it has none. They are read more than once, as the lines are.
+    new_lines : iterable of str
         Lines of the new plan's items file.
     """
     job = made.wall_clock.get("job")
@@ -286,18 +370,23 @@ def describe_made(made: Manifest, before: Sequence[str] | None, new: BuildPlan, 
         "classes of", {name: named[name] for name in planned}, {name: classes[name] for name in planned}
     )
     if before is not None:
-        after = [Item.from_line(line).name for line in new_lines]
-        found += _describe_items(sorted(set(before) - set(after)), "gone")
-        found += _describe_items(sorted(set(after) - set(before)), "new")
+        after = Again(lambda: (Item.from_line(line).name for line in new_lines))
+        found += _describe_missing(before, after, "gone") + _describe_missing(after, before, "new")
     # The manifest knows only the digest of sizes and times.
     return join_changes(found) or "items of the source have changed in size, time or columns, or their order has"
 
 
-def _describe_items(names: Sequence[str], verb: str) -> list[str]:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"source: {shorten(names[0])}{more} {verb}"] if names else []
+def _describe_missing(names: Iterable[str], others: Iterable[str], verb: str) -> list[str]:
+    """In words, the names that are not among others."""
+    numbers = np.fromiter(map(hash, names), np.int64)
+    known = np.unique(np.fromiter(map(hash, others), np.int64))
+    missing = ~np.isin(numbers, known)
+    if not missing.any():
+        return []
+    first = min(name for name, is_missing in zip(names, missing, strict=True) if is_missing)
+    return [_describe_items(first, len(np.unique(numbers[missing])), verb)]
 
 
-def _differs(a: Item, b: Item) -> bool:
-    facts = [(i.bytes, i.mtime_ns, dict(i.columns), i.reject, _facts_of_files(i), _facts_of_member(i)) for i in (a, b)]
-    return facts[0] != facts[1]
+def _describe_items(first: str, count: int, verb: str) -> str:
+    more = f" and {count - 1} more" if count > 1 else ""
+    return f"source: {shorten(first)}{more} {verb}"

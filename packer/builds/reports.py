@@ -326,4 +326,7 @@ class ReportWriter:
 
 def _write(file: IO[bytes], document: dict[str, Any]) -> None:
     """Write one line of JSON in UTF-8; a name that is invalid UTF-8 keeps its odd bytes as JSON escapes."""
-    file.write(json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+    file.write(_ENCODE(document).encode("utf-8", "backslashreplace") + b"\n")
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode

@@ -105,11 +105,11 @@ class BuildWork:
             with PartWriter(target) as part:
                 for item in items:
                     on_item("start", item.index, 0, "")
-                    report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts)
-                    reason = "" if report.empty else f"{report.step}: {report.reason}"
+                    report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
+                    reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                 part.finish()
-            return {"rows": sum(report.samples for report in part.reports)}
+            return {"rows": sum(report.samples for report in part.reports), "bytes": part.bytes}
 
     def close(self) -> None:
         """Close the parts, and what items were read from."""
@@ -128,10 +128,10 @@ class BuildWork:
             self._kept = KeptItems(self.workspace, self.plan)
         return self._kept.copy(item, part)
 
-    def _item(self, item: Item, part: PartWriter, verdicts: Verdicts) -> ItemReport:
+    def _item(self, item: Item, part: PartWriter, verdicts: Verdicts, on_item: OnItem) -> ItemReport:
         """Run the steps over one item and append its samples; an item that fails becomes a reject without samples."""
         self.prepare()
-        report = ItemReport(item.name)
+        report = _begin_report(item, on_item)
         for pause_s in (*READ_PAUSES_S, None):
             part.begin()
             try:
@@ -140,7 +140,7 @@ class BuildWork:
                 part.undo()
                 if pause_s is not None and may_pass(error):
                     time.sleep(pause_s)
-                    report = ItemReport(item.name)
+                    report = _begin_report(item, on_item)
                     continue
                 report = _describe_reject(item, report, error)
             break
@@ -197,6 +197,13 @@ class BuildWork:
         for path in paths:
             path.unlink(missing_ok=True)
         return {"rows": sum(map(len, Part(joined).groups))}
+
+
+def _begin_report(item: Item, on_item: OnItem) -> ItemReport:
+    """The report of an item that begins; of a video, it says how many frames were examined so far."""
+    if not item.is_video:
+        return ItemReport(item.name)
+    return ItemReport(item.name, watch=lambda frames: on_item("frame", item.index, frames, ""))
 
 
 def _describe_reject(item: Item, report: ItemReport, error: StepError) -> ItemReport:

@@ -290,7 +290,7 @@ class Job:
 
     def _write_plan(self) -> None:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
-        write_durably(self.workspace.items, "".join(self.plan.take_item_lines()).encode("ascii"))
+        write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
@@ -319,7 +319,9 @@ class Job:
         ):
 
             def on_event(event: Event) -> None:
-                stage.advance(*tally.take(event))
+                reasons = [ended.reason for ended in event.ends if ended.rejected]
+                gain, frames = tally.take(event), event.frames if event.kind == "tick" else None
+                stage.advance(*gain, size=event.result.get("bytes", 0), reasons=reasons, frames=frames)
                 failed = next((ended for ended in event.ends if ended.rejected), None)
                 if failed is not None and self._options.on_error == "fail":
                     assert event.unit is not None

@@ -8,11 +8,13 @@ import struct
 from pathlib import Path
 
 _ITEM = struct.Struct("<q")
+_FRAMES = struct.Struct("<q")
+_BYTES = _ITEM.size + _FRAMES.size
 _NONE = -1
 
 
 class Place:
-    """The item that a worker is at, in a file that both processes have mapped.
+    """The item that a worker is at, and how many frames of it were examined, in a file that both processes have mapped.
 
     Parameters
     ----------
@@ -22,18 +24,27 @@ class Place:
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), _ITEM.size)
+            self._memory = mmap.mmap(file.fileno(), _BYTES)
 
     @classmethod
     def create(cls, path: Path) -> "Place":
         """Make the file, in place of an older one, and map it. No item is under way."""
         path.unlink(missing_ok=True)
-        path.write_bytes(_ITEM.pack(_NONE))
+        path.write_bytes(_ITEM.pack(_NONE) + _FRAMES.pack(0))
         return cls(path)
 
     def set(self, item: int | None) -> None:
         """Note the item that begins; None if one has ended."""
+        _FRAMES.pack_into(self._memory, _ITEM.size, 0)
         _ITEM.pack_into(self._memory, 0, _NONE if item is None else item)
+
+    def set_frames(self, frames: int) -> None:
+        """Note how many frames of the item were examined."""
+        _FRAMES.pack_into(self._memory, _ITEM.size, frames)
+
+    def frames(self) -> int:
+        """How many frames of the item were examined so far."""
+        return int(_FRAMES.unpack_from(self._memory, _ITEM.size)[0])
 
     def get(self) -> int | None:
         """The item that is, or was, under way."""

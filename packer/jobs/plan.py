@@ -1,9 +1,10 @@
 """The terms of a job: its plan, the tasks and units that it is cut into, and the interface of what does them."""
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from packer.assembly.plan import Piece
 from packer.workspace import Workspace
@@ -18,7 +19,8 @@ Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be tried (again), with the step and reason of their reject."""
 
 OnItem = Callable[[str, int, int, str], None]
-"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none."""
+"""Called with ``"start"`` or ``"end"``, the item's index, the samples that it yielded, and why it yielded none; between
+them with ``"frame"``, the index, the number of frames examined so far, and an empty text."""
 
 
 class Task(NamedTuple):
@@ -30,6 +32,53 @@ class Task(NamedTuple):
     start: int
     stop: int
     offset: int
+
+
+class Tasks(Sequence[Task]):
+    """The tasks of a plan, maybe hundreds of thousands, as numbers."""
+
+    def __init__(self, tasks: Iterable[Sequence[int]] = ()) -> None:
+        self._numbers = array("q")
+        for task in tasks:
+            self.append(task)
+
+    def append(self, task: Sequence[int]) -> None:
+        """Append a task."""
+        self._numbers.extend(task)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 3
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return Tasks(self[number] for number in range(len(self))[index])
+        at = 3 * range(len(self))[index]
+        return Task(*self._numbers[at : at + 3])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        return f"Tasks({list(self)})"
+
+    def to_json(self) -> list[int]:
+        """The tasks as numbers, three for each."""
+        return self._numbers.tolist()
+
+    @classmethod
+    def from_json(cls, document: Sequence[Any]) -> "Tasks":
+        """Read what `to_json` made, or a list of tasks."""
+        if document and isinstance(document[0], Sequence):
+            return cls(document)
+        tasks = cls()
+        tasks._numbers.extend(document)
+        return tasks
 
 
 class Unit(NamedTuple):

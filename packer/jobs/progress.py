@@ -1,9 +1,12 @@
 """Progress of a job: what a listener receives, and the listener that shows it on a terminal."""
 
+import re
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -11,9 +14,21 @@ from tqdm import tqdm
 
 from packer.workspace.durable import code_of_others
 from shardspec.errors import UsageError
-from shardspec.wording import counted, shorten
+from shardspec.wording import counted, cut, list_some, shorten
 
 _LINE_INTERVAL_S = 5.0
+_STEP_S = 1.0
+_RECENT_S = 60.0
+"""The rate is that of so many seconds, looked at in steps."""
+
+_LATE_S = 1.0
+_LONG_S = 120
+"""A longer time is given in minutes, or in hours."""
+
+_REASONS = 20
+_SHOWN = 2
+_REASON_LENGTH = 60
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9][0-9.,]*")
 
 
 @dataclass(frozen=True)
@@ -23,7 +38,7 @@ class Progress:
     Attributes
     ----------
     stage : str
-        ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
+        ``"listing"`` (only if it takes a while), ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
         ``"splitting"`` of a split into many;
         ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
         ``"comparing"`` (find_leaks), ``"listing"`` (list_dataset), ``"summing up"`` (rejects),
@@ -31,11 +46,22 @@ class Progress:
     unit : str
         What is counted: ``"items"``, ``"shards"``, ``"files"``, ``"samples"``, ``"datasets"``, ``"passes"``,
         ``"parts"``; of a listing, what the dataset consists of, such as ``"classes"``.
-    total, done : int
+    total : int or None
+        None while it is not known: of a source that is being listed.
+    done : int
     resumed : int
         How many of the done ones an earlier call did.
     samples, rejects : int
         Samples and rejects from the items of this call; 0 if no items are counted.
+    reasons : dict of str to int
+        The rejects by reason, the most frequent first; what differs from item to item is left out of a reason. Of many
+        reasons, those met first.
+    bytes : int
+        Bytes of what was done in this call, where they are known: of the samples of finished tasks, of shards.
+    frames : int
+        Frames examined so far of the videos under way, as of a moment ago: a long one is at work, and not stuck.
+    rate, sample_rate : float or None
+        What is done in a second, and samples, over the last minute; None while that is unknown.
     seconds : float
         Seconds since the stage began.
     ended : bool
@@ -46,7 +72,7 @@ class Progress:
 
     stage: str
     unit: str
-    total: int
+    total: int | None
     done: int
     resumed: int = 0
     samples: int = 0
@@ -54,12 +80,19 @@ class Progress:
     seconds: float = 0.0
     ended: bool = False
     failed: bool = False
+    bytes: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    rate: float | None = None
+    sample_rate: float | None = None
+    frames: int = 0
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds to the end of the stage at the rate so far; None while the rate is unknown."""
+        """Seconds to the end of the stage at the rate of the last minute; None while that, or the end, is unknown."""
         passed = self.done - self.resumed
-        return self.seconds / passed * (self.total - self.done) if passed > 0 else None
+        if self.total is None or passed <= 0:
+            return None
+        return (self.total - self.done) / (self.rate or passed / max(self.seconds, 1e-9))
 
 
 class ProgressListener(Protocol):
@@ -123,8 +156,9 @@ class Terminal:
                 unit=f" {progress.unit}",
                 dynamic_ncols=True,
             )
-        if progress.unit == "items":
-            self._bar.set_postfix_str(_describe_items(progress), refresh=False)
+        details = _describe_details(progress)
+        if details:
+            self._bar.set_postfix_str(details, refresh=False)
         self._bar.update(progress.done - self._bar.n)
         if progress.ended:
             self._bar.close()
@@ -132,15 +166,35 @@ class Terminal:
 
 
 def describe_progress(progress: Progress) -> str:
-    """One line: ``packing: 12/40 items, 31.0 samples/s, 1 reject, 9 s left``."""
-    details = f", {_describe_items(progress)}" if progress.unit == "items" else ""
-    seconds = progress.seconds_left if progress.done < progress.total else None
-    left = "" if seconds is None else f", {seconds:.0f} s left"
-    return f"{progress.stage}: {progress.done}/{progress.total} {progress.unit}{details}{left}"
+    """One line: ``packing: 12/40 items, 31.0 samples/s, 2.1 MB, 1 reject (decode: expected a picture), 9 s left``."""
+    details = _describe_details(progress)
+    seconds = progress.seconds_left if progress.total is None or progress.done < progress.total else None
+    left = "" if seconds is None else f", {_describe_seconds(seconds)} left"
+    of = f"{progress.done:,}" if progress.total is None else f"{progress.done}/{progress.total}"
+    return f"{progress.stage}: {of} {progress.unit}{', ' if details else ''}{details}{left}"
 
 
-def _describe_items(progress: Progress) -> str:
-    return f"{progress.samples / max(1e-9, progress.seconds):.1f} samples/s, {counted(progress.rejects, 'reject')}"
+def _describe_details(progress: Progress) -> str:
+    size = [f"{progress.bytes / 1e6:.1f} MB"] if progress.bytes else []
+    if progress.unit != "items" or progress.total is None:
+        return ", ".join(size)
+    rate = progress.samples / max(1e-9, progress.seconds) if progress.sample_rate is None else progress.sample_rate
+    shown = list_some([reason if n == 1 else f"{n} × {reason}" for reason, n in progress.reasons.items()], _SHOWN)
+    why = f" ({shown})" if shown else ""
+    under_way = [f"{counted(progress.frames, 'frame')} of videos under way"] if progress.frames else []
+    return ", ".join((f"{rate:.1f} samples/s", *under_way, *size, f"{counted(progress.rejects, 'reject')}{why}"))
+
+
+def _describe_seconds(seconds: float) -> str:
+    """A time in words: seconds of a short one, minutes or hours of a long one."""
+    if seconds < _LONG_S:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 60 * _LONG_S else f"{seconds / 3600:.1f} h"
+
+
+def reason_kind(reason: str) -> str:
+    """A reason without what differs from item to item: values, names and numbers."""
+    return cut(_VALUE.sub("…", reason), _REASON_LENGTH)
 
 
 def listener_of(progress: bool | ProgressListener) -> ProgressListener:
@@ -186,14 +240,19 @@ class Stage:
     stage, unit : str
     total, done : int
         See `Progress`.
+    least : int
+        A stage that is over soon is not reported: before so many are done, and a second has passed, nothing is.
     """
 
-    def __init__(self, listener: ProgressListener, stage: str, total: int, unit: str, done: int = 0) -> None:
+    def __init__(
+        self, listener: ProgressListener, stage: str, total: int | None, unit: str, done: int = 0, *, least: int = 0
+    ) -> None:
         self._listener = listener
-        self._stage, self._unit, self._total = stage, unit, total
-        self._done = self._resumed = done
-        self._samples = self._rejects = 0
+        self._least = least
+        self._reported = False
         self._started_s = time.monotonic()
+        self._recent = deque([(self._started_s, done, 0)])
+        self._state = Progress(stage, unit, total, done, done)
 
     def __enter__(self) -> "Stage":
         self._report()
@@ -206,25 +265,58 @@ class Stage:
         with suppress(Exception):  # it may come from the listener, and the first error is the one that ended the job
             self._report(ended=True, failed=True)
 
-    def advance(self, count: int = 1, samples: int = 0, rejects: int = 0) -> None:
-        """Count what was done; call with 0 to report that time passes."""
-        self._done += count
-        self._samples += samples
-        self._rejects += rejects
+    def advance(
+        self,
+        count: int = 1,
+        samples: int = 0,
+        rejects: int = 0,
+        size: int = 0,
+        reasons: Iterable[str] = (),
+        frames: int | None = None,
+    ) -> None:
+        """Count what was done; call with 0 to report that time passes.
+
+        Parameters
+        ----------
+        size : int
+            Bytes.
+        reasons : iterable of str
+            Why items were rejected.
+        frames : int, optional
+            Frames of the videos under way, if they were counted just now.
+        """
+        state = self._state
+        found = state.reasons
+        for kind in map(reason_kind, reasons):
+            if kind in found or len(found) < _REASONS:
+                found = {**found, kind: found.get(kind, 0) + 1}
+        self._state = replace(
+            state,
+            done=state.done + count,
+            samples=state.samples + samples,
+            rejects=state.rejects + rejects,
+            bytes=state.bytes + size,
+            frames=state.frames if frames is None and not count else frames or 0,
+            reasons=found if found is state.reasons else dict(sorted(found.items(), key=lambda entry: -entry[1])),
+        )
         self._report()
 
     def _report(self, ended: bool = False, failed: bool = False) -> None:
+        now_s = time.monotonic()
+        state, recent = self._state, self._recent
+        if now_s - recent[-1][0] >= _STEP_S:
+            recent.append((now_s, state.done, state.samples))
+            while len(recent) > 2 and now_s - recent[1][0] > _RECENT_S:
+                recent.popleft()
+        seconds, (since_s, done, samples) = now_s - self._started_s, recent[0]
+        late = state.done - state.resumed >= self._least and seconds >= _LATE_S
+        if self._least and not self._reported and not late:
+            return
+        self._reported = True
+        passed_s = now_s - since_s
+        known = passed_s > 0 and state.done > done
+        rate = (state.done - done) / passed_s if known else None
+        sample_rate = (state.samples - samples) / passed_s if passed_s > 0 else None
         self._listener.on_progress(
-            Progress(
-                self._stage,
-                self._unit,
-                self._total,
-                self._done,
-                self._resumed,
-                self._samples,
-                self._rejects,
-                time.monotonic() - self._started_s,
-                ended,
-                failed,
-            )
+            replace(state, seconds=seconds, ended=ended, failed=failed, rate=rate, sample_rate=sample_rate)
         )

@@ -33,6 +33,7 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
     with Stage(listener, "writing", count, "shards", len(shards)) as stage:
 
         def on_event(event: Event) -> None:
+            size = 0
             if event.kind == "done" and event.unit is not None:
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
@@ -42,37 +43,40 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
                         f"shard {number}: expected its manifest entry from the worker, found {event.result}"
                     )
                 shards[number] = shard
+                size = shard.bytes
                 parts.release(number)
-            stage.advance(int(event.kind == "done"))
+            stage.advance(int(event.kind == "done"), size=size)
 
         run([Unit("shard", number) for number in range(count) if number not in shards], on_event)
     return tuple(shards[number] for number in range(count))
 
 
 class _Parts:
-    """Counts, for each part, the shards that still need it."""
+    """Knows which shards still need which parts: of a shuffled dataset, every shard needs every part."""
 
     def __init__(self, plan: ShardPlan) -> None:
         self._workspace = plan.workspace
         self._needed_by: Counter[int] = Counter()
         self._of_shard: list[range] = []
-        if plan.rows["kind"] != "parts":
+        self._tasks = len(plan.rows["tasks"]) if plan.rows["kind"] == "parts" else 0
+        self._shuffled, self._left = plan.order is not None, len(plan.sizes)
+        if self._shuffled or not self._tasks:
             return
         ends = np.cumsum(np.array(plan.rows["tasks"], np.int64))
-        tasks = len(ends)
         for start, stop in zip(plan.cuts[:-1], plan.cuts[1:], strict=True):
-            if plan.order is not None:
-                self._of_shard.append(range(tasks))
-            else:
-                first = int(np.searchsorted(ends, start, side="right"))
-                self._of_shard.append(range(first, int(np.searchsorted(ends, stop, side="left")) + 1))
+            first = int(np.searchsorted(ends, start, side="right"))
+            self._of_shard.append(range(first, int(np.searchsorted(ends, stop, side="left")) + 1))
             self._needed_by.update(self._of_shard[-1])
-        for task in range(tasks):
+        for task in range(self._tasks):
             if task not in self._needed_by:
                 self._delete(task)
 
     def release(self, shard: int) -> None:
         """Note that a shard is durable, and delete the parts that no other shard needs."""
+        self._left -= 1
+        if self._shuffled and not self._left:
+            for task in range(self._tasks):
+                self._delete(task)
         for task in self._of_shard[shard] if self._of_shard else ():
             self._needed_by[task] -= 1
             if not self._needed_by[task]:

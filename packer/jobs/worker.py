@@ -97,6 +97,9 @@ def _serve(work: Work, place: Place, request: dict[str, Any], answers: TextIO) -
         if what == "start":
             place.set(item)
             return
+        if what == "frame":
+            place.set_frames(samples)
+            return
         ends.append((item, samples, reason))
         place.set(None)
         now_s = time.monotonic()

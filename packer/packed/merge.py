@@ -1,7 +1,8 @@
 """``packer merge``: several packed datasets become one."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, zip_longest
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from packer.assembly.rows import read_column
+from packer.assembly.rows import PackedRows
 from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job, JobResult
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths, write_reports
 from packer.recipe.options import BuildOptions
+from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
 from shardspec.schema import Field, Schema
@@ -212,22 +213,56 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     """
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
-    keys = [np.array(read_column(one.path, one.manifest, "key"), dtype=np.bytes_) for one in inputs]
-    every = np.sort(np.concatenate(keys))
-    twins = np.flatnonzero(every[1:] == every[:-1])
-    if not len(twins) or any(len(np.unique(own)) != len(own) for own in keys):
+    numbers = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
+    alone = [_sole(_twins(own)) for own in numbers]
+    if any(len(own) and _has_twin([one], own) for one, own in zip(inputs, alone, strict=True)):
         return list(inputs)  # a key that is twice in one dataset is a fault of that dataset; verify names it
-    ends = [
-        max(total(one.manifest.generations).items, _last_item(one, own)) for one, own in zip(inputs, keys, strict=True)
-    ]
+    twins = _sole(_twins(np.concatenate([np.unique(own) for own in numbers])))
+    if not _has_twin(inputs, twins):
+        return list(inputs)
+    ends = [max(total(one.manifest.generations).items, _last_item(one)) for one in inputs]
     starts = np.cumsum([0, *ends]).tolist()
     return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
 
 
-def _last_item(one: Input, keys: npt.NDArray[Any]) -> int:
+_LOOKED_AT = 1000
+"""Of the numbers that two keys share, as many are looked at: almost always the first two keys are the same."""
+
+
+def _keys(one: Input) -> Iterator[bytes]:
+    """The keys of a dataset, in order; only some are in memory."""
+    with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
+        for batch in rows.batches(["key"]):
+            yield from map(bytes, batch["key"])
+
+
+def _twins(numbers: IntArray) -> IntArray:
+    """The numbers that are there twice or more."""
+    every = np.sort(numbers)
+    twins: IntArray = every[1:][every[1:] == every[:-1]]
+    return twins
+
+
+def _sole(numbers: IntArray) -> IntArray:
+    """Some of the numbers, each once."""
+    return np.unique(numbers)[:_LOOKED_AT]
+
+
+def _has_twin(inputs: Sequence[Input], numbers: IntArray) -> bool:
+    """Whether two keys that have one of the numbers are the same, and do not only share the number."""
+    sought, seen = set(numbers.tolist()), set[bytes]()
+    for key in (key for one in inputs for key in (_keys(one) if sought else ())):
+        if hash(key) in sought:
+            if key in seen:
+                return True
+            seen.add(key)
+    return False
+
+
+def _last_item(one: Input) -> int:
     """One more than the greatest item number in the keys."""
     last = 0
-    for key in keys.tolist():
+    for key in _keys(one):
         match = BUILT_KEY.match(key)
         if match is None:
             raise UsageError(

@@ -448,15 +448,19 @@ class _Items:
 
     def __init__(self, one: Input) -> None:
         self._one = one
-        self._listed = {str(line.get("item")) for _, line in read_report(one, ITEMS_NAME)}
+        self._listed = next(iter(read_report(one, ITEMS_NAME)), None) is not None
         self._groups: Groups | None = None
         # If the dataset was built from a packed one, each sample was an item, named by its key.
         for name in ("source", "key"):
             if name in one.manifest.schema:
                 groups = read_groups(one.path, name)
-                if not self._listed or not self._listed.isdisjoint(groups.names):
+                if not self._listed or self._lists(set(groups.names)):
                     self._groups = groups
                     break
+
+    def _lists(self, names: set[str]) -> bool:
+        """Whether the reports have an item of one of the names."""
+        return any(str(line.get("item")) in names for _, line in read_report(self._one, ITEMS_NAME))
 
     def of_rows(self, rows: IntArray) -> set[str]:
         """Names of the items that some rows came from."""

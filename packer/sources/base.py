@@ -1,7 +1,10 @@
 """The interface of a source, the listing of its items, and the checks that its paths have to pass."""
 
 import os
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +23,8 @@ class Listing:
     Attributes
     ----------
     items : sequence of Item
-        Sorted, ``items[i].index == i``.
+        Sorted, ``items[i].index == i``. Of many, those in use are made when they are asked for: a source that lists
+        millions keeps them on the disk (`packer.workspace.spool`).
     ignored : int
         Number of files that are not items.
     classes : dict of str to list of str
@@ -36,8 +40,10 @@ class Listing:
         For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
     members : dict of str to dict
         Further pictures that lie in archives beside the items: by field, the file of each item that has one, by index.
-    outside : dict of int to str
-        The items whose paths lie outside `roots`, by index, and the row of each, in words.
+    outside : sequence of int
+        The items whose paths lie outside `roots`, by index, ascending.
+    outside_example : str
+        The row of the first of them, in words.
     notes : sequence of str
         What the user should know about the source, a line each.
     """
@@ -50,7 +56,8 @@ class Listing:
     further: tuple[str, ...] = ()
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     members: Mapping[str, Mapping[int, ItemFile]] = field(default_factory=dict)
-    outside: Mapping[int, str] = field(default_factory=dict)
+    outside: Sequence[int] = ()
+    outside_example: str = ""
     notes: Sequence[str] = ()
 
 
@@ -139,11 +146,111 @@ class Roots:
         return None
 
 
+class Examiner:
+    """Examines the files of one listing. What it has found of folders, and of the last files, it does not look up again.
+
+    Parameters
+    ----------
+    roots : Roots or sequence of Path
+        Folders outside which the files must not lie; as paths, without links.
+    """
+
+    def __init__(self, roots: Roots | Sequence[Path]) -> None:
+        self._roots = roots if isinstance(roots, Roots) else None
+        self._resolved = roots.resolved if isinstance(roots, Roots) else tuple(roots)
+        self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
+        self._known: dict[str, Item] = {}
+        self._inside: dict[str, bool] = {}
+        self._examined = 0
+
+    def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
+        """See `Roots.describe`; an item without a fault gets `reject`."""
+        assert self._roots is not None
+        self._count()
+        known = self._known.get(path)
+        if known is None:
+            known = self._examine(path) or self._roots.describe(0, path, {})
+            if len(self._known) == _KNOWN_MAX:
+                self._known.clear()
+            self._known[path] = known
+        return Item(
+            index, known.name, known.path, known.bytes, known.mtime_ns, columns, known.reject or reject, known.files
+        )
+
+    def file(self, index: int, name: str) -> Item:
+        """The item of a file below the first root, named by its path relative to it (`describe_path`)."""
+        self._count()
+        path = self._prefix + name
+        found = self._stat(path)
+        if found is None:
+            return describe_path(index, name, Path(path), self._resolved, {})
+        return Item(index, name, path, found.st_size, found.st_mtime_ns)
+
+    def _count(self) -> None:
+        self._examined += 1
+        if not self._examined % _COUNTED:
+            count_listed(_COUNTED)
+
+    def _examine(self, path: str) -> Item | None:
+        """The item of a plain path to a plain file below the only root; None if it has to be looked at more closely."""
+        if len(self._resolved) > 1 or os.path.normpath(path) != path or path.startswith(".."):
+            return None
+        location = path if path.startswith("/") else self._prefix + path
+        if os.sep != "/" or not location.startswith(self._prefix):
+            return None
+        found = self._stat(location)
+        if found is None:
+            return None
+        return Item(0, location[len(self._prefix) :], location, found.st_size, found.st_mtime_ns)
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        """What the system says of a regular file inside the roots that is no link, in a folder without links."""
+        try:
+            folder = path.rpartition("/")[0]
+            inside = self._inside.get(folder)
+            if inside is None:
+                inside = os.path.realpath(folder, strict=True) == folder and self._contains(folder)
+                if len(self._inside) == _KNOWN_MAX:
+                    self._inside.clear()
+                self._inside[folder] = inside
+            found = os.lstat(path) if inside else None
+        except (OSError, ValueError):
+            return None
+        return found if found is not None and stat.S_ISREG(found.st_mode) else None
+
+    def _contains(self, folder: str) -> bool:
+        return any(Path(folder).is_relative_to(root) for root in self._resolved)
+
+
+_KNOWN_MAX = 4096
+_COUNTED = 500
+
+
 def _resolve(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         return path
+
+
+_REPORT: ContextVar[Callable[[int], None] | None] = ContextVar("_REPORT", default=None)
+
+
+@contextmanager
+def counting(report: Callable[[int], None]) -> Iterator[None]:
+    """Inside the block, have sources say how many more items they have listed."""
+    token = _REPORT.set(report)
+    try:
+        yield
+    finally:
+        _REPORT.reset(token)
+
+
+def count_listed(count: int) -> None:
+    """Say how many more items a source has listed."""
+    report = _REPORT.get()
+    if report is not None:
+        report(count)
 
 
 class Source(Protocol):
@@ -181,7 +288,7 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
 
     try:
         resolved = path.resolve(strict=True)
-        stat = path.stat()
+        found = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
         if may_pass(error):  # the plan depends on what is listed
             raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
@@ -195,7 +302,7 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
         )
     if not resolved.is_file():
         return reject("expected a regular file, found something else")
-    return Item(index, name, str(path), stat.st_size, stat.st_mtime_ns, columns)
+    return Item(index, name, str(path), found.st_size, found.st_mtime_ns, columns)
 
 
 def _through_link(path: Path, roots: Sequence[Path]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from packer.sources.base import Listing, refuse_path_column
-from packer.sources.item import Item
+from packer.sources.item import Item, spool_items
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -38,10 +38,10 @@ class InputsSource:
 
     def __init__(self, inputs: Sequence[Any], classes: Sequence[str] | None = None) -> None:
         self._classes = {} if classes is None else {"label": list(classes)}
-        self._items = [
+        self._items = spool_items().extend(
             Item(number, _name(number, value), None, columns={INPUT: _to_json(value, number)})
             for number, value in enumerate(inputs)
-        ]
+        )
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """The items, in the order of the inputs."""

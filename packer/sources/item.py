@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from packer.workspace.spool import Spool
 from shardspec.wording import cut
 
 PICTURE_SUFFIXES = frozenset(
@@ -31,11 +32,10 @@ def is_video(name: str) -> bool:
 
 
 def _suffix(name: str) -> str:
-    """The suffix of a file name in lower case, with its dot. Asked for every item: a path would take ten times longer."""
-    stem, dot, suffix = name.rpartition(".")
-    if not dot or not suffix or "/" in suffix or not stem or stem.endswith("/"):
-        return PurePath(name).suffix.lower()
-    return f".{suffix.lower()}"
+    """The suffix of a file name in lower case, as of a path object, which takes longer to make."""
+    name = name.rpartition("/")[2]
+    dot = name.rfind(".")
+    return name[dot:].lower() if 0 < dot < len(name) - 1 else ""
 
 
 ALSO = "also"
@@ -123,7 +123,7 @@ class ItemFile(NamedTuple):
         return is_video(self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Item:
     """One raw input of a source.
 
@@ -157,14 +157,43 @@ class Item:
     index: int
     name: str
     path: str | None
-    bytes: int = 0
-    mtime_ns: int = 0
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    reject: str | None = None
-    files: Mapping[str, ItemFile] = field(default_factory=dict)
-    member: Member | None = None
-    arrays: Mapping[str, Member] = field(default_factory=dict)
-    number: int | None = None
+    bytes: int
+    mtime_ns: int
+    columns: Mapping[str, Any]
+    reject: str | None
+    files: Mapping[str, ItemFile]
+    member: Member | None
+    arrays: Mapping[str, Member]
+    number: int | None
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        path: str | None,
+        bytes: int = 0,
+        mtime_ns: int = 0,
+        columns: Mapping[str, Any] | None = None,
+        reject: str | None = None,
+        files: Mapping[str, ItemFile] | None = None,
+        member: Member | None = None,
+        arrays: Mapping[str, Member] | None = None,
+        number: int | None = None,
+    ) -> None:
+        # What a frozen dataclass makes itself sets one attribute after another, and takes five times as long.
+        vars(self).update(
+            index=index,
+            name=name,
+            path=path,
+            bytes=bytes,
+            mtime_ns=mtime_ns,
+            columns={} if columns is None else columns,
+            reject=reject,
+            files={} if files is None else files,
+            member=member,
+            arrays={} if arrays is None else arrays,
+            number=number,
+        )
 
     @property
     def is_picture(self) -> bool:
@@ -184,24 +213,43 @@ class Item:
             document += [self.member, dict(self.arrays)]
         if self.number is not None:
             document.append(self.number)
-        return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+        return _TO_LINE(document) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "Item":
         """Read a line that `to_line` wrote."""
-        values = json.loads(line)
-        files = {
-            option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in values[7].items()
+        return cls.unpack(json.loads(line))
+
+    def pack(self) -> tuple[Any, ...]:
+        """The item as plain values, for a spool.
+
+        Raises
+        ------
+        ValueError
+            If a column holds an array or another object.
+        """
+        if not all(type(value) in _PLAIN or _is_plain(value) for value in self.columns.values()):
+            raise ValueError("expected plain values")
+        files = {option: (*file[:4], file.member and tuple(file.member)) for option, file in self.files.items()}
+        document = (self.index, self.name, self.path, self.bytes, self.mtime_ns, self.columns, self.reject, files)
+        if self.member is None and self.number is None and not self.arrays:
+            return document
+        arrays = {name: tuple(member) for name, member in self.arrays.items()}
+        return (*document, self.member and tuple(self.member), arrays, self.number)
+
+    @classmethod
+    def unpack(cls, values: Sequence[Any]) -> "Item":
+        """The item of what `pack` made, or of the values in a line."""
+        index, name, path, size, mtime_ns, columns, reject, found, *more = values
+        files = found and {
+            option: ItemFile(*file[:4], *map(Member.of, filter(None, file[4:]))) for option, file in found.items()
         }
-        item = replace(cls(*values[:7]), files=files)
-        if len(values) == 8:
-            return item
-        return replace(
-            item,
-            member=None if values[8] is None else Member.of(values[8]),
-            arrays={name: Member.of(place) for name, place in values[9].items()},
-            number=values[10] if len(values) > 10 else None,
-        )
+        if not more:
+            return cls(index, name, path, size, mtime_ns, columns, reject, files)
+        member = None if more[0] is None else Member.of(more[0])
+        arrays = {field: Member.of(place) for field, place in more[1].items()}
+        number = more[2] if len(more) > 2 else None
+        return cls(index, name, path, size, mtime_ns, columns, reject, files, member, arrays, number)
 
     @property
     def file(self) -> ItemFile:
@@ -234,6 +282,24 @@ class Item:
             else:
                 if (found.st_size, found.st_mtime_ns) != (file.file_bytes, file.mtime_ns):
                     yield f"{file.container!r} has changed since the build was planned"
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None), bytes))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value consists of plain ones; the bytes of an array would be spooled without its type."""
+    if type(value) is dict:
+        return all(map(_is_plain, value.values()))
+    return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
+
+
+_TO_LINE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def spool_items() -> Spool[Item]:
+    """A spool of items."""
+    return Spool(Item.pack, Item.unpack)
 
 
 def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
@@ -284,6 +350,8 @@ class ItemReport:
         Whether the item has no samples on purpose, and is no reject.
     step, reason : str or None
         Where and why the item was rejected.
+    watch : callable or None
+        Called with `frames` after each frame of a video, so that others see how far the item is.
     """
 
     name: str
@@ -302,6 +370,13 @@ class ItemReport:
     empty: bool = False
     step: str | None = None
     reason: str | None = None
+    watch: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+
+    def count_frame(self) -> None:
+        """Count a frame that is examined."""
+        self.frames += 1
+        if self.watch is not None:
+            self.watch(self.frames)
 
     def skip(self, frame: int, reason: str) -> None:
         """Record a frame that gives no sample."""
@@ -313,7 +388,7 @@ class ItemReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON, without what is as in a new report."""
-        return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name]}
+        return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
 
 
 _NEW_REPORT = {**vars(ItemReport("")), "name": None}

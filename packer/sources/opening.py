@@ -9,7 +9,7 @@ from packer.recipe import Recipe
 from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
 from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
-from packer.sources.folder import FolderSource
+from packer.sources.folders.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
 from packer.sources.table import TABLE_SUFFIXES, TableSource
@@ -37,7 +37,7 @@ def open_source(
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _refuse(recipe, _FOLDER_OPTIONS, "folders", "rows")
         _refuse(recipe, _ARCHIVE_OPTIONS, "archives", "rows")
-        return RowsSource(source, _roots(recipe) or Path.cwd(), types=types)
+        return RowsSource(source, _roots(recipe) or Path.cwd(), types)
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
             _refuse(recipe, _FOLDER_OPTIONS, "folders", "an object")

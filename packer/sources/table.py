@@ -3,13 +3,16 @@
 import csv
 import json
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TextIO
 
 from packer.sources.base import Listing, Roots
-from packer.sources.rows import RowsSource
+from packer.sources.columns import CHUNK_ROWS, Chunk, chunks_of
+from packer.sources.rows import Lines, list_rows, where_in
 from packer.sources.values import keep_cells, parse_cells
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -35,19 +38,63 @@ class TableSource:
         self._types = types or {}
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
-        """The items, in the order of the rows."""
-        table = READERS[self.path.suffix.lower()](self.path, {path_column, *self._types})
-        if not table.rows:
+        """The items, in the order of the rows. The file is read twice, and again for columns that are not simple."""
+        table = OPENED[self.path.suffix.lower()](self.path)
+        names, rows, has_path = dict[str, None](), 0, False
+
+        def chunks() -> Iterator[Chunk]:
+            nonlocal rows, has_path
+            first_pass = not rows
+            for chunk in table.chunks():
+                names.update(dict.fromkeys(chunk.columns if not rows else ()))
+                rows += chunk.rows * first_pass
+                has_path = has_path or path_column in chunk.columns
+                yield chunk
+            if first_pass:
+                self._check(rows, has_path, list(names), path_column)
+
+        listing = list_rows(
+            chunks, self._roots, label_from, path_column, self._types, table.where, lambda _: table.is_text
+        )
+        return listing if self.path.suffix.lower() != ".parquet" else _with_class_labels(listing, self.path, label_from)
+
+    def _check(self, rows: int, has_path: bool, names: Sequence[str], path_column: str) -> None:
+        if not rows:
             raise UsageError(f"{self.path}: expected a row for each picture or video, found no rows")
-        if all(path_column not in row for row in table.rows):
-            names = list(table.rows[0])
+        if not has_path:
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
             raise UsageError(
                 f"{self.path}: expected a column {path_column!r} of paths, found {list_some(names)}: "
                 f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}"
             )
-        listing = RowsSource(table.rows, self._roots, table.lines, self._types).list_items(label_from, path_column)
-        return listing if self.path.suffix.lower() != ".parquet" else _with_class_labels(listing, self.path, label_from)
+
+
+class Table(Protocol):
+    """A table file, read some rows at a time, as often as needed.
+
+    Attributes
+    ----------
+    is_text : bool
+        Whether its values are the texts of cells.
+    """
+
+    is_text: bool
+
+    def __init__(self, path: Path) -> None: ...
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Begin to read the rows.
+
+        Raises
+        ------
+        UsageError
+            If the file is no such table.
+        """
+        ...
+
+    def where(self, row: int) -> str:
+        """The name of a row that was read, in messages."""
+        ...
 
 
 class TableRows(NamedTuple):
@@ -61,50 +108,160 @@ _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|"
 """What stands between the cells of tables, by one name or another."""
 
 
-def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
-    """Rows of a CSV or TSV file with a header.
+class _LinesTable:
+    """A file of lines that is read more than once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = Lines()
+        self._stat: tuple[int, int] | None = None
+        self.where = self._lines.where
+        self.lines = self._lines.all
+
+    @contextmanager
+    def _reading(self) -> Iterator[Callable[[int], None]]:
+        """Read the file to its end; yields what notes the line of a row. It must be the same file every time."""
+        before, note = self._stat, self._lines.append if self._stat is None else _ignore
+        self._stat = self._examine()
+        yield note
+        if self._examine() != self._stat or before not in (None, self._stat):
+            raise UsageError(
+                f"{self._path}: expected a file that does not change, found one that changed while it was read"
+            )
+
+    def _examine(self) -> tuple[int, int]:
+        found = self._path.stat()
+        return found.st_size, found.st_mtime_ns
+
+
+def _ignore(_line: int) -> None:
+    """Note nothing: the lines are known already."""
+
+
+class CsvTable(_LinesTable):
+    """A CSV or TSV file with a header (`Table`).
 
     The cells are separated by commas, in a ``.tsv`` file by tabs. If the header has none of them, but semicolons, tabs,
     vertical bars or commas, these separate the cells.
+    """
+
+    is_text = True
+
+    def chunks(self) -> Iterator[Chunk]:
+        """See `Table`."""
+        with self._path.open(newline="", encoding="utf-8-sig") as file, self._reading() as note:
+            header, reader = self._header(file)
+            rows, first = self._rows(reader, header, note), 0
+            while some := list(islice(rows, CHUNK_ROWS)):
+                columns = zip(*some, strict=True)
+                yield Chunk(first, len(some), dict(zip(header, columns, strict=True)))
+                first += len(some)
+
+    def _header(self, file: TextIO) -> tuple[list[str], Any]:
+        """The names of the columns, and the reader of what follows."""
+        reader = csv.reader(file, delimiter="\t" if self._path.suffix.lower() == ".tsv" else ",", strict=True)
+        with self._parsing(reader):
+            header = next(filter(None, reader), [])
+        if len(header) == 1 and (mark := _other_mark(self._path, header[0])) is not None:
+            file.seek(0)
+            reader = csv.reader(file, delimiter=mark, strict=True)
+            with self._parsing(reader):
+                header = next(filter(None, reader), [])
+        doubled = sorted({name for name in header if header.count(name) > 1})
+        if doubled:
+            raise UsageError(
+                f"{self._path}: expected every column once, found {list_some(list(map(shorten, doubled)))} more than "
+                "once: rename one"
+            )
+        return header, reader
+
+    def _rows(self, reader: Any, header: Sequence[str], note: Callable[[int], None]) -> Iterator[list[str]]:
+        width, last = len(header), reader.line_num
+        with self._parsing(reader):
+            for cells in reader:
+                if cells:
+                    if len(cells) != width:
+                        raise UsageError(
+                            f"{self._path}, line {last + 1}: expected {counted(width, 'cell')} as in the header, "
+                            f"found {len(cells)}"
+                        )
+                    note(last + 1)
+                    yield cells
+                last = reader.line_num
+
+    @contextmanager
+    def _parsing(self, reader: Any) -> Iterator[None]:
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise UsageError(_describe_other_bytes(self._path)) from error
+        except csv.Error as error:
+            raise UsageError(f"{self._path}, line {reader.line_num}: expected CSV, {error}") from error
+
+
+class JsonLinesTable(_LinesTable):
+    """A JSON lines file: one object per line (`Table`)."""
+
+    is_text = False
+
+    def chunks(self) -> Iterator[Chunk]:
+        """See `Table`."""
+        yield from chunks_of(self.rows())
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, one after another."""
+        with self._path.open("rb") as file, self._reading() as note:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                except (ValueError, RecursionError) as error:
+                    raise UsageError(f"{self._path}, line {number}: expected a JSON object, {error}") from error
+                if not isinstance(row, dict):
+                    found = type(row).__name__
+                    raise UsageError(f"{self._path}, line {number}: expected a JSON object, found {found}")
+                note(number)
+                yield row
+
+
+class ParquetTable:
+    """A Parquet file (`Table`)."""
+
+    is_text = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.where = where_in(())
+
+    def chunks(self) -> Iterator[Chunk]:
+        """See `Table`."""
+        yield from chunks_of(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        opened = import_target("pyarrow.parquet:ParquetFile", what=f"table {self._path.name}", extra="parquet")
+        try:
+            with opened(self._path) as file:
+                for batch in file.iter_batches(CHUNK_ROWS, use_threads=False):
+                    yield from batch.to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
+            raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error
+
+
+def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:
+    """Rows of a CSV or TSV file with a header (`CsvTable`).
 
     A column becomes integers or floats if all its cells are such numbers, unless it is in `texts`; those columns stay
     text. An empty cell is missing.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows, lines = [], []
-        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-        try:
-            header = next(filter(None, reader), [])
-            if len(header) == 1 and (mark := _other_mark(path, header[0])) is not None:
-                file.seek(0)
-                reader = csv.reader(file, delimiter=mark, strict=True)
-                header = next(filter(None, reader), [])
-            last = reader.line_num
-            for cells in reader:
-                if cells:
-                    rows.append(cells)
-                    lines.append(last + 1)
-                last = reader.line_num
-        except UnicodeDecodeError as error:
-            raise UsageError(_describe_other_bytes(path)) from error
-        except csv.Error as error:
-            raise UsageError(f"{path}, line {reader.line_num}: expected CSV, {error}") from error
-    doubled = sorted({name for name in header if header.count(name) > 1})
-    if doubled:
-        raise UsageError(
-            f"{path}: expected every column once, found {list_some(list(map(shorten, doubled)))} more than once: "
-            "rename one"
-        )
-    for line, row in zip(lines, rows, strict=True):
-        if len(row) != len(header):
-            raise UsageError(
-                f"{path}, line {line}: expected {counted(len(header), 'cell')} as in the header, found {len(row)}"
-            )
+    table = CsvTable(path)
+    chunks = list(table.chunks())
+    header = list(chunks[0].columns) if chunks else []
     columns = [
-        (keep_cells if name in texts else parse_cells)([row[place] for row in rows])
-        for place, name in enumerate(header)
+        (keep_cells if name in texts else parse_cells)([cell for chunk in chunks for cell in chunk.columns[name]])
+        for name in header
     ]
-    return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], lines)
+    return TableRows([dict(zip(header, row, strict=True)) for row in zip(*columns, strict=True)], table.lines())
 
 
 def _describe_other_bytes(path: Path) -> str:
@@ -132,20 +289,8 @@ def _other_mark(path: Path, header: str) -> str | None:
 
 def read_jsonl(path: Path, _texts: Collection[str] = ()) -> TableRows:
     """Rows of a JSON lines file: one object per line."""
-    rows, lines = [], []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"{path}, line {number}: expected a JSON object, {error}") from error
-            if not isinstance(row, dict):
-                raise UsageError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
-            rows.append(row)
-            lines.append(number)
-    return TableRows(rows, lines)
+    table = JsonLinesTable(path)
+    return TableRows(list(table.rows()), table.lines())
 
 
 def read_parquet(path: Path, _texts: Collection[str] = ()) -> TableRows:
@@ -166,8 +311,7 @@ def _with_class_labels(listing: Listing, path: Path, label_from: str) -> Listing
     """The listing with the names that Hugging Face's ``ClassLabel`` has for the numbers of the label's column."""
     columns = [name for name, field in listing.fields.items() if label_from in (name, "auto") and field == "label"]
     columns = columns if label_from in ("auto", "none") else [label_from]
-    labels = [item.columns.get("label") for item in listing.items if item.reject is None]
-    if not columns or label_from == "none" or "label" in listing.classes or not labels:
+    if not columns or label_from == "none" or "label" in listing.classes:
         return listing
     read_schema = import_target("pyarrow.parquet:read_schema", what=f"table {path.name}", extra="parquet")
     try:
@@ -175,11 +319,22 @@ def _with_class_labels(listing: Listing, path: Path, label_from: str) -> Listing
         names = json.loads(metadata)["info"]["features"][columns[0]]["names"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return listing
-    good = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    if not good or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)):
+        return listing
+    labels = {item.columns.get("label") for item in listing.items if item.reject is None}
+    if not labels or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
         return listing
     return replace(listing, classes={**listing.classes, "label": names})
 
+
+OPENED: Mapping[str, type[Table]] = {
+    ".csv": CsvTable,
+    ".jsonl": JsonLinesTable,
+    ".ndjson": JsonLinesTable,
+    ".parquet": ParquetTable,
+    ".tsv": CsvTable,
+}
+"""Tables that are read some rows at a time, by suffix."""
 
 READERS: Mapping[str, Callable[[Path, Collection[str]], TableRows]] = {
     ".csv": read_csv,

@@ -70,9 +70,14 @@ def _parse_integer(cell: str) -> int:
     return int(cell)
 
 
+def is_decimal(cell: str) -> bool:
+    """Whether a text is a number in its usual spelling; the sign alone passes, too."""
+    return _DECIMAL.match(cell) is not None
+
+
 def _parse_decimal(cell: str) -> float:
     """A number in its usual spelling, for the same reason; Python's ``float`` also accepts 1_0, 007 and nan."""
-    if not _DECIMAL.match(cell):
+    if not is_decimal(cell):
         raise ValueError(cell)
     return float(cell)
 

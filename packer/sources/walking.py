@@ -22,16 +22,25 @@ def walk(
         folder = waiting.pop()
         folders: list[str] = []
         files: list[str] = []
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    (folders if _is_folder(entry) else files).append(entry.name)
-        except OSError as error:
-            onerror(error)
+        failed: list[OSError] = []
+        for name, is_folder in scan(folder, failed.append):
+            (folders if is_folder else files).append(name)
+        if failed:
+            onerror(failed[0])
             continue
         yield folder, folders, files
         below = [os.path.join(folder, name) for name in reversed(folders)]  # noqa: PTH118 -- many
         waiting += [path for path in below if followlinks or not os.path.islink(path)]  # noqa: PTH114 -- many
+
+
+def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, bool]]:
+    """The name of each entry of a folder, and whether it is a folder; `onerror` is called if it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                yield entry.name, _is_folder(entry)
+    except OSError as error:
+        onerror(error)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -119,7 +119,7 @@ def _frames(
             if refills is not None:
                 known[NEIGHBOURS] = neighbours(video.frames_seen, refills)
             for frame in frames:
-                report.frames += 1
+                report.count_frame()
                 yield {**sample, "image": frame.image, "frame": frame.index, "time": frame.time, **known}
             if video.damage is not None:
                 report.add_damage(video.damage)

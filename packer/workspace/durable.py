@@ -3,7 +3,7 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,12 +40,15 @@ def writing(folder: Path) -> Iterator[None]:
         raise BuildError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from error
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` with a file of these bytes: write it under a temporary name, flush, rename, flush the folder."""
+def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Replace `path` with a file of these bytes, or of some pieces, one after another.
+
+    It is written under a temporary name, flushed and renamed, and the folder is flushed.
+    """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            file.writelines((data,) if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

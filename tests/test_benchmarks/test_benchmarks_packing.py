@@ -51,6 +51,17 @@ def test_a_build_that_fails_gives_no_figure(tmp_path: Path) -> None:
     assert "ended with status 3" in done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_what_packing_costs_an_item_is_measured_for_each_process(tmp_path: Path) -> None:
+    options = ("--items", 40, "--files", 3, "--workers", 1, "--commands", "build", "inspect")
+    (group,) = run("pack_scale", tmp_path, *options)["groups"]
+    assert (group["items"], set(group["commands"])) == (40, {"build", "inspect"})
+    build = group["commands"]["build"]
+    assert build["coordinator_bytes"] > build["own_bytes"] > 10**7
+    assert build["worker_bytes"] > build["worker_own_bytes"] > 10**7
+    assert 0 < build["coordinator_cpu_s"] < 10 * build["seconds"]
+
+
 def test_every_detector_is_measured_on_the_same_faces(video: Path, tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     found = run("detector", tmp_path, video, "--frames", 4)

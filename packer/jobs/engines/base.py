@@ -48,6 +48,8 @@ class Event:
     follows : str
         After a worker died, or was ended over an item that took too long: what happens to the unit. The schedule sets
         it.
+    frames : int
+        With a tick: how many frames of the videos under way were examined.
     """
 
     kind: EventKind
@@ -57,6 +59,7 @@ class Event:
     result: dict[str, Any] = field(default_factory=dict)
     message: str = ""
     follows: str = ""
+    frames: int = 0
 
 
 class Engine(Protocol):

@@ -64,6 +64,11 @@ class _Worker(Child):
         """The item that is under way; if the process has died, the one that was."""
         return self._at.get()
 
+    @property
+    def frames(self) -> int:
+        """How many frames of it were examined so far, if it is a video."""
+        return self._at.frames()
+
 
 class ProcessesEngine:
     """Runs units in worker processes and notices those that die.
@@ -121,7 +126,7 @@ class ProcessesEngine:
             except queue.Empty:
                 self._look_for_silent_deaths()
                 if not self._events:
-                    return Event("tick")
+                    return Event("tick", frames=sum(w.frames for w in self._workers if w is not None and w.unit))
             else:
                 self._translate(child, message)
             finally:

@@ -4,14 +4,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.sources.archives.keys import KeyTable
-from packer.sources.base import Listing
-from packer.sources.finding import Ignored
+from packer.sources.base import Listing, count_listed
+from packer.sources.columns import chunks_of, read_columns
+from packer.sources.folders.finding import Ignored
 from packer.sources.item import MEMBER_MARK, Item, ItemFile
-from packer.sources.rows import read_columns
 from packer.vision.faults import may_pass, system_reason
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError
@@ -187,6 +188,7 @@ def list_archives(
                         "found others: pack them apart"
                     )
             found += one.items
+            count_listed(len(one.items))
             entries.merge(one.ignored)
     ignored += entries.count
     if keys is not None:
@@ -197,11 +199,11 @@ def list_archives(
     if label_from == "folder":
         for row, item in zip(rows, good, strict=True):
             row["label"] = _folder_of(item.name)
-    columns_of = list(dict.fromkeys(name for row in rows for name in row))
     chosen = "auto" if label_from == "folder" else label_from
-    typed = read_columns(rows, columns_of, chosen, types, lambda row: shorten(good[row].name))
+    typed = read_columns(partial(chunks_of, rows), chosen, types, lambda row: shorten(good[row].name))
+    values, rejects = typed.of_all(chunks_of(rows))
     named = {"label" if name == label_from else typed.fields.get(name, name): names for name, names in classes.items()}
-    named = {field: names for field, names in named.items() if field in typed.values}
+    named = {field: names for field, names in named.items() if field in values}
     members = {name: dict[int, ItemFile]() for item in good for name in item.files}
     items: list[Item] = []
     place = 0
@@ -209,12 +211,12 @@ def list_archives(
         if item.reject is not None:
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
-        columns = {name: values[place] for name, values in typed.values.items()}
+        columns = {name: of_field[place] for name, of_field in values.items()}
         arrays = {
-            f"npy_{name}" if name in typed.values or name in RESERVED else name: member
+            f"npy_{name}" if name in values or name in RESERVED else name: member
             for name, member in item.arrays.items()
         }
-        items.append(replace(item, index=index, columns=columns, files={}, arrays=arrays, reject=typed.rejects[place]))
+        items.append(replace(item, index=index, columns=columns, files={}, arrays=arrays, reject=rejects[place]))
         for name, file in item.files.items():
             members[name][index] = file
         place += 1

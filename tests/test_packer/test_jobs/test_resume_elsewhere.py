@@ -12,7 +12,7 @@ from support.packed import check_whole, fingerprints
 
 import packer
 from packer.builds.plan import TASK_ITEMS
-from packer.sources.folder import FolderSource
+from packer.sources.folders.folder import FolderSource
 from shardspec.layout import Layout
 
 ITEMS = TASK_ITEMS + 4

@@ -16,8 +16,8 @@ from support.media import scene, write_picture, write_video
 
 from packer import Recipe, build, dry_run, split
 from packer.builds.listing import list_items
+from packer.sources.folders.sidecars import SIDECAR_BYTES, read_sidecars
 from packer.sources.opening import open_source
-from packer.sources.sidecars import SIDECAR_BYTES, read_sidecars
 from readers import open_dataset
 from shardspec.errors import ShardspecError, UsageError
 from shardspec.layout import Layout

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packer.sources.patterns import Globs, PathPattern
+from packer.sources.folders.patterns import Globs, PathPattern
 from shardspec.errors import UsageError
 
 PARTS = st.sampled_from(["a", "b", "ab", "a.jpg", "b.png", "train", "d_e"])

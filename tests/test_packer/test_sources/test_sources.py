@@ -19,7 +19,7 @@ from support.media import scene, write_picture
 from packer import Recipe, build
 from packer.builds.plan import make_plan
 from packer.sources.base import Listing
-from packer.sources.folder import FolderSource
+from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item
 from packer.sources.opening import open_source
 from packer.sources.rows import RowsSource

@@ -1,0 +1,228 @@
+"""What lies below a folder: the pictures and videos, their sidecars, and what is ignored."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from packer.sources.folders.patterns import Globs
+from packer.sources.folders.sidecars import sidecar_suffix
+from packer.sources.item import is_picture, is_video
+from packer.sources.walking import scan, walk
+from packer.workspace.spool import sorted_texts
+from shardspec.errors import BuildError
+from shardspec.wording import LONG, counted, cut, shorten
+
+_KINDS_SHOWN = 6
+_KINDS_MAX = 1000
+"""Kinds of ignored files that are counted apart: some people's suffixes are numbers."""
+
+_EXCLUDED = "left out by --include or --exclude"
+_LINKS = "behind links to folders that are listed where they lie"
+
+
+class Ignored:
+    """Files and folders that are no items, counted by kind, each kind with an example.
+
+    Attributes
+    ----------
+    count : int
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._kinds: dict[str, tuple[int, str]] = {}
+
+    def add(self, path: str, kind: str | None = None, number: int = 1) -> None:
+        """Count a path, or a number of which it is an example; without a kind it is a file, whose kind is its suffix."""
+        kind = kind or _suffix(path)
+        if kind not in self._kinds and len(self._kinds) == _KINDS_MAX:
+            kind = "with other suffixes"
+        count, example = self._kinds.get(kind, (0, path))
+        self._kinds[kind] = count + number, min(example, path)
+        self.count += number
+
+    def merge(self, other: "Ignored") -> None:
+        """Count what another one has counted."""
+        for kind, (count, example) in other._kinds.items():
+            self.add(example, kind, count)
+
+    def describe(self, what: str = "ignored") -> str:
+        """The kinds, the most frequent first."""
+        kinds = sorted(self._kinds.items(), key=lambda entry: (-entry[1][0], entry[0]))
+        shown = [f"{count} {kind} (such as {shorten(path)})" for kind, (count, path) in kinds[:_KINDS_SHOWN]]
+        rest = sum(count for _, (count, _) in kinds[_KINDS_SHOWN:])
+        more = f" and {rest} of {counted(len(kinds) - _KINDS_SHOWN, 'other kind')}" if rest else ""
+        return f"{what}: {', '.join(shown)}{more}"
+
+
+def _suffix(path: str) -> str:
+    return cut(repr(PurePath(path).suffix.lower())[1:-1], 20) or "without suffix"
+
+
+class FoundFile(NamedTuple):
+    """A picture or video: its path relative to the root, with ``/``, and those of its sidecars."""
+
+    name: str
+    sidecars: Sequence[str] = ()
+
+
+class FoundFiles:
+    """What a walk through a folder finds: iterated over once, the items, in the order of the bytes of their paths.
+
+    A folder at a time is in memory, and of a folder with more than some hundred thousand files only a part.
+
+    Parameters
+    ----------
+    root : Path
+        Without links.
+    links_to : sequence of Path
+        Folders outside `root`, without links; links into them are followed.
+    include, exclude : Globs
+    keeps_sidecars : bool
+
+    Attributes
+    ----------
+    folders : set of str
+        The folders directly in the root that were searched.
+    folders_of_items : set of str
+        Those of them with items.
+    ignored : Ignored
+
+    Raises
+    ------
+    BuildError
+        If a folder cannot be listed.
+    """
+
+    def __init__(
+        self, root: Path, links_to: Sequence[Path], include: Globs, exclude: Globs, keeps_sidecars: bool
+    ) -> None:
+        self.folders: set[str] = set()
+        self.folders_of_items: set[str] = set()
+        self.ignored = Ignored()
+        self._root = root
+        self._links_to = links_to
+        self._include = include
+        self._exclude = exclude
+        self._keeps_sidecars = keeps_sidecars
+
+    def __iter__(self) -> Iterator[FoundFile]:
+        first_seen = self._first_seen()
+        waiting = [iter((FoundFile("/"),))]
+        while waiting:
+            found = next(waiting[-1], None)
+            if found is None:
+                waiting.pop()
+            elif not found.name.endswith("/"):
+                self.folders_of_items.update(found.name.split("/", 1)[:-1])
+                yield found
+            elif self._enters(found.name, first_seen):
+                waiting.append(self._list(found.name.strip("/")))
+
+    def _first_seen(self) -> dict[str, str] | None:
+        """By its path without links, the path under which each folder is searched; None if no link is followed."""
+        if not self._links_to:
+            return None
+        found: dict[str, str] = {}
+        for folder, folders, _ in walk(self._root, _fail, followlinks=True):
+            if found.setdefault(os.path.realpath(folder), folder) != folder:
+                folders.clear()
+                continue
+            parts = Path(folder).relative_to(self._root).parts
+            folders[:] = self._choose_folders(Path(folder), parts, folders, Ignored())[0]
+        return found
+
+    def _enters(self, path: str, first_seen: Mapping[str, str] | None) -> bool:
+        """Whether a folder is searched under this path."""
+        if first_seen is None:
+            return True
+        path = path.strip("/")
+        folder = os.path.join(self._root, path) if path else os.fspath(self._root)  # noqa: PTH118 -- as walk does
+        if first_seen.get(os.path.realpath(folder), folder) == folder:
+            return True
+        self.ignored.add(path, _LINKS)
+        return False
+
+    def _list(self, path: str) -> Iterator[FoundFile]:
+        """The items and folders in a folder, with ``/`` at the end of those, in the order of the bytes of all paths."""
+        parts = tuple(path.split("/")) if path else ()
+        folder, above = Path(self._root, path), f"{path}/" if path else ""
+        # All of them are compared, since a pattern that matches nothing is reported.
+        depths = range(1, len(parts) + 1) if self._include else ()
+        matched = [self._include.match(parts[:depth], folder=True) for depth in depths]
+        folders: list[str] = []
+        sidecars: dict[str, list[str]] = defaultdict(list)
+        stems: set[str] = set()
+
+        def names() -> Iterator[str]:
+            for name, is_folder in scan(folder, _fail):
+                if is_folder:
+                    folders.append(name)
+                elif self._is_item(parts, name, any(matched), sidecars):
+                    if self._keeps_sidecars:
+                        stems.add(_stem(name))
+                    yield name
+            entered, out = self._choose_folders(folder, parts, folders, self.ignored)
+            if not parts:
+                self.folders.update(entered)
+            yield from out
+            yield from (f"{name}/" for name in entered)
+
+        found = sorted_texts(names())
+        for stem in sidecars.keys() - stems:
+            for name in sidecars[stem]:
+                self.ignored.add(above + name)
+        for name in found:
+            beside = sidecars.get(_stem(name), ()) if self._keeps_sidecars and not name.endswith("/") else ()
+            yield FoundFile(above + name, [above + other for other in sorted(beside, key=os.fsencode)])
+
+    def _choose_folders(
+        self, folder: Path, parts: tuple[str, ...], folders: Sequence[str], ignored: Ignored
+    ) -> tuple[list[str], list[str]]:
+        """The folders to enter among some, sorted, and the links that leave the source."""
+        entered, out = [], []
+        for name in sorted(folders, key=os.fsencode):
+            path = "/".join((*parts, name))
+            if name.startswith("."):
+                ignored.add(path, "hidden")
+            elif self._exclude.match((*parts, name), folder=True):
+                ignored.add(path, _EXCLUDED)
+            elif not os.path.islink(folder / name):  # noqa: PTH114 -- Path.is_symlink raises where a path is too long
+                entered.append(name)
+            else:
+                target = (folder / name).resolve()
+                if target.is_relative_to(self._root):
+                    ignored.add(path, _LINKS)
+                elif any(target.is_relative_to(other) for other in self._links_to):
+                    entered.append(name)
+                else:
+                    out.append(name)
+        return entered, out
+
+    def _is_item(self, above: tuple[str, ...], name: str, chosen: bool, sidecars: Mapping[str, list[str]]) -> bool:
+        """Whether a file is an item; if not, it is counted. `chosen`: whether a pattern has chosen a folder above it."""
+        parts = (*above, name)
+        if name.startswith("."):
+            self.ignored.add("/".join(parts), "hidden")
+        elif self._exclude.match(parts, folder=False):
+            self.ignored.add("/".join(parts), _EXCLUDED)
+        elif is_picture(name) or is_video(name):
+            if self._include.match(parts, folder=False) or chosen or not self._include:
+                return True
+            self.ignored.add("/".join(parts), _EXCLUDED)
+        elif self._keeps_sidecars and sidecar_suffix(name):
+            sidecars[_stem(name)].append(name)
+        else:
+            self.ignored.add("/".join(parts))
+        return False
+
+
+def _fail(error: OSError) -> None:
+    raise BuildError(f"{cut(str(error.filename), LONG)}: cannot be listed: {error.strerror}") from error
+
+
+def _stem(path: str) -> str:
+    """A path without its suffix."""
+    return path.removesuffix(PurePath(path).suffix)

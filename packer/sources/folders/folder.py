@@ -1,0 +1,340 @@
+"""A folder of pictures and videos, nested."""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from packer.recipe import Recipe, field_name
+from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
+from packer.sources.columns import Chunk, Columns, chunks_of, describe_replaced, read_columns
+from packer.sources.folders.finding import FoundFile, FoundFiles
+from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
+from packer.sources.folders.sidecars import RENAMED, read_sidecars
+from packer.sources.item import Item, spool_items
+from packer.sources.values import column_types
+from packer.workspace.spool import Mapped
+from shardspec.errors import UsageError
+from shardspec.fields import RESERVED
+from shardspec.splits import SPLIT_NAMES
+from shardspec.wording import LONG, counted, list_some, shorten
+
+_COLUMNS_MAX = 1000
+"""The most columns of all sidecars together: beyond it, what stands for their names are values."""
+
+_SHOWN = 3
+"""Names of items in a note."""
+
+_SPLIT_AND_LABEL = "--fields-from-path '{split}/{label}/**'"
+
+
+class FolderSource:
+    """Every picture and video below a folder, by suffix, in the order of their paths' bytes.
+
+    Hidden files, hidden folders and files with other suffixes are ignored and counted. Links to folders are not
+    followed: one that leads out of the folder is a reject, and others are ignored, since their files are listed where
+    they lie.
+
+    Parameters
+    ----------
+    root : Path
+    recipe : Recipe, optional
+        `include` and `exclude` choose among the files. `fields_from_path` and `sidecars` give the items columns, whose
+        types `text`, `int` and `float` fix. Links into the folders of `root` are followed, to each folder once.
+
+    Raises
+    ------
+    UsageError
+        If the options do not fit together.
+    """
+
+    def __init__(self, root: Path, recipe: Recipe | None = None) -> None:
+        recipe = recipe or Recipe()
+        self.root = root.resolve()
+        self._links_to = tuple(Path(folder).resolve() for folder in recipe.root)
+        for folder in self._links_to:
+            if not folder.is_dir():
+                raise UsageError(
+                    f"root: expected a folder, found {'a file' if folder.exists() else 'none'} at {folder}"
+                )
+        self._roots = (self.root, *self._links_to)
+        self._include, self._exclude = recipe.include, recipe.exclude
+        self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
+        self._sidecars = recipe.sidecars
+        self._types = column_types(recipe)
+        if self._types and not self._has_columns:
+            raise UsageError(
+                f"{next(iter(self._types.values()))}: applies only to columns, found a folder, which has them only "
+                "with --fields-from-path or --sidecars"
+            )
+
+    @property
+    def _has_columns(self) -> bool:
+        return self._pattern is not None or self._sidecars
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """The items, labelled by the first folder of their paths if `label_from` is ``"folder"``, or by a column."""
+        if label_from not in ("auto", "none", "folder") and not self._has_columns:
+            raise UsageError(
+                f"label_from: expected 'folder' or 'none' for a folder, found {shorten(label_from)}: "
+                "its files get other fields with --fields-from-path or --sidecars"
+            )
+        refuse_path_column(path_column, "a folder")
+        include, exclude = Globs(self._include), Globs(self._exclude)
+        files = FoundFiles(self.root, self._links_to, include, exclude, self._sidecars)
+        examiner = Examiner(self._roots)
+        notes: list[str] = []
+        if self._has_columns:
+            listing = self._with_columns(files, examiner, label_from, notes)
+        else:
+            found = spool_items()
+            listing = Listing(found.extend(examiner.file(index, file.name) for index, file in enumerate(files)))
+        if label_from == "folder":
+            listing = _with_folder_labels(listing, files.folders_of_items)
+        notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
+        for option, globs in (("include", include), ("exclude", exclude)):
+            if globs.unmatched:
+                notes.append(describe_unmatched(option, globs.unmatched))
+        if files.ignored.count:
+            notes.append(files.ignored.describe())
+        return replace(listing, ignored=files.ignored.count, notes=notes)
+
+    def _with_columns(
+        self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]
+    ) -> Listing:
+        """The items with columns from their paths and sidecars. An item whose path or sidecar is wrong is a reject."""
+        read = _Read(self._pattern, self._sidecars, self.root, self._roots)
+        raw = spool_items()
+        raw.extend(read.item(examiner.file(index, file.name), file.sidecars) for index, file in enumerate(files))
+        if not raw:
+            return Listing(raw)
+        notes += read.describe(raw)
+
+        def chunks() -> Iterator[Chunk]:
+            return chunks_of(item.columns for item in raw if item.reject is None)
+
+        placeholders = () if self._pattern is None else self._pattern.names
+        wanted = "none" if label_from == "folder" else label_from
+        columns = read_columns(
+            chunks,
+            wanted,
+            self._types,
+            lambda row: shorten(next(islice((i.name for i in raw if i.reject is None), row, None)), LONG),
+            cells=lambda name: name in placeholders and name not in self._types,
+        )
+        if label_from == "folder":
+            names = [*placeholders, *(name for name in read.names if name not in placeholders)]
+            notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
+        notes += columns.notes
+        found, rows = spool_items(), _rows_of(columns, chunks())
+        for item in raw:
+            if item.reject is None:
+                values, reject = next(rows)
+                item = replace(item, columns=values, reject=reject)
+            found.append(item)
+        roots = Roots((self.root,))
+        return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
+
+
+def _rows_of(columns: Columns, chunks: Iterable[Chunk]) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """The values of each row, and why it is rejected."""
+    for chunk in chunks:
+        values, rejects = columns.of(chunk)
+        for row, reject in enumerate(rejects):
+            yield {name: of_field[row] for name, of_field in values.items()}, reject
+
+
+class _Read:
+    """Reads the columns of items from their paths and sidecars, and counts what is wrong.
+
+    Parameters
+    ----------
+    pattern : PathPattern or None
+    sidecars : bool
+        Whether sidecars are read.
+    root : Path
+    roots : sequence of Path
+        See `FolderSource`.
+
+    Attributes
+    ----------
+    names : dict of str to None
+        The names of the columns from sidecars.
+    """
+
+    def __init__(self, pattern: PathPattern | None, sidecars: bool, root: Path, roots: Sequence[Path]) -> None:
+        self.names: dict[str, None] = {}
+        self._pattern = pattern
+        self._sidecars = sidecars
+        self._root, self._roots = root, roots
+        self._unlike = _Some()
+        self._without = _Some()
+        self._wrong = _Some()
+        self._matched = self._read = 0
+
+    def item(self, item: Item, paths: Sequence[str]) -> Item:
+        """An item with its columns as they were found."""
+        row: dict[str, Any] = {}
+        if item.reject is None and self._pattern is not None:
+            values = self._pattern.match(item.name)
+            if values is None:
+                self._unlike.add(item.name)
+                return replace(item, reject=f"expected a path {self._expected} (--fields-from-path)")
+            self._matched += 1
+            row |= {column: _as_utf8(value) for column, value in values.items()}
+        if item.reject is not None or not self._sidecars:
+            return replace(item, columns=row)
+        if not paths:
+            self._without.add(item.name)
+        try:
+            columns, read = read_sidecars(paths, self._root, self._roots)
+        except ValueError as error:
+            self._wrong.add(item.name)
+            return replace(item, reject=str(error))
+        self._read += 1
+        self.names |= dict.fromkeys(columns)
+        if len(self.names) > _COLUMNS_MAX:
+            raise UsageError(
+                f"sidecars: expected the same few names in all .json files, found more than {_COLUMNS_MAX:,}: "
+                "put what differs into values"
+            )
+        return replace(item, columns=row | columns, files=read)
+
+    def describe(self, items: Sequence[Item]) -> list[str]:
+        """In words, the items whose paths or sidecars are wrong.
+
+        Raises
+        ------
+        UsageError
+            If all of them are, or if a sidecar has the name of a placeholder.
+        """
+        return [*self._describe_paths(len(items)), *self._describe_sidecars(items)]
+
+    @property
+    def _expected(self) -> str:
+        assert self._pattern is not None
+        return f"like {shorten(self._pattern.text, LONG)}"
+
+    def _describe_paths(self, items: int) -> list[str]:
+        wrong = self._unlike
+        if not wrong.count:
+            return []
+        if not self._matched:
+            raise UsageError(
+                f"fields_from_path: expected paths {self._expected}, found none among "
+                f"{counted(wrong.count, 'path')} below the source, such as {shorten(wrong.first[0], LONG)}"
+            )
+        return [
+            f"{wrong.count} of {counted(items, 'path')} rejected: not {self._expected}, such as "
+            f"{wrong.list(more=False)} (--exclude leaves files out)"
+        ]
+
+    def _describe_sidecars(self, items: Sequence[Item]) -> list[str]:
+        notes = []
+        without, wrong = self._without, self._wrong
+        if without.count and without.count == self._read and not wrong.count:
+            raise UsageError(
+                f"sidecars: expected .txt or .json files beside the items, such as {shorten(_beside(items[0].name))}, "
+                "found none"
+            )
+        self._refuse_doubles()
+        if without.count:
+            notes.append(f"no sidecar beside {without.count} of {counted(len(items), 'item')}: {without.list()}")
+        if wrong.count:
+            notes.append(f"{counted(wrong.count, 'item')} rejected for a wrong sidecar: {wrong.list()}")
+        for name in self.names:
+            if (field := name.removeprefix(RENAMED)) in RESERVED:
+                notes.append(
+                    f"{field!r} of the sidecars is packed as {name!r}: a build writes a field {field!r} itself"
+                )
+        return notes
+
+    def _refuse_doubles(self) -> None:
+        """Check that no column of a sidecar has the name of a placeholder."""
+        placeholders = {} if self._pattern is None else {field_name(name): name for name in self._pattern.names}
+        for name in self.names:
+            if field_name(name) in placeholders:
+                placeholder = placeholders[field_name(name)]
+                raise UsageError(
+                    f"fields_from_path: expected other names than in the sidecars, found {{{placeholder}}} and "
+                    f"{shorten(name)}: rename the placeholder"
+                )
+
+
+class _Some:
+    """Counts names, and keeps the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Count a name."""
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(name)
+
+    def list(self, *, more: bool = True) -> str:
+        """The first names, and, unless `more` is off, the number of the others."""
+        shown, others = list_some(list(map(shorten, self.first))), self.count - len(self.first)
+        return f"{shown} and {others} more" if more and others else shown
+
+
+def _beside(name: str) -> str:
+    """A sidecar's name for an item's."""
+    return f"{os.path.splitext(name)[0]}.txt"  # noqa: PTH122 -- a name, whatever characters it has
+
+
+def _as_utf8(text: str) -> str:
+    """A text that a manifest can hold, which is UTF-8: bytes that are not are escaped."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def _first_level(name: str) -> str:
+    first, separator, _ = name.partition("/")
+    return first if separator else ""
+
+
+def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
+    """The items labelled by their first folder, one of `classes`; one directly in the source is a reject."""
+    folders = sorted(classes, key=os.fsencode)
+    numbers = {name: number for number, name in enumerate(folders)}
+    reason = "expected a folder to name the label (--label-from folder), found a file directly in the source"
+
+    def label(item: Item) -> Item:
+        first = _first_level(item.name)
+        if first:
+            return replace(item, columns={**item.columns, "label": numbers[first]})
+        return replace(item, reject=item.reject or reason)
+
+    return replace(listing, items=Mapped(listing.items, label), classes={"label": list(map(_as_utf8, folders))})
+
+
+def _describe_labels(listing: Listing, label_from: str, folders: Collection[str], classes: set[str]) -> list[str]:
+    """In words, what may be wrong with the labels of a folder.
+
+    Parameters
+    ----------
+    folders : collection of str
+        The folders in the source, with and without items.
+    classes : set of str
+        Those with items.
+    """
+    shown = list_some(sorted(map(shorten, classes)))
+    splits = bool(classes) and {name.lower() for name in classes} <= SPLIT_NAMES
+    if label_from == "folder":
+        empty = sorted(map(shorten, set(folders) - classes))
+        found = [f"no class for {list_some(empty)}: no picture or video to pack in it"] if empty else []
+        if splits:
+            found.append(f"the classes are {shown}, which look like splits: {_SPLIT_AND_LABEL} gives both as fields")
+        return found
+    if label_from != "auto" or "label" in listing.fields.values() or len(classes) < 2:
+        return []
+    if splits:
+        return [f"no labels: {_SPLIT_AND_LABEL} takes them from the folders in {shown}"]
+    return [
+        f"no labels: --label-from folder makes {len(classes)} classes of the folders {shown}; "
+        "--label-from none if none are wanted"
+    ]

@@ -1,0 +1,241 @@
+"""Many items: what sources list lies on the disk, and is the same as if it lay in memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.command import environment
+
+import packer
+from packer.jobs import progress as progress_module
+from packer.sources import columns as columns_module
+from packer.sources.columns import Chunk, chunks_of, read_columns
+from packer.sources.folders.folder import FolderSource
+from packer.sources.item import Item, ItemFile, Member, spool_items
+from packer.sources.rows import Lines
+from packer.sources.table import CsvTable
+from packer.workspace import spool as spool_module
+from packer.workspace.spool import Mapped, sorted_texts, texts
+from shardspec.errors import BuildError, UsageError
+
+
+class TestSpool:
+    def test_what_lies_on_the_disk_is_what_was_appended(self) -> None:
+        found = texts().extend(f"text {number}" for number in range(7000))
+        expected = [f"text {number}" for number in range(7000)]
+        assert found._file is not None
+        assert list(found) == expected == [found[number] for number in range(7000)]
+        assert (found[-1], list(found[4090:6500]), list(found[5:][4:8])) == (
+            expected[-1],
+            expected[4090:6500],
+            expected[9:13],
+        )
+        assert list(Mapped(found, len)[6998:]) == [9, 9]
+        others = found[1:]
+        for one, two in zip(found[:-1], others, strict=True):  # two readers at a time
+            assert int(one[5:]) + 1 == int(two[5:])
+        with pytest.raises(IndexError):
+            found[7000]
+
+    def test_items_are_the_same_again(self) -> None:
+        member = Member("stored", (512, 99), 10**6)
+        items = [
+            Item(0, "a\udce4.jpg", "/x/a\udce4.jpg", 5, 2**62, {"x": 1.5, "y": None, "z": [1, {"a": True}], "b": b"1"}),
+            Item(1, "row", None, reject="no path"),
+            Item(
+                2,
+                "b.tar!1",
+                "/b.tar",
+                9,
+                1,
+                {},
+                None,
+                {"also": ItemFile("c", "/c", 1, 2, member)},
+                member,
+                {"m": member},
+            ),
+            Item(3, "c.png", "/c.png", number=77, files={"boxes_from": ItemFile("d", "/d", 3, 4)}),
+        ] * 2000
+        found = spool_items().extend(items)
+        assert found._file is not None
+        assert list(found) == items
+        assert all(Item.from_line(item.to_line()) == item for item in (*items[1:2], *items[3:4]))
+
+    def test_arrays_stay_arrays(self) -> None:
+        items = [Item(n, str(n), None, columns={"x": np.arange(3), "y": [np.float32(1)]}) for n in range(6000)]
+        found = spool_items().extend(items)
+        assert found[5999].columns["x"] is items[5999].columns["x"]
+        assert type(found[5000].columns["y"][0]) is np.float32
+
+    def test_a_full_disk_is_one_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Full:
+            def seek(self, *_: int) -> int:
+                return 0
+
+            def write(self, _: bytes) -> None:
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(spool_module, "temporary_file", lambda _: Full())
+        with pytest.raises(BuildError, match=r"No space left on device: name a folder with room .* in TMPDIR"):
+            texts().extend(map(str, range(7000)))
+
+    @given(st.lists(st.text(max_size=3)), st.integers(1, 5))
+    def test_sorting_in_runs_is_sorting(self, names: list[str], at_once: int) -> None:
+        names = [os.fsdecode(name.encode("utf-8", "surrogatepass")) for name in names]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(spool_module, "_SORTED_AT_ONCE", at_once)
+            assert list(sorted_texts(names)) == sorted(names, key=os.fsencode)
+
+    @given(st.lists(st.integers(1, 3)))
+    def test_lines_are_found_again(self, steps: list[int]) -> None:
+        lines, expected = Lines(), list(np.cumsum([1, *steps]))
+        for line in expected:
+            lines.append(line)
+        assert lines.all() == expected
+        assert lines.where(len(steps)) == f"line {expected[-1]}"
+
+
+CELLS = st.sampled_from(
+    ["", "0", "7", "-3", "1.5", "-.5", "1e3", "007", "1_0", "x", " 5", "nan", "-", "9" * 20, "9" * 400]
+)
+VALUES: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([2**63, 10**400, float("nan"), float("inf"), 0.5, np.int16(3), np.float32(0.5)]),
+    st.sampled_from(["", "a", " a ", "b\ud800"]),
+    st.sampled_from([[1, 2], [1, 2, 3], [0.5], [], ["a"], {"a": 1}, b"1"]),
+)
+
+
+def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cells: bool, *, keep: bool) -> Any:
+    """The columns of rows, in chunks of three; with `keep`, every column is treated as one that is not simple."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns_module, "CHUNK_ROWS", 3)
+        if keep:
+            patch.setattr(columns_module._Column, "scan", lambda column, _: setattr(column, "_odd", True))
+        try:
+            found = read_columns(lambda: chunks_of(rows), label_from, types, "row {}".format, cells=lambda _: cells)
+            return found.of_all(chunks_of(rows)), found.classes, found.fields, found.arrays, found.notes
+        except UsageError as error:
+            return str(error)
+
+
+@given(
+    st.one_of(
+        st.tuples(st.lists(st.fixed_dictionaries({"a": CELLS, "label": CELLS})), st.just(True)),
+        st.tuples(st.lists(st.fixed_dictionaries({}, optional={"a": VALUES, "label": VALUES})), st.just(False)),
+        st.tuples(st.lists(st.fixed_dictionaries({"a": st.integers(-3, 3) | st.floats(-1, 1)})), st.just(False)),
+    ),
+    st.sampled_from(["auto", "none", "a"]),
+    st.sampled_from([{}, {"a": "text"}, {"a": "int"}, {"a": "float"}]),
+)
+def test_columns_read_in_passes_are_those_read_at_once(
+    table: tuple[list[dict[str, Any]], bool], label_from: str, types: dict[str, str]
+) -> None:
+    rows, cells = table
+    found = [read(rows, label_from, types, cells, keep=keep) for keep in (False, True)]
+    assert repr(found[0]) == repr(found[1])  # with the types of the values, and NaN
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "a.b", "a-", "A", "b.jpg", "ü", "a.jpg"]), min_size=1, max_size=3)))
+def test_a_folder_is_listed_in_the_order_of_the_bytes_of_paths(
+    tmp_path_factory: pytest.TempPathFactory, paths: list[list[str]]
+) -> None:
+    root = tmp_path_factory.mktemp("in")
+    for parts in paths:
+        path = root.joinpath(*[f"{part}_" for part in parts[:-1]], f"{parts[-1]}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    expected = sorted((path.relative_to(root).as_posix() for path in root.rglob("*.png")), key=os.fsencode)
+    assert [item.name for item in FolderSource(root).list_items("auto", "path").items] == expected
+
+
+def test_a_table_that_changes_between_two_passes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("path,x\na.png,1\n")
+    table = CsvTable(path)
+    assert list(table.chunks()) == [Chunk(0, 1, {"path": ("a.png",), "x": ("1",)})]
+    path.write_text("path,x\na.png,1\nb.png,2\n")
+    with pytest.raises(UsageError, match="expected a file that does not change"):
+        list(table.chunks())
+
+
+PLAN = """
+import json, resource, sys
+from pathlib import Path
+from packer.builds.listing import Remarks, list_items
+from packer.builds.plan import make_plan
+from packer.recipe import Recipe
+from packer.sources.opening import open_source
+
+found, recipe = [], Recipe()
+for path in sys.argv[1:]:
+    remarks = Remarks()
+    listing = list_items(open_source(Path(path), Path("nowhere"), recipe), recipe)
+    plan, lines = make_plan(recipe, {}, listing, observe=remarks.add)
+    assert remarks.describe_repeats(listing.items)
+    found.append([len(lines), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024])
+    del remarks, listing, plan, lines
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux")
+def test_the_memory_of_planning_hardly_grows_with_the_items(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    (tmp_path / "b.jpg").write_bytes(b"y")
+    tables = []
+    for rows in (20_000, 80_000):
+        tables.append(tmp_path / f"{rows}.csv")
+        lines = (f"{'ab'[n % 2]}.jpg,class-{n % 10},{n},a text of row {n},{n / 7}" for n in range(rows))
+        tables[-1].write_text("path,label,take,note,sharpness\n" + "\n".join(lines) + "\n")
+    command = [sys.executable, "-c", PLAN, *map(str, tables)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
+    (few, less), (many, more) = json.loads(done.stdout)
+    assert (few, many) == (20_000, 80_000)
+    assert (more - less) / (many - few) < 150  # bytes; an object for each item takes a thousand
+
+
+def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> None:
+    for folder, count in (("masks", 60), ("photos", 20)):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        for number in range(count):
+            path = tmp_path / "in" / folder / f"{number:03d}.png"
+            if folder == "masks":
+                path.write_bytes(b"not to be read")
+            else:
+                cv2.imwrite(str(path), np.full((8, 8, 3), number, np.uint8))
+    found = packer.dry_run(tmp_path / "in", tmp_path / "out", progress=False)
+    assert (found.samples, found.tried_items) == (20, 8)
+    labelled = packer.dry_run(tmp_path / "in", tmp_path / "out", label_from="folder", limit=70, progress=False)
+    assert labelled.samples == 10
+
+
+def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_LATE_S", 0.0)
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    (tmp_path / "t.csv").write_text("path,x\n" + "".join(f"a.jpg,{n}\n" for n in range(3000)))
+
+    heard: list[packer.Progress] = []
+
+    class Ear:
+        def on_progress(self, progress: packer.Progress) -> None:
+            heard.append(progress)
+
+        def on_message(self, line: str) -> None:
+            pass
+
+    packer.dry_run(tmp_path / "t.csv", tmp_path / "out", progress=Ear())
+    listed = [one.done for one in heard if one.stage == "listing"]
+    assert (listed[0], listed[-1]) == (1000, 3000)
+    planned = [one for one in heard if one.stage == "planning"]
+    assert (planned[-1].done, planned[-1].total, planned[-1].ended) == (3000, 3000, True)
