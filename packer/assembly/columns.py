@@ -2,20 +2,22 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer.assembly.plan import BATCH_ROWS, shard_size
-from packer.assembly.rows import read_column
+from packer.assembly.rows import PackedRows
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
 from packer.workspace.columns import COLUMN_DIGITS, FieldColumn, sweep_columns
 from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, write_durably
-from shardspec.columns import Columns, IntArray
+from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout, describe_file
@@ -34,14 +36,29 @@ def write_column(staging: Path, field: Field, values: Any) -> tuple[Column, Path
     values : ndarray or list of bytes-like objects
         Of every row (`shardspec.columns`).
     """
-    schema, rows = Schema((field,)), len(values)
-    lengths = {} if field.is_fixed else {field.name: np.array([len(value) for value in values], np.int64)}
+    batches = (values[first : first + BATCH_ROWS] for first in range(0, len(values), BATCH_ROWS))
+    return _write_batches(staging, field, _lengths(field, [values]), len(values), batches)
+
+
+def _lengths(field: Field, batches: Iterable[Any]) -> dict[str, IntArray]:
+    """The lengths of a field's values, if they vary."""
+    if field.is_fixed:
+        return {}
+    found = [np.array([len(value) for value in values], np.int64) for values in batches]
+    return {field.name: np.concatenate([np.empty(0, np.int64), *found])}
+
+
+def _write_batches(
+    staging: Path, field: Field, lengths: Mapping[str, IntArray], rows: int, batches: Iterable[Any]
+) -> tuple[Column, Path]:
+    """`write_column` of values that come one batch after another."""
     staging.mkdir(parents=True, exist_ok=True)
     folder = staging / field.name
     remove_tree(folder)
+    schema = Schema((field,))
     writer = NpyShardWriter(staging, field.name, schema, shard_size(schema, lengths, rows))
-    for first in range(0, rows, BATCH_ROWS):
-        writer.write({field.name: values[first : first + BATCH_ROWS]})
+    for values in batches:
+        writer.write({field.name: values})
     writer.close()
     fsync_tree(folder)
     files = [describe_file(folder, path) for path in sorted(folder.iterdir())]
@@ -63,19 +80,29 @@ def carry_columns(workspace: Workspace, manifest: Manifest, superseded: IntArray
         a value.
     """
     layout, columns = Layout(workspace.out), list(manifest.columns)
-    for place, column in enumerate(columns if len(superseded) or further else ()):
-        for entry in column.files:
-            layout.check_digest(entry)
-        field = manifest.schema[column.field]
-        values = read_column(workspace.out, manifest, field.name)
-        if field.is_fixed:
-            more = np.full((further, *field.fixed_shape), missing_value(field), field.numpy_dtype)
-            values = np.concatenate([np.delete(values, superseded, axis=0), more])
-        else:
-            gone, nothing = set(superseded.tolist()), _empty(field, values)
-            values = [value for row, value in enumerate(values) if row not in gone] + [nothing] * further
-        columns[place], _ = write_column(workspace.columns, field, values)
+    kept = np.delete(np.arange(manifest.samples), superseded)
+    with closing(PackedRows.of(workspace.out, check="size", manifest=manifest)) as source:
+        for place, column in enumerate(columns if len(superseded) or further else ()):
+            for entry in column.files:
+                layout.check_digest(entry)
+            field = manifest.schema[column.field]
+            carry = partial(_carried, source, field, kept, further)
+            lengths = _lengths(field, () if field.is_fixed else carry())
+            columns[place], _ = _write_batches(workspace.columns, field, lengths, len(kept) + further, carry())
     write_durably(workspace.column_entries, json.dumps([column.to_json() for column in columns]).encode())
+
+
+def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> Iterator[Any]:
+    """The values of the rows that are kept, then what stands for those of the further ones, batch by batch."""
+    for first in range(0, len(kept), BATCH_ROWS):
+        yield source.read(kept[first : first + BATCH_ROWS], [field.name])[field.name]
+    nothing = b"" if field.is_fixed else _empty(field, source.read(np.arange(1), [field.name])[field.name])
+    for first in range(0, further, BATCH_ROWS):
+        rows = min(BATCH_ROWS, further - first)
+        if field.is_fixed:
+            yield np.full((rows, *field.fixed_shape), missing_value(field), field.numpy_dtype)
+        else:
+            yield [nothing] * rows
 
 
 def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColumn]:
@@ -91,11 +118,11 @@ def missing_value(field: Field) -> int:
     return 0 if field.classes is None else NO_CLASS
 
 
-def _empty(field: Field, values: Sequence[bytes]) -> bytes:
+def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
     """What stands for a missing value of any other field; in JSON, the empty document of the kind that others are."""
     if field.codec.name != "json":
         return b""
-    return b"{}" if any(value[:1] == b"{" for value in values[:1]) else b"[]"
+    return b"{}" if any(bytes(value[:1]) == b"{" for value in values[:1]) else b"[]"
 
 
 def change_columns(
