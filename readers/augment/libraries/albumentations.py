@@ -23,9 +23,10 @@ from shardspec.errors import MissingDependencyError, UsageError
 _BENDING = ("ElasticTransform", "GridDistortion", "OpticalDistortion", "PiecewiseAffine", "ThinPlateSpline")
 """Transforms that move the picture by a map of all pixels; they lose key points, or are off by pixels."""
 
-_SCALING = (
+_FROM_CORNERS = (
     "CropAndPad",
     "LongestMaxSize",
+    "RandomGridShuffle",
     "RandomResizedCrop",
     "RandomScale",
     "RandomSizedBBoxSafeCrop",
@@ -33,7 +34,7 @@ _SCALING = (
     "Resize",
     "SmallestMaxSize",
 )
-"""Transforms that scale key points as if pixel centres, which are whole numbers there, were the pixels' corners."""
+"""Transforms that take whole numbers, which are pixel centres in key points, for the corners of pixels or of tiles."""
 
 _INSTALL = 'pip install "facepack[augment]" (albumentations>=2.0,<=2.0.8)'
 
@@ -97,8 +98,8 @@ class Albumentations(Adapter):
     -----
     Safe across threads (each has its own copy of the pipeline), fork and pickle. Where Albumentations itself loses key
     points or is off by more than a fraction of a pixel, they are moved here: in transforms that bend the picture
-    (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``, ``PiecewiseAffine``, ``ThinPlateSpline``), and in
-    those that scale it.
+    (``ElasticTransform``, ``GridDistortion``, ``OpticalDistortion``, ``PiecewiseAffine``, ``ThinPlateSpline``), in those
+    that scale it, and in ``RandomGridShuffle``.
     """
 
     def __init__(self, transforms: Any, masks: Sequence[str] | None = None) -> None:
@@ -127,12 +128,12 @@ class Albumentations(Adapter):
     def prepared(self, transform: Any) -> Any:
         """The pipeline with points that go where their pixels go (see `Adapter.prepared`)."""
         library = load_albumentations()
-        bending, scaling = (tuple(getattr(library, name) for name in names) for names in (_BENDING, _SCALING))
+        bending, corners = (tuple(getattr(library, name) for name in names) for names in (_BENDING, _FROM_CORNERS))
         for part in _parts(transform):
             if isinstance(part, bending):
                 part._key2func["keypoints"] = MethodType(_bent, part)
-            elif isinstance(part, scaling):
-                part._key2func["keypoints"] = MethodType(_scaled, part)
+            elif isinstance(part, corners):
+                part._key2func["keypoints"] = MethodType(_from_corner, part)
         return transform
 
     def call(
@@ -181,12 +182,12 @@ def _bent(self: Any, keypoints: npt.NDArray[Any], map_x: Any, map_y: Any, **para
     return out
 
 
-def _scaled(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
-    """Key points in a scaled picture: from its corner, and not from the middle of its first pixel."""
+def _from_corner(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.NDArray[Any]:
+    """Key points that are measured from the picture's corner, and not from the middle of its first pixel."""
     half = np.zeros_like(keypoints[:1])
     half[:, :2] = 0.5
-    scaled: npt.NDArray[Any] = type(self).apply_to_keypoints(self, keypoints + half, **params) - half
-    return scaled
+    moved: npt.NDArray[Any] = type(self).apply_to_keypoints(self, keypoints + half, **params) - half
+    return moved
 
 
 def _names(pipeline: Any) -> list[str]:

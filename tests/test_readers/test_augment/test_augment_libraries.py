@@ -201,6 +201,24 @@ def check_mask(found: dict[str, np.ndarray]) -> None:
     )  # the nearest pixel; at a rim, a picture is blended with what it was filled with
 
 
+@pytest.mark.parametrize("grid", [(2, 2), (3, 4), (5, 5), (8, 8)])
+def test_points_go_with_their_tiles(grid):
+    """No tile is mirrored, so left and right stay, whichever seams the reference triangles lie across."""
+    shuffle, sample = Albumentations([A.RandomGridShuffle(grid, p=1)]), painted(BENT)
+    for row in range(60):
+        found = shuffle(sample, sample_rng(0, 0, row))
+        for name in ("landmarks", "hull"):
+            (x, y), (old_x, old_y) = (np.floor(points[name]).astype(int).T for points in (found, sample))
+            assert np.array_equal(found["image"][y, x], sample["image"][old_y, old_x])
+
+
+@pytest.mark.parametrize("shrink", [A.Resize(12, 14), A.Affine(scale=0.1, p=1)])
+def test_a_small_mirror_image_is_mirrored_too(shrink):
+    sample = painted(STRAIGHT)
+    found = Albumentations([A.HorizontalFlip(p=1), shrink])(sample, sample_rng(0, 0, 0))
+    check_matrix(relabelled(sample), found)
+
+
 ADAPTED = [
     pytest.param(
         Torchvision([v2.RandomRotation(20), v2.RandomHorizontalFlip(), v2.ColorJitter(0.3)]), id="torchvision"
