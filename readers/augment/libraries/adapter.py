@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Literal
 
@@ -118,6 +118,21 @@ class Adapter(ABC):
     def _dropped(self, transform: Any) -> str:
         """What to do about points that a transform has dropped."""
         return "leave out the transform that drops points"
+
+
+def parts_of(pipeline: Any) -> Iterator[Any]:
+    """The transforms of a pipeline, each before those that it holds."""
+    held = getattr(pipeline, "transforms", None)
+    if not isinstance(held, list | tuple):
+        held = pipeline.children() if hasattr(pipeline, "children") else ()  # of a module of torch
+    for part in held:
+        yield part
+        yield from parts_of(part)
+
+
+def names_of(pipeline: Any) -> list[str]:
+    """The names of a pipeline's own transforms, for messages."""
+    return [type(part).__name__ for part in pipeline.transforms]
 
 
 def gather(sample: Sample, width: int, height: int) -> tuple[Points, dict[str, slice]]:

@@ -8,15 +8,16 @@ import importlib
 import os
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import MethodType
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
-from readers.augment.libraries.adapter import Adapter, Masks, Points
+from readers.augment.libraries.adapter import Adapter, Masks, Points, names_of, parts_of
 from readers.augment.libraries.bending import bent_points
 from shardspec.errors import MissingDependencyError, UsageError
 
@@ -123,17 +124,19 @@ class Albumentations(Adapter):
         super().__init__(pipeline, masks)
 
     def __repr__(self) -> str:
-        return f"Albumentations({_names(self._transform)})"
+        return f"Albumentations({names_of(self._transform)})"
 
     def prepared(self, transform: Any) -> Any:
         """The pipeline with points that go where their pixels go (see `Adapter.prepared`)."""
         library = load_albumentations()
         bending, corners = (tuple(getattr(library, name) for name in names) for names in (_BENDING, _FROM_CORNERS))
-        for part in _parts(transform):
+        for part in parts_of(transform):
             if isinstance(part, bending):
                 part._key2func["keypoints"] = MethodType(_bent, part)
             elif isinstance(part, corners):
                 part._key2func["keypoints"] = MethodType(_from_corner, part)
+                if getattr(part, "mask_interpolation", None) == cv2.INTER_NEAREST:
+                    part.mask_interpolation = cv2.INTER_NEAREST_EXACT  # the other takes the pixel at the corner
         return transform
 
     def call(
@@ -160,17 +163,9 @@ class Albumentations(Adapter):
 
     def _dropped(self, transform: Any) -> str:
         return (
-            f"one of {_names(transform)} drops points; give it keypoint_remapping_method='direct' if it has that, "
+            f"one of {names_of(transform)} drops points; give it keypoint_remapping_method='direct' if it has that, "
             "or leave it out"
         )
-
-
-def _parts(pipeline: Any) -> Iterator[Any]:
-    """The transforms of a pipeline, those inside others too."""
-    for part in pipeline.transforms:
-        yield part
-        if hasattr(part, "transforms"):
-            yield from _parts(part)
 
 
 def _bent(self: Any, keypoints: npt.NDArray[Any], map_x: Any, map_y: Any, **params: Any) -> npt.NDArray[Any]:
@@ -188,10 +183,6 @@ def _from_corner(self: Any, keypoints: npt.NDArray[Any], **params: Any) -> npt.N
     half[:, :2] = 0.5
     moved: npt.NDArray[Any] = type(self).apply_to_keypoints(self, keypoints + half, **params) - half
     return moved
-
-
-def _names(pipeline: Any) -> list[str]:
-    return [type(transform).__name__ for transform in pipeline.transforms]
 
 
 def _as_opencv(mask: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

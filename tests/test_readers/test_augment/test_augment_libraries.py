@@ -219,6 +219,25 @@ def test_a_small_mirror_image_is_mirrored_too(shrink):
     check_matrix(relabelled(sample), found)
 
 
+@pytest.mark.parametrize(
+    "shrink",
+    [
+        Torchvision(v2.Resize((HEIGHT // 4, WIDTH // 4))),
+        Torchvision(v2.Resize(HEIGHT // 4, max_size=WIDTH // 4)),
+        Torchvision(v2.RandomResizedCrop((HEIGHT // 4, WIDTH // 4), (1, 1), (WIDTH / HEIGHT, WIDTH / HEIGHT))),
+        Kornia(K.Resize((HEIGHT // 4, WIDTH // 4), align_corners=False)),
+        Albumentations([A.Resize(HEIGHT // 4, WIDTH // 4)]),
+        Albumentations([A.RandomScale((-0.75, -0.75), p=1)]),
+    ],
+)
+def test_small_masks_are_of_the_nearest_pixel(shrink):
+    """Of the four pixels at the middle of the sixteen that one replaces, and not of the first of the sixteen."""
+    found = shrink(painted(STRAIGHT), sample_rng(0, 0, 0))["label_mask"]
+    row, column = np.divmod(found - 1, WIDTH)
+    y, x = 4 * np.mgrid[: HEIGHT // 4, : WIDTH // 4] + 2
+    assert np.abs([row + 0.5 - y, column + 0.5 - x]).max() == 0.5
+
+
 ADAPTED = [
     pytest.param(
         Torchvision([v2.RandomRotation(20), v2.RandomHorizontalFlip(), v2.ColorJitter(0.3)]), id="torchvision"
