@@ -190,11 +190,8 @@ for _functional, _kernel in (
 ):
     v2.functional.register_kernel(_functional, ExactPoints)(_kernel)
 
-for _functional, _kernel in (
-    (v2.functional.resize, _resized),
-    (v2.functional.resized_crop, _cut_and_resized),
-):
-    v2.functional.register_kernel(_functional, ExactMask)(_kernel)
+v2.functional.register_kernel(v2.functional.resize, ExactMask)(_resized)
+v2.functional.register_kernel(v2.functional.resized_crop, ExactMask)(_cut_and_resized)
 
 
 def _check(part: Any) -> None:

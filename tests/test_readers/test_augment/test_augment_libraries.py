@@ -58,6 +58,7 @@ TORCHVISION = [
     (v2.RandomZoomOut(p=1), STRAIGHT),
     (v2.ScaleJitter((96, 96)), STRAIGHT),
     (v2.RandomShortestSize(60), STRAIGHT),
+    (v2.RandomResize(40, 90), STRAIGHT),
 ]
 KORNIA = [
     (K.RandomHorizontalFlip(p=1.0), STRAIGHT),
@@ -77,6 +78,7 @@ KORNIA = [
     (K.RandomResizedCrop((60, 60), (0.6, 1.0)), STRAIGHT),
     (K.Resize((48, 56)), STRAIGHT),
     (K.LongestMaxSize(64), STRAIGHT),
+    (K.SmallestMaxSize(64), STRAIGHT),
     (K.PadTo((120, 130)), STRAIGHT),
 ]
 ALBUMENTATIONS = [
@@ -86,6 +88,7 @@ ALBUMENTATIONS = [
     (A.D4(p=1), STRAIGHT),
     (A.OneOf([A.Sequential([A.HorizontalFlip(p=1), A.Resize(80, 70)])], p=1), STRAIGHT),
     (A.RandomRotate90(p=1), STRAIGHT),
+    (A.Rotate((-40, 40), p=1), STRAIGHT),
     (A.SafeRotate((-40, 40), p=1), STRAIGHT),
     (A.Affine(scale=(0.8, 1.2), rotate=(-20, 20), shear=(-10, 10), translate_percent=(-0.1, 0.1), p=1), STRAIGHT),
     (A.Perspective(p=1), BENT),
