@@ -2,12 +2,15 @@
 
 A batch is a dict of tensors: ``image`` (B, C, H, W), uint8 in channels_last memory as the readers give it, or floating;
 and, if they are read, ``landmarks`` (B, K, 2), ``hull`` (B, P, 2), ``regions`` (B, 4, 4), ``matrix`` (B, 2, 3),
-``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). Every module gives a new dict with new tensors; other
-fields pass through.
+``landmarks_valid`` (B,), and masks (B, H, W) or (B, C, H, W). A module that is called gives a new dict and writes into
+no tensor of the given one; `BatchModule.forward_`, which the readers call with batches of their own, may write into
+them. Other fields pass through.
 
 Called with a batch and one seed per row, as the readers call a ``batch_transform`` (`readers.loader.device`), a module
-is a function of each row and its seed, and so of (seed, epoch, row). Called with the batch alone, it draws from the
-process's generator of torch, which is not repeatable at another number of ranks.
+draws for each row from its seed, and so from (seed, epoch, row). What it makes of a row is a function of that row and
+its seed alone, but for `BatchMixUp` and `BatchCutMix`, which need the row before it too, and for modules of other
+libraries in a `BatchCompose`, whose draws depend on the seeds of the whole batch. Called with the batch alone, a module
+draws from the process's generator of torch, which is not repeatable at another number of ranks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +41,9 @@ class BatchModule(nn.Module):
     seeded : bool
         True: they take one seed per row.
     keeps_range : bool
-        Whether they leave the range of the pictures' values as it is.
+        Whether they leave the range of the pictures' values as it is. Such a module also gives every tensor one name
+        and keeps none of them, since what comes after it in a `BatchCompose` may write into their memory. A module of
+        your own with another range, or of which a tensor has two names, leaves this False.
     """
 
     seeded: Literal[True] = True
@@ -106,17 +111,21 @@ class BatchCompose(BatchModule):
         draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
         return self._run(batch, draws, self._look(-1, batch.get("image")), owned)[0]
 
-    def _run(self, batch: Batch, draws: RowDraws | None, values: Values, owned: bool) -> tuple[Batch, Values]:
-        """The batch after the last of them, and the range of its pictures' values then."""
+    def _run(
+        self, batch: Batch, draws: RowDraws | None, values: Values, owned: bool, path: tuple[int, ...] = ()
+    ) -> tuple[Batch, Values, bool]:
+        """The batch after the last of them, the range of its pictures' values then, and whether its memory is ours.
+
+        The path is the chain's place in the chain around it, after the path of that one.
+        """
         for place, module in enumerate(self.chain):
             if isinstance(module, BatchCompose):
-                batch, values = module._run(batch, draws, values, owned)
-                owned = owned and module.threaded
+                batch, values, owned = module._run(batch, draws, values, owned, (*path, place))
             elif isinstance(module, BatchNormalize):
                 batch, values = module.normalized(batch, values), Values.UNIT if module.is_plain else Values.NORMAL
             elif isinstance(module, OtherModule):
                 image, owned = _image(batch, module.name), False  # it may keep what it gives back
-                kept, found = module.call(image, values, draws, place)
+                kept, found = module.call(image, values, draws, (*path, place))
                 batch = {**batch, "image": found}
                 values = self._look(place, found) if kept is None else kept
                 if place not in self._seen and kept is Values.NORMAL:
@@ -125,9 +134,9 @@ class BatchCompose(BatchModule):
             elif isinstance(module, BatchModule) and module.keeps_range:
                 batch = module.forward_(batch, draws) if owned else module(batch, draws)
             else:
-                batch = module(batch, draws)
+                batch, owned = module(batch, draws), False  # of the user's own: it may give one tensor two names
                 values = self._look(place, batch.get("image"))
-        return batch, values
+        return batch, values, owned
 
     def _look(self, place: int, image: Any) -> Values:
         """The range of a picture's values. Floating ones are looked at once, since that waits for the device."""

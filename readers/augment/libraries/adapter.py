@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Literal
 
@@ -15,9 +15,10 @@ from readers.augment.masks import as_mask_names, masks_of
 from shardspec.errors import UsageError
 
 # Small right-angled triangles that go through the transform with the landmarks: what becomes of them shows what it did
-# to the picture.
-_PLACES = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.8], [0.8, 0.8], [0.45, 0.55]])  # shares of width and height
+# to the picture. Their places are no round shares, so that few of them lie across a seam where a picture is cut to tiles.
+_PLACES = np.array([[0.22, 0.31], [0.77, 0.22], [0.31, 0.77], [0.69, 0.69], [0.46, 0.54]])  # of width and height
 _TRIANGLE = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])  # pixels
+_PLAUSIBLE = 4  # times greater or smaller than the median triangle: those that were torn apart tell nothing
 _TOLERANCE = 0.02  # pixels: the error that float32 points add to an exact map in a picture of some thousand pixels
 
 Points = npt.NDArray[np.float32]
@@ -119,6 +120,21 @@ class Adapter(ABC):
         return "leave out the transform that drops points"
 
 
+def parts_of(pipeline: Any) -> Iterator[Any]:
+    """The transforms of a pipeline, each before those that it holds."""
+    held = getattr(pipeline, "transforms", None)
+    if not isinstance(held, list | tuple):
+        held = pipeline.children() if hasattr(pipeline, "children") else ()  # of a module of torch
+    for part in held:
+        yield part
+        yield from parts_of(part)
+
+
+def names_of(pipeline: Any) -> list[str]:
+    """The names of a pipeline's own transforms, for messages."""
+    return [type(part).__name__ for part in pipeline.transforms]
+
+
 def gather(sample: Sample, width: int, height: int) -> tuple[Points, dict[str, slice]]:
     """All points of a sample as one array (N, 2), and where each field's are in it.
 
@@ -162,9 +178,17 @@ def moved(
     before, after = before[places[""]], after[places[""]]
     if "matrix" in present(sample, ("matrix",)):
         out["matrix"] = _followed(out["matrix"], before, after, user)
-    first, second = (after[at::3] - after[::3] for at in (1, 2))
-    turns = np.sign(first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0])
-    return relabel(out) if turns.sum() < 0 else out
+    return relabel(out) if _mirrored(after) else out
+
+
+def _mirrored(triangles: npt.NDArray[np.float64]) -> bool:
+    """Whether most of the reference triangles, (3 times their number, 2), have turned over."""
+    first, second = (triangles[at::3] - triangles[::3] for at in (1, 2))
+    turns = first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]
+    areas = np.abs(turns)
+    middle = np.median(areas)
+    votes = turns[(areas * _PLAUSIBLE > middle) & (areas < middle * _PLAUSIBLE)]
+    return bool(np.sign(votes).sum() < 0)
 
 
 def _followed(

@@ -90,6 +90,8 @@ class TorchDraws(TorchFunctionMode):
         device = torch.device(named) if named is not None else tensors[0].device if tensors else None
         if device is None:
             device = torch.get_default_device()
+        if device.type == "cuda" and device.index is None:  # "cuda" and the tensors on it share one generator
+            device = torch.device("cuda", torch.cuda.current_device())
         found = self._generators.get(device)
         if found is None:
             found = self._generators[device] = torch.Generator(device)

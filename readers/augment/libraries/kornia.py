@@ -31,7 +31,9 @@ class Kornia(Adapter):
     * Landmarks and hull keep all their points, even those that leave the picture.
     * If the augmentations mirror, left and right are swapped in landmarks, hull and regions.
     * A region's box becomes the upright box around its four mapped corners.
-    * Masks are moved by the nearest pixel, so no new value appears but Kornia's padding (0).
+    * Masks are moved by the nearest pixel, so no new value appears but Kornia's padding (0). Where pictures are resized
+      with ``align_corners=True``, Kornia's default, its masks go by the other rule: at a quarter of the size they
+      are up to 1.5 pixels off, at the rim. ``align_corners=False`` makes the two meet.
     * ``matrix`` follows, as long as the augmentations are affine.
 
     Parameters

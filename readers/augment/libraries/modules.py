@@ -38,6 +38,9 @@ _CHANGES_RANGE = (
 )
 """Modules of torchvision and Kornia after which floating pictures may have another range than before."""
 
+_NORMALIZES = ("Denormalize", "LinearTransformation", "Normalize")
+"""Those of them after which pictures are normalised, whatever their values look like, unless they were so before."""
+
 
 class OtherModule(nn.Module):
     """A module of another library, or a function, that gets the pictures of a batch, (B, C, H, W), and gives others.
@@ -68,12 +71,19 @@ class OtherModule(nn.Module):
         self.function = function
         parts = list(function.modules()) if isinstance(function, nn.Module) else []
         self._changes_range = self._library is None or any(type(part).__name__ in _CHANGES_RANGE for part in parts)
-        self._draws_once = self._library == "kornia" and any(getattr(p, "same_on_batch", None) is True for p in parts)
+        self._normalizes = self._library is not None and any(type(part).__name__ in _NORMALIZES for part in parts)
+        self._draws_once = self._library == "kornia" and any(
+            # Kornia's Normalize and Denormalize say so too, and draw nothing
+            getattr(part, "same_on_batch", None) is True and type(part).__name__ not in _NORMALIZES
+            for part in parts
+        )
         # with p of 0 or 1 it draws whether it acts, and the answer is always the same
         self._certain = getattr(function, "p", None) in (0, 1)
         self._warned = False
 
-    def call(self, image: Tensor, values: Values, draws: RowDraws | None, place: int) -> tuple[Values | None, Tensor]:
+    def call(
+        self, image: Tensor, values: Values, draws: RowDraws | None, path: tuple[int, ...]
+    ) -> tuple[Values | None, Tensor]:
         """Call it with pictures in the range that it expects.
 
         Parameters
@@ -83,8 +93,8 @@ class OtherModule(nn.Module):
             The range of the pictures' values.
         draws : RowDraws or None
             What its draws of torch depend on; None: on torch's generators.
-        place : int
-            In the chain.
+        path : tuple of int
+            Its place in the chain, after those of the chain in the chains around it.
 
         Returns
         -------
@@ -100,7 +110,7 @@ class OtherModule(nn.Module):
         if values is not Values.NORMAL and self._wants_floats(image, values):
             image = image / 255 if image.is_floating_point() else image.to(torch.float32).div_(255)
             values = Values.UNIT
-        with TorchDraws(None if draws is None else _seed(draws, place), len(image)) as watched:
+        with TorchDraws(None if draws is None else _seed(draws, path), len(image)) as watched:
             result = self._called(image)
         if not isinstance(result, Tensor):
             raise UsageError(
@@ -108,6 +118,8 @@ class OtherModule(nn.Module):
             )
         if self._draws_once or (self._library == "torchvision" and watched.small > self._certain):
             self._warn(len(image))
+        if self._normalizes and values is not Values.NORMAL:  # once normalised, it may be turned back: look
+            return Values.NORMAL, result
         kept = not self._changes_range and image.dtype == result.dtype
         return (values if kept else None), result
 
@@ -163,7 +175,8 @@ def looked_at(image: Tensor) -> Values:
     return Values.UNIT if most <= 1 + _ROUNDING else Values.BYTES
 
 
-def _seed(draws: RowDraws, place: int) -> int:
-    """A number from 0 to 2**63 - 1 for the draws of a module: a function of the rows' seeds and of its place."""
+def _seed(draws: RowDraws, path: tuple[int, ...]) -> int:
+    """A number from 0 to 2**63 - 1 for the draws of a module: a function of the rows' seeds and of its path."""
     numbers = deepcopy(draws).uniform(2).tobytes()  # of a copy: other modules draw as without this one
-    return int.from_bytes(hashlib.blake2b(numbers + place.to_bytes(4), digest_size=8).digest()) >> 1
+    places = b"".join(place.to_bytes(4) for place in path)
+    return int.from_bytes(hashlib.blake2b(numbers + places, digest_size=8).digest()) >> 1

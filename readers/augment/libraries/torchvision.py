@@ -1,6 +1,6 @@
 """Transforms of torchvision v2 on picture, masks, landmarks, hull, regions and matrix together."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from readers.augment.libraries.adapter import Adapter, Masks, Points
+from readers.augment.libraries.adapter import Adapter, Masks, Points, names_of, parts_of
 from readers.augment.libraries.bending import bent_points
 from readers.augment.libraries.draws import TorchDraws
 from readers.augment.libraries.tensors import mask_array, mask_tensor, picture_array, picture_tensor
@@ -57,12 +57,13 @@ class Torchvision(Adapter):
         chain = list(transforms) if isinstance(transforms, list | tuple | nn.Sequential) else [transforms]
         if not chain:
             raise UsageError("Torchvision: expected one transform or more, found none")
-        for part in _parts(chain):
+        pipeline = v2.Compose(chain)
+        for part in parts_of(pipeline):
             _check(part)
-        super().__init__(v2.Compose(chain), masks)
+        super().__init__(pipeline, masks)
 
     def __repr__(self) -> str:
-        return f"Torchvision({_names(self._transform)})"
+        return f"Torchvision({names_of(self._transform)})"
 
     def call(
         self,
@@ -78,7 +79,7 @@ class Torchvision(Adapter):
         data: dict[str, Any] = {"image": kind(picture_tensor(image))}
         if masks:
             data["masks"] = {
-                name: tv_tensors.Mask(mask_tensor(mask, axes, name, "Torchvision")) for name, mask in masks.items()
+                name: ExactMask(mask_tensor(mask, axes, name, "Torchvision")) for name, mask in masks.items()
             }
         if points is not None:
             canvas = (image.shape[-3], image.shape[-2])
@@ -96,7 +97,7 @@ class Torchvision(Adapter):
         try:
             result: dict[str, Any] = transform(data)
         except TypeError as error:
-            alone = [type(part).__name__ for part in _parts([transform]) if isinstance(part, _PICTURES_ALONE)]
+            alone = [type(part).__name__ for part in parts_of(transform) if isinstance(part, _PICTURES_ALONE)]
             if alone and len(data) > 1:
                 raise UsageError(
                     f"Torchvision: {alone[0]} of torchvision cannot move masks and points along: use "
@@ -111,7 +112,7 @@ class Torchvision(Adapter):
         return result
 
     def _dropped(self, transform: Any) -> str:
-        return f"one of {_names(transform)} drops points, such as SanitizeKeyPoints; leave it out"
+        return f"one of {names_of(transform)} drops points, such as SanitizeKeyPoints; leave it out"
 
 
 class ExactPoints(tv_tensors.KeyPoints):  # type: ignore[misc] # torchvision has no types
@@ -120,6 +121,10 @@ class ExactPoints(tv_tensors.KeyPoints):  # type: ignore[misc] # torchvision has
     torchvision scales points in these coordinates, but mirrors them as if pixel centres were whole numbers, rounds them
     where a picture is bent, and forgets that a picture that is turned and expanded is rounded up to whole pixels.
     """
+
+
+class ExactMask(tv_tensors.Mask):  # type: ignore[misc] # torchvision has no types
+    """A mask that is resized by the nearest pixel, and not by the one at the corner, as torchvision's are."""
 
 
 def _like(points: ExactPoints, places: Tensor, canvas: tuple[int, int] | None = None) -> ExactPoints:
@@ -163,6 +168,20 @@ def _bent(points: ExactPoints, displacement: Tensor, **others: Any) -> ExactPoin
     return _like(points, places.reshape(points.shape))
 
 
+def _resized(mask: ExactMask, size: list[int] | None, max_size: int | None = None, **others: Any) -> ExactMask:
+    nearest = v2.InterpolationMode.NEAREST_EXACT
+    plain = v2.functional.resize_image(mask.as_subclass(Tensor), size, interpolation=nearest, max_size=max_size)
+    wrapped: ExactMask = tv_tensors.wrap(plain, like=mask)
+    return wrapped
+
+
+def _cut_and_resized(
+    mask: ExactMask, top: int, left: int, height: int, width: int, size: list[int], **others: Any
+) -> ExactMask:
+    cut_out = v2.functional.crop_mask(mask.as_subclass(Tensor), top, left, height, width)
+    return _resized(tv_tensors.wrap(cut_out, like=mask), size)
+
+
 for _functional, _kernel in (
     (v2.functional.horizontal_flip, _mirrored),
     (v2.functional.vertical_flip, _upside_down),
@@ -171,14 +190,8 @@ for _functional, _kernel in (
 ):
     v2.functional.register_kernel(_functional, ExactPoints)(_kernel)
 
-
-def _parts(chain: Iterable[Any]) -> Iterator[Any]:
-    """The transforms of a chain and those that they hold."""
-    for part in chain:
-        yield part
-        held = getattr(part, "transforms", None)
-        children = list(part.children()) if isinstance(part, nn.Module) else []
-        yield from _parts(held if isinstance(held, list | tuple) else children)
+v2.functional.register_kernel(v2.functional.resize, ExactMask)(_resized)
+v2.functional.register_kernel(v2.functional.resized_crop, ExactMask)(_cut_and_resized)
 
 
 def _check(part: Any) -> None:
@@ -190,10 +203,6 @@ def _check(part: Any) -> None:
         old = module.startswith("torchvision.transforms.") and hasattr(v2, name)
         found = f"{name} of torchvision.transforms: write v2.{name}" if old else shorten(part)
         raise UsageError(f"Torchvision: expected transforms of torchvision.transforms.v2, found {found}")
-
-
-def _names(chain: Any) -> list[str]:
-    return [type(transform).__name__ for transform in chain.transforms]
 
 
 def _fields(data: Mapping[str, Any]) -> str:

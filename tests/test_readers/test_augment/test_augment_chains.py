@@ -6,7 +6,9 @@ import torch
 from support.faces import portrait
 from torchvision.transforms import v2
 
-from readers.augment import BatchCompose, BatchCrop, BatchFlip, BatchNormalize, HorizontalFlip
+from readers.augment import BatchCompose, BatchCrop, BatchFlip, BatchMixUp, BatchNormalize, HorizontalFlip
+from readers.augment.batched import BatchModule
+from readers.augment.libraries.draws import TorchDraws
 from shardspec.errors import UsageError
 
 SEEDS = torch.arange(3) * 31
@@ -109,3 +111,60 @@ def test_values_that_are_made_floating_alone_are_normalised():
     black = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
     for batch in (black, batch_of(), black):
         torch.testing.assert_close(chain(batch)["image"], BatchNormalize()(batch)["image"])
+
+
+def test_chains_in_a_chain_draw_apart():
+    """By their paths; a flat chain draws as one that stands in no other."""
+    noise, gray = v2.GaussianNoise(clip=False), {"image": torch.full((3, 3, 8, 8), 0.5)}
+    drawn = []
+    for chain in ([noise], [BatchFlip(p=0), noise], [BatchFlip(p=0), BatchCompose([noise])], [BatchCompose([noise])]):
+        drawn.append(BatchCompose(chain)(gray, SEEDS)["image"] - 0.5)
+    for n, one in enumerate(drawn):
+        assert not any(torch.allclose(one, other, atol=1e-3) for other in drawn[:n])
+    first, second = (BatchCompose([BatchCompose([noise]) for _ in range(n)])(gray, SEEDS)["image"] for n in (1, 2))
+    assert not torch.allclose(second - first, first - 0.5, atol=1e-3)
+
+
+class Keep(BatchModule):
+    """A module of a user's own that gives one tensor two names."""
+
+    def forward(self, batch, seeds=None):
+        return {**batch, "clean": batch["image"]}
+
+
+@pytest.mark.parametrize("keep", [Keep(), BatchCompose([Keep()])])
+def test_a_tensor_of_two_names_is_not_written_to(keep):
+    chain = BatchCompose([keep, BatchMixUp(num_classes=3, alpha=1.0)])
+    batch = TO_UNIT(batch_of())  # floating pictures are mixed in place
+    found = chain.forward_({name: value.clone() for name, value in batch.items()}, SEEDS)
+    assert torch.equal(found["clean"], batch["image"])
+    assert not torch.equal(found["image"], batch["image"])
+
+
+@pytest.mark.parametrize(
+    "normalize",
+    [
+        v2.Normalize((-0.5,) * 3, (0.5,) * 3),
+        v2.LinearTransformation(2 * torch.eye(192), torch.zeros(192)),
+        K.Normalize(-0.5 * torch.ones(3), 0.5 * torch.ones(3)),
+        K.Denormalize(0.5 * torch.ones(3), 2 * torch.ones(3)),
+    ],
+)
+def test_normalised_pictures_without_a_value_below_0_count_as_normalised(normalize):
+    batch = {"image": torch.full((2, 3, 8, 8), 200, dtype=torch.uint8)}
+    with pytest.raises(UsageError, match="found others: they are normalised"):
+        BatchCompose([TO_UNIT, normalize, BatchNormalize()])(batch)
+
+
+def test_what_is_turned_back_from_normalised_pictures_may_be_normalised():
+    mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
+    back = BatchCompose([BatchNormalize(), K.Denormalize(mean, std), BatchNormalize()])
+    expected = BatchNormalize()(batch_of())["image"]
+    torch.testing.assert_close(back(batch_of())["image"], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_one_generator_serves_a_device_by_either_name():
+    with TorchDraws(3):
+        first, second = torch.rand(9, device="cuda"), torch.rand(9, device=f"cuda:{torch.cuda.current_device()}")
+    assert not torch.equal(first, second)

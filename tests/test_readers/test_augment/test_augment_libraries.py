@@ -58,6 +58,7 @@ TORCHVISION = [
     (v2.RandomZoomOut(p=1), STRAIGHT),
     (v2.ScaleJitter((96, 96)), STRAIGHT),
     (v2.RandomShortestSize(60), STRAIGHT),
+    (v2.RandomResize(40, 90), STRAIGHT),
 ]
 KORNIA = [
     (K.RandomHorizontalFlip(p=1.0), STRAIGHT),
@@ -77,6 +78,7 @@ KORNIA = [
     (K.RandomResizedCrop((60, 60), (0.6, 1.0)), STRAIGHT),
     (K.Resize((48, 56)), STRAIGHT),
     (K.LongestMaxSize(64), STRAIGHT),
+    (K.SmallestMaxSize(64), STRAIGHT),
     (K.PadTo((120, 130)), STRAIGHT),
 ]
 ALBUMENTATIONS = [
@@ -86,6 +88,7 @@ ALBUMENTATIONS = [
     (A.D4(p=1), STRAIGHT),
     (A.OneOf([A.Sequential([A.HorizontalFlip(p=1), A.Resize(80, 70)])], p=1), STRAIGHT),
     (A.RandomRotate90(p=1), STRAIGHT),
+    (A.Rotate((-40, 40), p=1), STRAIGHT),
     (A.SafeRotate((-40, 40), p=1), STRAIGHT),
     (A.Affine(scale=(0.8, 1.2), rotate=(-20, 20), shear=(-10, 10), translate_percent=(-0.1, 0.1), p=1), STRAIGHT),
     (A.Perspective(p=1), BENT),
@@ -199,6 +202,43 @@ def check_mask(found: dict[str, np.ndarray]) -> None:
     assert (
         np.quantile(off, 0.98) < 1.6
     )  # the nearest pixel; at a rim, a picture is blended with what it was filled with
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (3, 4), (5, 5), (8, 8)])
+def test_points_go_with_their_tiles(grid):
+    """No tile is mirrored, so left and right stay, whichever seams the reference triangles lie across."""
+    shuffle, sample = Albumentations([A.RandomGridShuffle(grid, p=1)]), painted(BENT)
+    for row in range(60):
+        found = shuffle(sample, sample_rng(0, 0, row))
+        for name in ("landmarks", "hull"):
+            (x, y), (old_x, old_y) = (np.floor(points[name]).astype(int).T for points in (found, sample))
+            assert np.array_equal(found["image"][y, x], sample["image"][old_y, old_x])
+
+
+@pytest.mark.parametrize("shrink", [A.Resize(12, 14), A.Affine(scale=0.1, p=1)])
+def test_a_small_mirror_image_is_mirrored_too(shrink):
+    sample = painted(STRAIGHT)
+    found = Albumentations([A.HorizontalFlip(p=1), shrink])(sample, sample_rng(0, 0, 0))
+    check_matrix(relabelled(sample), found)
+
+
+@pytest.mark.parametrize(
+    "shrink",
+    [
+        Torchvision(v2.Resize((HEIGHT // 4, WIDTH // 4))),
+        Torchvision(v2.Resize(HEIGHT // 4, max_size=WIDTH // 4)),
+        Torchvision(v2.RandomResizedCrop((HEIGHT // 4, WIDTH // 4), (1, 1), (WIDTH / HEIGHT, WIDTH / HEIGHT))),
+        Kornia(K.Resize((HEIGHT // 4, WIDTH // 4), align_corners=False)),
+        Albumentations([A.Resize(HEIGHT // 4, WIDTH // 4)]),
+        Albumentations([A.RandomScale((-0.75, -0.75), p=1)]),
+    ],
+)
+def test_small_masks_are_of_the_nearest_pixel(shrink):
+    """Of the four pixels at the middle of the sixteen that one replaces, and not of the first of the sixteen."""
+    found = shrink(painted(STRAIGHT), sample_rng(0, 0, 0))["label_mask"]
+    row, column = np.divmod(found - 1, WIDTH)
+    y, x = 4 * np.mgrid[: HEIGHT // 4, : WIDTH // 4] + 2
+    assert np.abs([row + 0.5 - y, column + 0.5 - x]).max() == 0.5
 
 
 ADAPTED = [
