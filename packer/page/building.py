@@ -294,7 +294,7 @@ class Building:
 
     def _logs(self) -> Iterator[tuple[str, str]]:
         try:
-            paths = sorted(self.space.logs.iterdir())
+            paths = sorted(self.space.logs.glob("*.log"))  # beside them lie the numbers of the items in hand
         except OSError:
             return
         for path in paths[-_LOGS:]:

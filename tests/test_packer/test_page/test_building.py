@@ -98,3 +98,11 @@ def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
     (tmp_path / "source" / "a.jpg").write_bytes(b"no picture")
     run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
     assert Building(tmp_path / "out").state().stage == "nothing was packed"
+
+
+def test_only_logs_are_what_workers_said(tmp_path: Path) -> None:
+    space = Workspace(Layout(tmp_path).build)
+    space.logs.mkdir(parents=True)
+    (space.logs / "worker-000.log").write_text("a warning\n")
+    (space.logs / "worker-000.item").write_bytes(bytes(range(16)))
+    assert Building(tmp_path).state().logs == [("worker-000.log", "a warning")]
