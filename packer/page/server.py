@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Seque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,7 +26,7 @@ from packer.page.counts import Bar, spread
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
 from packer.page.rendering import POLICY, render, static
-from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError
+from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError, UsageError
 from shardspec.layout import Layout
 
 Scope = MutableMapping[str, Any]
@@ -190,10 +191,15 @@ class Pages:
     ----------
     shown : sequence of Looking or Building
     token : str
+    opened : callable, optional
+        Opens the dataset that a build has become, with what the user has given to show it with.
     """
 
-    def __init__(self, shown: Sequence[Looking | Building], token: str) -> None:
+    def __init__(
+        self, shown: Sequence[Looking | Building], token: str, opened: Callable[[Path], Looking] | None = None
+    ) -> None:
         self._shown = list(shown)
+        self._opened = opened or (lambda path: Looking(ShownDataset(path)))
         self._root = f"/{token}"
         self._builds: dict[int, Building] = {}
 
@@ -439,8 +445,8 @@ class Pages:
             raise LookupError
         one = self._shown[number]
         if isinstance(one, Building) and Layout(one.path).manifest.exists():
-            with suppress(DatasetError):
-                one = self._shown[number] = Looking(ShownDataset(one.path))
+            with suppress(DatasetError, UsageError):
+                one = self._shown[number] = self._opened(one.path)
         return one
 
     def _build_of(self, request: Request) -> Building:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from support.command import environment, run_packer, start_packer
 from support.media import scene, write_picture
 from support.pages import Page, assert_harmless
 
+from packer.packed.samples import ShownDataset
 from packer.page.building import Building
+from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
 from packer.workspace import Workspace
 from shardspec.layout import Layout
@@ -43,6 +46,10 @@ def build(tmp_path: Path, builds: list[Any]) -> tuple[Any, Path]:
         assert time.monotonic() < until
         time.sleep(0.05)
     return started, tmp_path / "out"
+
+
+def open_with(path: Path, source: Path) -> Looking:
+    return Looking(ShownDataset(path), source)
 
 
 def files_of(root: Path) -> dict[Path, tuple[int, int]]:
@@ -77,7 +84,8 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
 
 def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path: Path) -> None:
     started, out = build
-    pages = TestClient(Guard(Pages([Building(out)], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    opened = partial(open_with, source=tmp_path / "source")
+    pages = TestClient(Guard(Pages([Building(out)], TOKEN, opened).app(), TOKEN, ""), base_url="http://127.0.0.1")
     assert "Packing" in pages.get(f"/{TOKEN}/0/build/state").text
     started.send_signal(signal.SIGKILL)
     started.communicate()
@@ -91,6 +99,7 @@ def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path
     answer = pages.get(f"/{TOKEN}/0/")
     assert answer.status_code == 200
     assert len(Page(answer.text).find("a", "card")) == 98
+    assert pages.get(f"/{TOKEN}/0/row/0/original.jpg").headers["content-type"] == "image/jpeg"
 
 
 def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
