@@ -100,7 +100,7 @@ def run_build(
     functions, declaration
         See `packer.builds.job.BuildJob`.
     """
-    listener, runtime = listener_of(progress), describe_runtime(recipe)
+    listener, runtime = listener_of(progress), describe_runtime(recipe, declared=declaration is not None)
     listing = list_items(source, recipe, listener)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     if options.grows:
