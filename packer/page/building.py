@@ -138,6 +138,7 @@ class Building:
         self.name = shown_text(out.absolute().name)
         self.space = Workspace(out / BUILD_FOLDER)
         self._done: dict[int, TaskDone] = {}
+        self._plan: str | None = None
         self._items: tuple[float, int] = (0.0, 0)
         self._lock = threading.Lock()
 
@@ -223,6 +224,9 @@ class Building:
 
     def _look(self, now_s: float) -> tuple[list[Busy], float]:
         """Take in new parts; the parts under way, and seconds since the last change."""
+        plan = self._fingerprint()
+        if plan != self._plan:  # begun anew: the tasks of these numbers are others
+            self._plan, self._done = plan, {}
         busy, last = [], 0.0
         try:
             entries = list(os.scandir(self.space.parts))
@@ -249,6 +253,13 @@ class Building:
             if path.exists():
                 last = max(last, path.stat().st_mtime)
         return sorted(busy, key=lambda one: one.idle_s), max(0.0, now_s - last) if last else 0.0
+
+    def _fingerprint(self) -> str | None:
+        """That of the plan; None if there is none as yet."""
+        try:
+            return str(json.loads(self.space.plan.read_bytes())["fingerprint"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def _part(self, task: int) -> Part | None:
         try:

@@ -1,5 +1,6 @@
 """``packer view`` of a build that runs, or has died: read from its folder, without a change in it."""
 
+import json
 import signal
 import time
 from functools import partial
@@ -72,7 +73,9 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
     assert "000<b>.jpg" in page.text
     assert "found a file that begins with" in page.text
     pictures = [image.attributes["src"] for image in page.find("img")]
-    kinds = {pages.get(src).headers["content-type"] for src in pictures}
+    answers = [pages.get(src) for src in pictures]
+    kinds = {answer.headers["content-type"] for answer in answers}
+    assert {answer.headers["cache-control"] for answer in answers} == {"no-store"}
     assert kinds == {"image/jpeg", "image/svg+xml"}
     assert pages.get(f"/{TOKEN}/0/build/samples/2/999").status_code == 404
     assert pages.get(f"/{TOKEN}/0/build/rejects/0/5.jpg").status_code == 404
@@ -115,3 +118,16 @@ def test_only_logs_are_what_workers_said(tmp_path: Path) -> None:
     (space.logs / "worker-000.log").write_text("a warning\n")
     (space.logs / "worker-000.item").write_bytes(bytes(range(16)))
     assert Building(tmp_path).state().logs == [("worker-000.log", "a warning")]
+
+
+def test_tasks_of_another_plan_are_forgotten(build: tuple[Any, Path]) -> None:
+    started, out = build
+    building = Building(out)
+    assert building.state().done == 96
+    started.send_signal(signal.SIGKILL)
+    started.communicate()
+    plan = building.space.plan
+    plan.write_text(json.dumps({**json.loads(plan.read_bytes()), "fingerprint": "other"}))
+    for task in range(3):
+        building.space.part(task).unlink()
+    assert building.state().done == 0
