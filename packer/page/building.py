@@ -25,6 +25,7 @@ from shardspec.layout import BUILD_FOLDER
 from shardspec.registry import import_target
 
 _PART = re.compile(r"part-(\d+)(\.item-\d+)?(\.[0-9a-f]+\.partial)?\Z")
+_LOCKED = re.compile(r"(?<=\s)([0-9a-f]+):([0-9a-f]+):([0-9]+)(?=\s)")
 _WINDOW_S = 300.0
 """The rate is that of so many seconds before the last part."""
 _SAMPLES = 36
@@ -370,5 +371,14 @@ def _is_held(lock: Path) -> bool | None:
         held = Path("/proc/locks").read_text()
     except OSError:
         return None if lock.exists() else False
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    return any(place in line.split() for line in held.splitlines())
+    return find_lock(held, status.st_dev, status.st_ino)
+
+
+def find_lock(locks: str, device: int, inode: int) -> bool | None:
+    """Whether a file is in the list ``/proc/locks``; None if a file of its number on another device is.
+
+    That may be the file, too: of a file on btrfs, `stat` gives another device than the list does.
+    """
+    place = (os.major(device), os.minor(device))
+    found = [(int(one[1], 16), int(one[2], 16)) for one in _LOCKED.finditer(locks) if int(one[3]) == inode]
+    return place in found or (None if found else False)

@@ -1,6 +1,7 @@
 """``packer view`` of a build that runs, or has died: read from its folder, without a change in it."""
 
 import json
+import os
 import signal
 import time
 from functools import partial
@@ -14,7 +15,7 @@ from support.media import scene, write_picture
 from support.pages import Page, assert_harmless
 
 from packer.packed.samples import ShownDataset
-from packer.page.building import Building
+from packer.page.building import Building, find_lock
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
 from packer.workspace import Workspace
@@ -131,3 +132,11 @@ def test_tasks_of_another_plan_are_forgotten(build: tuple[Any, Path]) -> None:
     for task in range(3):
         building.space.part(task).unlink()
     assert building.state().done == 0
+
+
+def test_a_lock_of_an_inode_on_another_device_says_nothing() -> None:
+    locks = "1: FLOCK  ADVISORY  WRITE 7 08:1a:131 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 9 08:1a:131 0 EOF\n"
+    here = os.makedev(0x08, 0x1A)
+    assert find_lock(locks, here, 131) is True
+    assert find_lock(locks, os.makedev(0, 0x2B), 131) is None
+    assert find_lock(locks, here, 31) is False
