@@ -58,6 +58,8 @@ plain = Compose([CropJitter(scale=(1.0, 1.0), shift=0, size=options.size), Norma
 val, test = (
     open_dataset(options.parts / name, fields=["image", "label", "source"], transform=plain) for name in ("val", "test")
 )
+if len(set(val.column("label").tolist())) < 2:
+    parser.error(f"{options.parts}/val has one class alone, so no AUC: split with --stratify label")
 order = BalancedBatches(train.column("label"), options.batch_size)  # every batch half real, half fake
 loader = Loader(train, order=order, seed=0, device=device)
 

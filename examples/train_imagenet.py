@@ -5,7 +5,8 @@
     packer split imagenet/ parts/ --into split
     torchrun --nproc-per-node 8 examples/train_imagenet.py parts/train parts/val
 
-The same command again goes on where the last one ended, in mid-epoch too, on any number of ranks.
+The same command again goes on where the last one ended, in mid-epoch too. On another number of ranks the data go on as
+well, but the schedule of the learning rate, which counts steps, does not fit any more.
 """
 
 import argparse

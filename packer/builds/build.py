@@ -100,8 +100,9 @@ def run_build(
     functions, declaration
         See `packer.builds.job.BuildJob`.
     """
-    listener, runtime = listener_of(progress), describe_runtime(recipe, declared=declaration is not None)
+    listener = listener_of(progress)
     listing = list_items(source, recipe, listener)
+    runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))

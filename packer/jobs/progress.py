@@ -38,7 +38,8 @@ class Progress:
     Attributes
     ----------
     stage : str
-        ``"listing"`` (only if it takes a while), ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and ``"writing"`` of convert, merge and split;
+        ``"listing"`` (only if it takes a while), ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and
+        ``"writing"`` of convert, merge and split;
         ``"splitting"`` of a split into many;
         ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
         ``"comparing"`` (find_leaks), ``"listing"`` (list_dataset), ``"summing up"`` (rejects),
@@ -53,21 +54,21 @@ class Progress:
         How many of the done ones an earlier call did.
     samples, rejects : int
         Samples and rejects from the items of this call; 0 if no items are counted.
-    reasons : dict of str to int
-        The rejects by reason, the most frequent first; what differs from item to item is left out of a reason. Of many
-        reasons, those met first.
-    bytes : int
-        Bytes of what was done in this call, where they are known: of the samples of finished tasks, of shards.
-    frames : int
-        Frames examined so far of the videos under way, as of a moment ago: a long one is at work, and not stuck.
-    rate, sample_rate : float or None
-        What is done in a second, and samples, over the last minute; None while that is unknown.
     seconds : float
         Seconds since the stage began.
     ended : bool
         Whether this is the last report of the stage.
     failed : bool
         Whether an exception ended the stage.
+    bytes : int
+        Bytes of what was done in this call, where they are known: of the samples of finished tasks, of shards.
+    reasons : dict of str to int
+        The rejects by reason, the most frequent first; what differs from item to item is left out of a reason. Of many
+        reasons, those met first.
+    rate, sample_rate : float or None
+        What is done in a second, and samples, over the last minute; None while that is unknown.
+    frames : int
+        Frames examined so far of the videos under way, as of a moment ago: a long one is at work, and not stuck.
     """
 
     stage: str

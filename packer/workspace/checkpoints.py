@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from packer.workspace.durable import fsync_file, fsync_folder, writing
+from packer.workspace.folder import remove_shards
 from packer.workspace.paths import Workspace, append_line, read_lines
 
 INTERVAL_S = 10.0
@@ -109,10 +110,16 @@ class Checkpoints:
 def drop_unflushed(workspace: Workspace) -> None:
     """Remove what may have been lost with the machine's memory, if the machine was started anew since the job began.
 
-    Parts that were not flushed go, and the plan of the shards unless all parts were flushed before it.
+    Parts that were not flushed go; unless all parts were flushed before the shards were planned, so do the plan of the
+    shards and every shard, since a task that is done again may give other rows, as when a file can be read now.
     """
-    runs = {line.get("machine_run") for line in read_lines(workspace.journal) if line.get("did") == "session"}
-    if runs == {machine_run()} and None not in runs:
+    runs: set[str | None] = set()
+    for line in read_lines(workspace.journal):
+        if line.get("did") == "session":
+            runs.add(line.get("machine_run"))
+        elif line.get("only"):
+            runs.clear()
+    if not runs or (runs == {machine_run()} and None not in runs):
         return
     flushed, whole = _flushed(workspace)
     kept = {workspace.part(task).name for task in flushed}
@@ -121,6 +128,7 @@ def drop_unflushed(workspace: Workspace) -> None:
             path.unlink()
     if not whole:
         workspace.assembly.unlink(missing_ok=True)
+        remove_shards(workspace)
     # Those that are gone may be made again, and not be flushed.
     _note(workspace, sorted(flushed & _tasks_with_parts(workspace)), whole=whole, only=True)
 

@@ -250,6 +250,15 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
     workspace.create()
 
 
+def remove_shards(workspace: Workspace) -> None:
+    """Remove the shards that an unfinished build has finished, and what is known of them."""
+    for shard in _recorded(workspace):
+        for entry in shard.files:
+            remove_tree(workspace.shard_folder / entry.name.split("/")[0])
+    for path in sorted(workspace.root.glob("staging/*")):
+        remove_tree(path)
+
+
 def give_up_replacing(workspace: Workspace) -> None:
     """Remove everything that was done for a dataset that will not be finished, unless it is committed already.
 

@@ -350,7 +350,7 @@ class TestPython:
         found = packer.dry_run(rows, tmp_path / "out", steps=[every_frame_twice], encode="raw", max_rejects=0.5)
         assert isinstance(found, packer.Estimate)
         assert (found.plan.items, found.samples, found.tried_rejects) == (6, 12, 0)
-        assert "tried 4 items: 8 samples, 0 rejects" in found.describe()
+        assert "tried 6 items: 12 samples, 0 rejects" in found.describe()
         wrong: dict[str, Any]
         for wrong in ({"steps": ["decoed"]}, {"quiet": True}, {"recipe": packer.Recipe(), "size": 3}):
             with pytest.raises(UsageError):

@@ -68,8 +68,8 @@ def test_a_build_shows_what_it_made(source: Path, tmp_path: Path) -> None:
         rf"{tmp_path}/out: 3 samples in 1 lmdb shard \(0\.\d MB\) from 3 of 3 items, 0 rejected\n", done.stdout
     )
     assert re.match(r"packing: 3 items into lmdb shards by 1 worker process\n", done.stderr)
-    assert re.search(r"^packing: 3/3 items, .* samples/s, 0 rejects$", done.stderr, re.MULTILINE)
-    assert re.search(r"^writing: 1/1 shards$", done.stderr, re.MULTILINE)
+    assert re.search(r"^packing: 3/3 items, .* samples/s, .* MB, 0 rejects$", done.stderr, re.MULTILINE)
+    assert re.search(r"^writing: 1/1 shards, 0\.\d MB$", done.stderr, re.MULTILINE)
     assert "\x1b" not in done.stderr
     again = run_packer("build", source, tmp_path / "out")
     assert again.stdout == done.stdout.replace("out: ", "out: finished already, nothing was done: ")
@@ -222,7 +222,10 @@ def test_a_wrong_call_is_reported_and_leaves_nothing(
     [
         (["verify", "--depe"], "packer verify: there is no option --depe; did you mean --deep?\n"),
         (["split", "a", "b", "--by", "source", "--ratio", "train=1"], "did you mean --ratios?\n"),
-        (["biuld", "a", "b"], "split, add, drop-field, export, bench; did you mean 'build'? (packer --help)\n"),
+        (
+            ["biuld", "a", "b"],
+            "split, compact, add, drop-field, export, bench; did you mean 'build'? (packer --help)\n",
+        ),
         (["merge", "a", "--fomat", "npy"], "packer merge: there is no option --fomat; did you mean --format?\n"),
         (
             ["convert", "a"],

@@ -42,8 +42,12 @@ class AtWork(_Worker):
 
     def __init__(self, serial: int) -> None:
         self.place = self.serial = serial
-        self.unit, self.item = Unit("task", serial), 10 * serial
+        self.unit = Unit("task", serial)
         self.ready = True
+
+    @property
+    def item(self) -> int:
+        return 10 * self.serial
 
     def end(self) -> None:
         pass

@@ -526,10 +526,10 @@ def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monke
     build(source, out)
 
 
-def restart_machine(patch: pytest.MonkeyPatch) -> None:
+def restart_machine(patch: pytest.MonkeyPatch, run: str = "another") -> None:
     """From here on, what was begun was begun in another run of the machine."""
     for name in ("packer.jobs.job", "packer.workspace.checkpoints"):
-        patch.setattr(f"{name}.machine_run", lambda: "another")
+        patch.setattr(f"{name}.machine_run", lambda: run)
 
 
 def test_the_parts_of_a_session_that_was_killed_are_flushed_by_the_next(tmp_path: Path) -> None:
@@ -563,7 +563,7 @@ def test_after_a_restart_of_the_machine_only_flushed_parts_count(
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
-def test_after_a_restart_of_the_machine_finished_shards_count(
+def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do_not_count(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopper:
@@ -584,7 +584,7 @@ def test_after_a_restart_of_the_machine_finished_shards_count(
     restart_machine(monkeypatch)
     result = build(source, out, shard_size=2000)
     clock = result.manifest.wall_clock
-    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards))
+    assert (clock["tasks_run"], clock["shards_written"]) == (4, len(result.manifest.shards) + 1)
     build(source, tmp_path / "whole", shard_size=2000)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
@@ -605,7 +605,11 @@ def test_a_part_that_was_flushed_once_may_be_lost_later(tmp_path: Path, monkeypa
         assert space.assembly.exists()
         assert [path.name for path in space.parts.iterdir()] == ["part-000000"]
         restart_machine(monkeypatch)
+    append_line(space.journal, {"did": "session", "machine_run": "another"})
     space.part(1).write_bytes(b"made again")
+    drop_unflushed(space)
+    assert len(list(space.parts.iterdir())) == 2  # a kill alone loses nothing, though the machine was restarted before
+    restart_machine(monkeypatch, "a third")
     drop_unflushed(space)
     assert [path.name for path in space.parts.iterdir()] == ["part-000000"]
 

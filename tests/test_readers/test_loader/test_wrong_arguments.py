@@ -93,11 +93,6 @@ def test_torchs_names_lead_to_the_loaders(raw_path, name, instead):
         Loader(open_dataset(raw_path), 4, **{name: None})
 
 
-def test_torchs_samplers_are_the_loaders_alone(raw_path):
-    with pytest.raises(UsageError, match=r"^sampler: .*readers\.Loader takes one of your own by order="):
-        PackedDataModule(raw_path, batch_size=4, sampler=[1])
-
-
 def test_a_misspelt_name(raw_path):
     refused(
         "prefetsh: expected an argument of Loader, found none of that name; did you mean 'prefetch'?",
