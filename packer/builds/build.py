@@ -102,7 +102,7 @@ def run_build(
     """
     listener = listener_of(progress)
     listing = list_items(source, recipe, listener)
-    runtime = describe_runtime(recipe)
+    runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))

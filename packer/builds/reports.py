@@ -124,6 +124,7 @@ class EarlierReports:
     def __init__(self, layout: Layout, manifest: Manifest, gone: Collection[int] = ()) -> None:
         self._items = _Lines(checked_lines(layout, manifest, ITEMS_NAME))
         self._rejects = _Lines(checked_lines(layout, manifest, REJECTS_NAME))
+        self._counted = _are_remarks_counted(layout, manifest)
         self._number = 0
         self._gone = gone
         self.left: dict[int, Counter[str]] = {}
@@ -152,9 +153,9 @@ class EarlierReports:
         """The lines in ``rejects.jsonl`` about the item whose line was just taken."""
         if item["state"] == "rejected":
             return [self._rejects.take()[0]]
-        # Where they are not counted, they are told apart by the names of neighbouring items.
+        # Where items do not count them, they are told apart by the names of neighbouring items.
         following = self._items.following
-        alone = following is None or following[1]["item"] != item["item"]
+        alone = not self._counted and (following is None or following[1]["item"] != item["item"])
         count = item.get("remarks", math.inf if alone and item["state"] != GONE else 0)
         taken: list[bytes] = []
         while len(taken) < count and (found := self._rejects.following) is not None:
@@ -198,6 +199,16 @@ def checked_lines(layout: Layout, manifest: Manifest, name: str) -> Iterator[byt
         raise DatasetError(f"{layout.root}: expected a report {name}, found none")
     layout.check_digest(entry)
     return _lines_of(layout.file(entry))
+
+
+def _are_remarks_counted(layout: Layout, manifest: Manifest) -> bool:
+    """Whether the packed items count all lines about them, so that one that counts none has none."""
+    items, rejects = (manifest.find_file(name) for name in (ITEMS_NAME, REJECTS_NAME))
+    assert items is not None
+    assert rejects is not None
+    # A quotation mark within a text is escaped, so what is looked for can only be a key.
+    counted = sum(json.loads(raw).get("remarks", 0) for raw in _lines_of(layout.file(items)) if b'"remarks":' in raw)
+    return bool(counted == sum(json.loads(raw)["kind"] != "item" for raw in _lines_of(layout.file(rejects))))
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:

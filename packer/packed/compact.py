@@ -76,8 +76,12 @@ class Compaction(Repack):
 
     def facts(self, tasks_run: int) -> dict[str, Any]:
         """See `JobPlan`."""
-        clock = self.plan.inputs[0].manifest.wall_clock
-        return {name: value for name, value in clock.items() if name not in _OF_A_RUN}
+        manifest = self.plan.inputs[0].manifest
+        kept = {name: value for name, value in manifest.wall_clock.items() if name not in _OF_A_RUN}
+        built = kept.get("built")
+        if isinstance(built, Mapping):
+            kept["built"] = {**built, **_built_of_merged(manifest.generations, built)}
+        return kept
 
 
 def compact(
@@ -154,6 +158,16 @@ def _merge(generations: Sequence[Generation]) -> Generation:
     made = [generation.fingerprint for generation in generations]
     fingerprint = made[0] if len(made) == 1 else sha256_json(made)
     return replace(last, kind=first.kind, fingerprint=fingerprint, counts=total(generations), shards=())
+
+
+def _built_of_merged(generations: Sequence[Generation], built: Mapping[str, Any]) -> dict[str, Any]:
+    """What is noted of how the generations of a group were built, by the fingerprint of the one that they become."""
+    found = {}
+    for group in _alike(generations):
+        noted = next((one.fingerprint for one in reversed(group) if one.fingerprint in built), None)
+        if noted is not None:
+            found[_merge(group).fingerprint] = built[noted]
+    return found
 
 
 def _write_reports(folder: Path, one: Input, numbers: Sequence[int]) -> None:

@@ -37,10 +37,12 @@ class Originals:
 
     def find(self, item: str) -> Path | None:
         """The file of an item; None if there is none, or if its name or a link leads out of the source."""
-        if "\0" in item:
+        # A report may hold any name: one that the system cannot take is that of no file.
+        try:
+            path = Path(os.path.realpath(self.root / item))
+            return path if path.is_relative_to(self.root) and path.is_file() else None
+        except (OSError, ValueError):
             return None
-        path = Path(os.path.realpath(self.root / item))
-        return path if path.is_relative_to(self.root) and path.is_file() else None
 
     def frame(self, item: str, frame: int = 0) -> npt.NDArray[np.uint8]:
         """A frame of an item: (H, W, 3) uint8 RGB, upright, as the pack stage decodes it.

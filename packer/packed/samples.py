@@ -38,7 +38,7 @@ _CHUNK = 8192
 _FEW_TEXTS = 50_000
 """A text field with more different values is kept value by value, and is not counted."""
 _KEPT = 4
-"""Selections and orders that are kept, and columns of numbers that lie in no index."""
+"""The most selections, each in its order, that are kept. Columns are kept as long as the dataset is shown."""
 
 
 class StoredPicture(NamedTuple):

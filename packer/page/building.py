@@ -25,6 +25,7 @@ from shardspec.layout import BUILD_FOLDER
 from shardspec.registry import import_target
 
 _PART = re.compile(r"part-(\d+)(\.item-\d+)?(\.[0-9a-f]+\.partial)?\Z")
+_LOCKED = re.compile(r"(?<=\s)([0-9a-f]+):([0-9a-f]+):([0-9]+)(?=\s)")
 _WINDOW_S = 300.0
 """The rate is that of so many seconds before the last part."""
 _SAMPLES = 36
@@ -138,6 +139,7 @@ class Building:
         self.name = shown_text(out.absolute().name)
         self.space = Workspace(out / BUILD_FOLDER)
         self._done: dict[int, TaskDone] = {}
+        self._plan: str | None = None
         self._items: tuple[float, int] = (0.0, 0)
         self._lock = threading.Lock()
 
@@ -223,6 +225,9 @@ class Building:
 
     def _look(self, now_s: float) -> tuple[list[Busy], float]:
         """Take in new parts; the parts under way, and seconds since the last change."""
+        plan = self._fingerprint()
+        if plan != self._plan:  # begun anew: the tasks of these numbers are others
+            self._plan, self._done = plan, {}
         busy, last = [], 0.0
         try:
             entries = list(os.scandir(self.space.parts))
@@ -249,6 +254,13 @@ class Building:
             if path.exists():
                 last = max(last, path.stat().st_mtime)
         return sorted(busy, key=lambda one: one.idle_s), max(0.0, now_s - last) if last else 0.0
+
+    def _fingerprint(self) -> str | None:
+        """That of the plan; None if there is none as yet."""
+        try:
+            return str(json.loads(self.space.plan.read_bytes())["fingerprint"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def _part(self, task: int) -> Part | None:
         try:
@@ -294,7 +306,7 @@ class Building:
 
     def _logs(self) -> Iterator[tuple[str, str]]:
         try:
-            paths = sorted(self.space.logs.iterdir())
+            paths = sorted(self.space.logs.glob("*.log"))  # beside them lie the numbers of the items in hand
         except OSError:
             return
         for path in paths[-_LOGS:]:
@@ -359,5 +371,14 @@ def _is_held(lock: Path) -> bool | None:
         held = Path("/proc/locks").read_text()
     except OSError:
         return None if lock.exists() else False
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    return any(place in line.split() for line in held.splitlines())
+    return find_lock(held, status.st_dev, status.st_ino)
+
+
+def find_lock(locks: str, device: int, inode: int) -> bool | None:
+    """Whether a file is in the list ``/proc/locks``; None if a file of its number on another device is.
+
+    That may be the file, too: of a file on btrfs, `stat` gives another device than the list does.
+    """
+    place = (os.major(device), os.minor(device))
+    found = [(int(one[1], 16), int(one[2], 16)) for one in _LOCKED.finditer(locks) if int(one[3]) == inode]
+    return place in found or (None if found else False)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Seque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,7 +26,7 @@ from packer.page.counts import Bar, spread
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
 from packer.page.rendering import POLICY, render, static
-from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError
+from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError, UsageError
 from shardspec.layout import Layout
 
 Scope = MutableMapping[str, Any]
@@ -43,6 +44,8 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 _KEPT = {"cache-control": "private, max-age=3600"}
+_NOT_KEPT = {"cache-control": "no-store"}
+"""What a build shows under an address changes once it is begun anew; what does not decode may be mended."""
 _BROKEN = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 120"><rect width="120" height="120" fill="#20262d"/>'
     '<text x="60" y="64" font-size="13" font-family="sans-serif" fill="#c9d1d9" text-anchor="middle">does not decode'
@@ -190,10 +193,15 @@ class Pages:
     ----------
     shown : sequence of Looking or Building
     token : str
+    opened : callable, optional
+        Opens the dataset that a build has become, with what the user has given to show it with.
     """
 
-    def __init__(self, shown: Sequence[Looking | Building], token: str) -> None:
+    def __init__(
+        self, shown: Sequence[Looking | Building], token: str, opened: Callable[[Path], Looking] | None = None
+    ) -> None:
         self._shown = list(shown)
+        self._opened = opened or (lambda path: Looking(ShownDataset(path)))
         self._root = f"/{token}"
         self._builds: dict[int, Building] = {}
 
@@ -392,7 +400,7 @@ class Pages:
     def build_picture(self, request: Request) -> Response:
         """The picture of a sample that a build has packed."""
         found = self._build_of(request).picture(request.path_params["task"], request.path_params["row"])
-        return _missing() if found is None else Response(found.data, media_type=found.media_type, headers=_KEPT)
+        return _missing() if found is None else Response(found.data, media_type=found.media_type, headers=_NOT_KEPT)
 
     def build_reject(self, request: Request) -> Response:
         """The first frame of an item that a build has rejected."""
@@ -400,7 +408,7 @@ class Pages:
             found = self._build_of(request).reject_picture(request.path_params["task"], request.path_params["row"])
         except ItemError:
             return _broken()
-        return _missing() if found is None else Response(found, media_type="image/jpeg", headers=_KEPT)
+        return _missing() if found is None else Response(found, media_type="image/jpeg", headers=_NOT_KEPT)
 
     def rejects(self, request: Request) -> Response:
         """Rejected items, damaged ones, and frames without a sample."""
@@ -439,8 +447,8 @@ class Pages:
             raise LookupError
         one = self._shown[number]
         if isinstance(one, Building) and Layout(one.path).manifest.exists():
-            with suppress(DatasetError):
-                one = self._shown[number] = Looking(ShownDataset(one.path))
+            with suppress(DatasetError, UsageError):
+                one = self._shown[number] = self._opened(one.path)
         return one
 
     def _build_of(self, request: Request) -> Building:
@@ -455,7 +463,7 @@ class Pages:
     def _part(self, template: str, request: Request, **values: Any) -> Response:
         base = f"{self._root}/{request.path_params['number']}"
         text = render(template, root=self._root, base=base, live=True, **values)
-        return HTMLResponse(text.encode("utf-8", "replace"), headers={"cache-control": "no-store"})
+        return HTMLResponse(text.encode("utf-8", "replace"), headers=_NOT_KEPT)
 
     def _page(
         self, template: str, request: Request, one: Looking | None = None, status: int = 200, **values: Any
@@ -468,7 +476,7 @@ class Pages:
             values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         text = render(template, root=self._root, path=request.url.path, **{"live": True, **values})
-        return HTMLResponse(text.encode("utf-8", "replace"), status, headers={"cache-control": "no-store"})
+        return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_NOT_KEPT)
 
 
 class _StillBuildingError(Exception):
@@ -494,7 +502,7 @@ def _endpoint(page: Callable[[Request], Response]) -> Callable[[Request], Awaita
 
 def _broken() -> Response:
     """A picture in the place of one that does not decode."""
-    return Response(_BROKEN, media_type="image/svg+xml", headers=_KEPT)
+    return Response(_BROKEN, media_type="image/svg+xml", headers=_NOT_KEPT)
 
 
 def _missing() -> Response:

@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -131,18 +131,22 @@ def view(
         raise UsageError("expected a packed dataset or several, found none")
     listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
-    shown = [_open(path, joined, folder) for path in paths]
+
+    def opened(path: Path) -> Looking:
+        return Looking(ShownDataset(path, joined), folder)
+
+    shown = [_open(path, opened) for path in paths]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(Guard(Pages(shown, token).app(), token, host), listening, token)
+    return Viewer(Guard(Pages(shown, token, opened).app(), token, host), listening, token)
 
 
-def _open(path: Path, table: Path | None, source: Path | None) -> Looking | Building:
+def _open(path: Path, opened: Callable[[Path], Looking]) -> Looking | Building:
     """A packed dataset; or the build in a folder where there is no dataset yet."""
     try:
-        return Looking(ShownDataset(path, table), source)
+        return opened(path)
     except NotADatasetError:
         building = Building(path)
         if not building.is_there:

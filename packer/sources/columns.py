@@ -101,7 +101,13 @@ class Columns:
         if numbers is None:
             out["label"] = [int(value) if ok else 0 for value, ok in zip(values, oks, strict=True)]
         else:
-            out["label"] = [numbers.get(_stripped(value), 0) for value in values]
+            try:
+                out["label"] = [numbers[_stripped(value)] if ok else 0 for value, ok in zip(values, oks, strict=True)]
+            except KeyError as error:  # not 0: that is another class
+                raise UsageError(
+                    f"label column {shorten(self._label)}: expected rows that are the same every time, "
+                    f"found {shorten(error.args[0])}, which was not there when the classes were numbered"
+                ) from error
         if valid is None:
             return out, [None] * chunk.rows
         reason = f"expected a label in column {shorten(self._label)}, found none"

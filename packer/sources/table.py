@@ -108,22 +108,19 @@ _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|"
 """What stands between the cells of tables, by one name or another."""
 
 
-class _LinesTable:
-    """A file of lines that is read more than once."""
+class _FileTable:
+    """A file that is read more than once, and must be the same every time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines = Lines()
         self._stat: tuple[int, int] | None = None
-        self.where = self._lines.where
-        self.lines = self._lines.all
 
     @contextmanager
-    def _reading(self) -> Iterator[Callable[[int], None]]:
-        """Read the file to its end; yields what notes the line of a row. It must be the same file every time."""
-        before, note = self._stat, self._lines.append if self._stat is None else _ignore
+    def _unchanged(self) -> Iterator[None]:
+        """Read the file to its end."""
+        before = self._stat
         self._stat = self._examine()
-        yield note
+        yield
         if self._examine() != self._stat or before not in (None, self._stat):
             raise UsageError(
                 f"{self._path}: expected a file that does not change, found one that changed while it was read"
@@ -132,6 +129,23 @@ class _LinesTable:
     def _examine(self) -> tuple[int, int]:
         found = self._path.stat()
         return found.st_size, found.st_mtime_ns
+
+
+class _LinesTable(_FileTable):
+    """A file of lines."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lines = Lines()
+        self.where = self._lines.where
+        self.lines = self._lines.all
+
+    @contextmanager
+    def _reading(self) -> Iterator[Callable[[int], None]]:
+        """Read the file to its end; yields what notes the line of a row."""
+        note = self._lines.append if self._stat is None else _ignore
+        with self._unchanged():
+            yield note
 
 
 def _ignore(_line: int) -> None:
@@ -225,13 +239,13 @@ class JsonLinesTable(_LinesTable):
                 yield row
 
 
-class ParquetTable:
+class ParquetTable(_FileTable):
     """A Parquet file (`Table`)."""
 
     is_text = False
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path)
         self.where = where_in(())
 
     def chunks(self) -> Iterator[Chunk]:
@@ -240,12 +254,13 @@ class ParquetTable:
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         opened = import_target("pyarrow.parquet:ParquetFile", what=f"table {self._path.name}", extra="parquet")
-        try:
-            with opened(self._path) as file:
-                for batch in file.iter_batches(CHUNK_ROWS, use_threads=False):
-                    yield from batch.to_pylist()
-        except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
-            raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error
+        with self._unchanged():
+            try:
+                with opened(self._path) as file:
+                    for batch in file.iter_batches(CHUNK_ROWS, use_threads=False):
+                        yield from batch.to_pylist()
+            except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of both
+                raise UsageError(f"{self._path}: expected a Parquet file, {cut(str(error), 300)}") from error
 
 
 def read_csv(path: Path, texts: Collection[str] = ()) -> TableRows:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from readers.formats.mapping import Extents
-from readers.formats.superseded import find_superseded, stored_rows
+from readers.formats.superseded import find_superseded, rows_before, stored_rows
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError
@@ -109,20 +109,20 @@ class LiveReader:
 
     def __init__(self, reader: ShardReader, superseded: IntArray) -> None:
         self._reader = reader
-        self._superseded = superseded
+        self._before = rows_before(superseded)
         self.threads, self.views = reader.threads, reader.views
 
     def __len__(self) -> int:
-        return len(self._reader) - len(self._superseded)
+        return len(self._reader) - len(self._before)
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """See `ShardReader`."""
-        self._reader.read(stored_rows(rows, self._superseded), fields, out, at)
+        self._reader.read(stored_rows(rows, self._before), fields, out, at)
 
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
         """See `MappedReader`; nothing if the reader is not one."""
         if isinstance(self._reader, MappedReader):
-            yield from self._reader.extents(stored_rows(rows, self._superseded), fields)
+            yield from self._reader.extents(stored_rows(rows, self._before), fields)
 
     def close(self) -> None:
         """Close the files."""

@@ -17,7 +17,7 @@ from readers.formats.copying import copy_rows
 from readers.formats.mapping import ask_for, read_only_asked
 from readers.formats.npy import map_npy
 from readers.formats.opened import OpenReader, open_shards
-from readers.formats.superseded import load_superseded, stored_rows
+from readers.formats.superseded import load_superseded, rows_before, stored_rows
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
@@ -336,7 +336,7 @@ class ShardPool:
         number = int(np.searchsorted(self._ends, row, side="right"))
         shard = self.manifest.shards[number]
         path = self.layout.shard(shard, self.manifest.format)
-        (stored,) = stored_rows(np.array([row]), self._superseded).tolist()
+        (stored,) = stored_rows(np.array([row]), rows_before(self._superseded)).tolist()
         return f"row {stored - self.manifest.stored_starts[shard.name]} of {path} (row {row} of the dataset)"
 
 

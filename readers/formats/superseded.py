@@ -55,15 +55,27 @@ def find_superseded(layout: Layout, manifest: Manifest, shard: Shard, superseded
     return rows
 
 
-def stored_rows(rows: IntArray, superseded: IntArray) -> IntArray:
+def rows_before(superseded: IntArray) -> IntArray:
+    """How many rows that are not superseded lie before each superseded one.
+
+    Parameters
+    ----------
+    superseded : int64 array, (m,)
+        Numbers among all rows that are stored, ascending.
+    """
+    before: IntArray = superseded - np.arange(len(superseded))
+    return before
+
+
+def stored_rows(rows: IntArray, before: IntArray) -> IntArray:
     """Where rows are stored, among all rows that are stored.
 
     Parameters
     ----------
     rows : int64 array, (n,)
         Numbers among the rows that are not superseded, in any order.
-    superseded : int64 array, (m,)
-        Numbers among all rows that are stored, ascending.
+    before : int64 array, (m,)
+        `rows_before` of the superseded ones.
     """
-    # Before the k-th superseded row lie so many others; a row with as many or more before it lies behind it.
-    return rows + np.searchsorted(superseded - np.arange(len(superseded)), rows, side="right")
+    # A row with as many or more rows before it as a superseded one lies behind that one.
+    return rows + np.searchsorted(before, rows, side="right")

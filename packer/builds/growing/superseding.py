@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from packer.assembly.rows import PackedRows
-from readers.formats.superseded import load_superseded, stored_rows
+from readers.formats.superseded import load_superseded, rows_before, stored_rows
 from shardspec.columns import IntArray
 from shardspec.entries import SUPERSEDED_NAME, Generation
 from shardspec.errors import DatasetError
@@ -55,7 +55,7 @@ def find_rows(layout: Layout, base: Manifest, items: Mapping[int, int]) -> IntAr
 def write_superseded(folder: Path, layout: Layout, base: Manifest, rows: IntArray) -> None:
     """Write the file of the superseded rows into a folder: those of the dataset, and further `rows` of it."""
     before = load_superseded(layout, base)
-    numbers = np.sort(np.concatenate([before, stored_rows(rows, before)]))
+    numbers = np.sort(np.concatenate([before, stored_rows(rows, rows_before(before))]))
     if len(numbers):
         np.save(folder / SUPERSEDED_NAME, numbers.astype("<i8"))
 

@@ -19,7 +19,7 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.export.tables import TABLES, Table
 from packer.recipe.checks import parse_bytes
-from packer.workspace.durable import writing
+from packer.workspace.durable import fsync_folder, fsync_tree, writing
 from packer.workspace.folder import refuse_files
 from readers.formats.machine import available_processors
 from shardspec.codecs import codec_for
@@ -194,7 +194,9 @@ def export(
             else:
                 counts["shards"] = _write_shards(samples, shards_class(staging, samples.schema, shard_bytes), listener)
             (staging / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
+            fsync_tree(staging)  # or else a crash of the machine could leave a finished export with empty files
             os.replace(staging, target)
+            fsync_folder(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)  # exists only if the export was interrupted
         samples.rows.close()

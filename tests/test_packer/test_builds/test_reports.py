@@ -1,13 +1,17 @@
 """``rejects.jsonl``, ``items.jsonl`` and the counts."""
 
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl
 
-from packer.builds.reports import ReportWriter
+from packer.builds.reports import EarlierReports, ReportWriter
 from packer.sources.item import ItemReport
 from shardspec.entries import Counts
 
@@ -71,3 +75,20 @@ def test_counts_add_up_and_every_line_is_json_in_utf8(tmp_path: Path, given_repo
     assert counts.damaged_items == sum(line["kind"] == "damage" for line in rejects)
     assert counts.frames_without_sample == sum(len(line["frames"]) for line in rejects if line["kind"] == "frames")
     assert counts.samples == sum(report.samples for report in given_reports)
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_an_item_that_counts_no_remarks_takes_none_of_its_name(tmp_path: Path, is_counted: bool) -> None:
+    items = [{"item": name, "state": "packed", "samples": 1, "facts": "x"} for name in ("a", "b", "a")]
+    if is_counted:
+        items[2]["remarks"] = 1
+    for name, lines in (
+        ("items.jsonl", items),
+        ("rejects.jsonl", [{"kind": "damage", "item": "a", "reason": "cut"}]),
+    ):
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    layout: Any = SimpleNamespace(root=tmp_path, check_digest=lambda _: None, file=lambda name: tmp_path / name)
+    manifest: Any = SimpleNamespace(find_file=lambda name: name)
+    earlier = EarlierReports(layout, manifest)
+    found = [earlier.copy(number, io.BytesIO(), io.BytesIO()) for number in range(3)]
+    assert [len(one.rejects) for one in found if one is not None] == ([0, 0, 1] if is_counted else [1, 0, 0])

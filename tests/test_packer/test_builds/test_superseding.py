@@ -15,6 +15,7 @@ from support.media import FAST_START, cut_file, scene, write_picture, write_vide
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
+from packer.packed.plan import recipe_as_built
 from readers import Loader, class_balanced_weights, open_dataset
 from shardspec.entries import SUPERSEDED_NAME
 from shardspec.errors import BuildError, DatasetChangedError, DatasetError, ManifestError, ShardCorruptError, UsageError
@@ -187,6 +188,17 @@ def test_compact_leaves_the_rows_alone(datasets: dict[str, Path], sources: dict[
     found = dict(zip(open_dataset(out).column("key"), open_dataset(out).column("source"), strict=True))
     assert (len(found), found["00000002-000000"]) == (3 * 6 + 6, "a/2.mp4")
     assert [note.kind for note in packer.inspect(out).history] == ["build", "update", "compact", "update"]
+
+
+def test_compact_keeps_what_is_noted_of_the_recipe_as_built(datasets: dict[str, Path], tmp_path: Path) -> None:
+    packer.convert(datasets["live"], tmp_path / "out", format="npy", shard_size=20_000, **INLINE)
+    converted = Layout(tmp_path / "out").load()
+    assert len(converted.generations) == 2
+    packer.compact(tmp_path / "out", **INLINE)
+    manifest = Layout(tmp_path / "out").load()
+    assert len(manifest.generations) == 1
+    assert manifest.generations[0].recipe["shard_size"] == 20_000
+    assert recipe_as_built(manifest, manifest.generations[0])["shard_size"] == 9_000
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,27 @@ def test_the_command_exports_a_dataset_without_labels(tmp_path: Path, capsys: py
     assert sorted(p.name for p in (tmp_path / "out" / "pictures").iterdir()) == [
         f"0000000{n}-000000.png" for n in range(3)
     ]
+
+
+def test_everything_is_flushed_before_the_folder_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    before: list[int] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_flush(descriptor: int) -> None:
+        flushed.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def note_name(source: Any, target: Any) -> None:
+        before.extend(flushed)
+        replace(source, target)
+
+    write_faces(tmp_path / "ds", 3, codec="jpeg")
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(os, "replace", note_name)
+    export(tmp_path / "ds", tmp_path / "out", progress=False)
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) == 5
+    assert {path.stat().st_ino for path in files} <= set(before)
+    if os.name != "nt":
+        assert flushed[-1] == tmp_path.stat().st_ino

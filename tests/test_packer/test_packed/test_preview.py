@@ -13,6 +13,7 @@ from support.packed_files import face_columns, write_faces
 
 from packer import preview
 from packer.cli import main
+from packer.packed.originals import Originals
 from readers import Loader, open_dataset
 from readers.augment import Compose
 from readers.drawing.draw import draw
@@ -214,3 +215,8 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         with pytest.raises(UsageError, match=message) as caught:
             preview(tmp_path / "faces", tmp_path / "s.png", transform=transform)
         assert len(str(caught.value)) < 500
+
+
+def test_names_that_the_system_cannot_take_are_those_of_no_file(tmp_path: Path) -> None:
+    for name in ("a" * 300, "\ud800.png", "a\0.png"):
+        assert Originals(tmp_path).find(name) is None

@@ -1,7 +1,10 @@
 """``packer view`` of a build that runs, or has died: read from its folder, without a change in it."""
 
+import json
+import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ from support.command import environment, run_packer, start_packer
 from support.media import scene, write_picture
 from support.pages import Page, assert_harmless
 
-from packer.page.building import Building
+from packer.packed.samples import ShownDataset
+from packer.page.building import Building, find_lock
+from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
 from packer.workspace import Workspace
 from shardspec.layout import Layout
@@ -45,6 +50,10 @@ def build(tmp_path: Path, builds: list[Any]) -> tuple[Any, Path]:
     return started, tmp_path / "out"
 
 
+def open_with(path: Path, source: Path) -> Looking:
+    return Looking(ShownDataset(path), source)
+
+
 def files_of(root: Path) -> dict[Path, tuple[int, int]]:
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
 
@@ -65,7 +74,9 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
     assert "000<b>.jpg" in page.text
     assert "found a file that begins with" in page.text
     pictures = [image.attributes["src"] for image in page.find("img")]
-    kinds = {pages.get(src).headers["content-type"] for src in pictures}
+    answers = [pages.get(src) for src in pictures]
+    kinds = {answer.headers["content-type"] for answer in answers}
+    assert {answer.headers["cache-control"] for answer in answers} == {"no-store"}
     assert kinds == {"image/jpeg", "image/svg+xml"}
     assert pages.get(f"/{TOKEN}/0/build/samples/2/999").status_code == 404
     assert pages.get(f"/{TOKEN}/0/build/rejects/0/5.jpg").status_code == 404
@@ -77,7 +88,8 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
 
 def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path: Path) -> None:
     started, out = build
-    pages = TestClient(Guard(Pages([Building(out)], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    opened = partial(open_with, source=tmp_path / "source")
+    pages = TestClient(Guard(Pages([Building(out)], TOKEN, opened).app(), TOKEN, ""), base_url="http://127.0.0.1")
     assert "Packing" in pages.get(f"/{TOKEN}/0/build/state").text
     started.send_signal(signal.SIGKILL)
     started.communicate()
@@ -91,6 +103,7 @@ def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path
     answer = pages.get(f"/{TOKEN}/0/")
     assert answer.status_code == 200
     assert len(Page(answer.text).find("a", "card")) == 98
+    assert pages.get(f"/{TOKEN}/0/row/0/original.jpg").headers["content-type"] == "image/jpeg"
 
 
 def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
@@ -98,3 +111,32 @@ def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:
     (tmp_path / "source" / "a.jpg").write_bytes(b"no picture")
     run_packer("build", tmp_path / "source", tmp_path / "out", "--quiet", expect=3)
     assert Building(tmp_path / "out").state().stage == "nothing was packed"
+
+
+def test_only_logs_are_what_workers_said(tmp_path: Path) -> None:
+    space = Workspace(Layout(tmp_path).build)
+    space.logs.mkdir(parents=True)
+    (space.logs / "worker-000.log").write_text("a warning\n")
+    (space.logs / "worker-000.item").write_bytes(bytes(range(16)))
+    assert Building(tmp_path).state().logs == [("worker-000.log", "a warning")]
+
+
+def test_tasks_of_another_plan_are_forgotten(build: tuple[Any, Path]) -> None:
+    started, out = build
+    building = Building(out)
+    assert building.state().done == 96
+    started.send_signal(signal.SIGKILL)
+    started.communicate()
+    plan = building.space.plan
+    plan.write_text(json.dumps({**json.loads(plan.read_bytes()), "fingerprint": "other"}))
+    for task in range(3):
+        building.space.part(task).unlink()
+    assert building.state().done == 0
+
+
+def test_a_lock_of_an_inode_on_another_device_says_nothing() -> None:
+    locks = "1: FLOCK  ADVISORY  WRITE 7 08:1a:131 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 9 08:1a:131 0 EOF\n"
+    here = os.makedev(0x08, 0x1A)
+    assert find_lock(locks, here, 131) is True
+    assert find_lock(locks, os.makedev(0, 0x2B), 131) is None
+    assert find_lock(locks, here, 31) is False

@@ -9,6 +9,8 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from packer.sources.columns import Chunk, chunks_of, read_columns
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item, ItemFile, Member, spool_items
 from packer.sources.rows import Lines
-from packer.sources.table import CsvTable
+from packer.sources.table import CsvTable, ParquetTable
 from packer.workspace import spool as spool_module
 from packer.workspace.spool import Mapped, sorted_texts, texts
 from shardspec.errors import BuildError, UsageError
@@ -167,6 +169,24 @@ def test_a_table_that_changes_between_two_passes_is_refused(tmp_path: Path) -> N
     path.write_text("path,x\na.png,1\nb.png,2\n")
     with pytest.raises(UsageError, match="expected a file that does not change"):
         list(table.chunks())
+
+
+def test_a_parquet_table_that_changes_between_two_passes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"path": ["a.png"]}), path)
+    table = ParquetTable(path)
+    assert list(table.chunks()) == [Chunk(0, 1, {"path": ["a.png"]})]
+    pq.write_table(pa.table({"path": ["a.png", "b.png"]}), path)
+    with pytest.raises(UsageError, match="expected a file that does not change"):
+        list(table.chunks())
+
+
+def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
+    rows = [{"label": "fake"}, {"label": None}]
+    columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
+    assert columns.of_all(chunks_of(rows))[0]["label"] == [0, 0]
+    with pytest.raises(UsageError, match="expected rows that are the same every time, found 'real'"):
+        columns.of_all(chunks_of([{"label": "real"}]))
 
 
 PLAN = """
