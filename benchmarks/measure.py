@@ -221,3 +221,21 @@ def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
+
+
+def spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Median, least and largest; None if a run gave no figure."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return {"median": statistics.median(known), "low": min(known), "high": max(known)}
+
+
+def without_start(seconds: float, start_s: float) -> float | None:
+    """What a run took beyond its start, which was timed apart; None if that took as long as the whole run."""
+    return seconds - start_s if seconds > start_s else None
+
+
+def per(value: float | None, of: float | None) -> float | None:
+    """A ratio; None without one of its figures."""
+    return None if value is None or of is None else value / of

@@ -33,7 +33,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from benchmarks.measure import machine, versions
+from benchmarks.measure import machine, per, spread, versions, without_start
 from packer import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
@@ -129,23 +129,23 @@ def summarise(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, An
     out: dict[str, Any] = {}
     for name in ("loop", "build"):
         rates = [one[name]["frames"] / one[name]["s"] for one in runs]
-        bare = [one[name]["frames"] / (one[name]["s"] - one[name]["start_s"]) for one in runs]
+        bare = spread([per(one[name]["frames"], _bare(one[name])) for one in runs])
         out[name] = {
             "frames_per_s": statistics.median(rates),
-            "frames_per_s_without_start": statistics.median(bare),
+            "frames_per_s_without_start": None if bare is None else bare["median"],
             "start_s": statistics.median(one[name]["start_s"] for one in runs),
             "cpu_ms_per_frame": statistics.median(1e3 * one[name]["cpu_s"] / one[name]["frames"] for one in runs),
         }
-    ratios = {
+    ratios: dict[str, list[float | None]] = {
         "ratio": [one["loop"]["s"] / one["build"]["s"] for one in runs],
-        "ratio_without_start": [
-            (one["loop"]["s"] - one["loop"]["start_s"]) / (one["build"]["s"] - one["build"]["start_s"]) for one in runs
-        ],
+        "ratio_without_start": [per(_bare(one["loop"]), _bare(one["build"])) for one in runs],
         "cpu_ratio": [one["loop"]["cpu_s"] / one["build"]["cpu_s"] for one in runs],
     }
-    for name, values in ratios.items():
-        out[name] = {"median": statistics.median(values), "low": min(values), "high": max(values)}
-    return out
+    return out | {name: spread(values) for name, values in ratios.items()}
+
+
+def _bare(one: Mapping[str, float]) -> float | None:
+    return without_start(one["s"], one["start_s"])
 
 
 def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, encoder: Encoder) -> dict[str, float]:
@@ -204,11 +204,12 @@ def print_tables(found: Mapping[str, Any]) -> None:
     for group in found["groups"]:
         for name in ("loop", "build"):
             row = group[name]
+            bare = row["frames_per_s_without_start"]
             print(
-                f"| {group['workers']} | {name} | {row['frames_per_s']:.2f} | {row['frames_per_s_without_start']:.2f} "
+                f"| {group['workers']} | {name} | {row['frames_per_s']:.2f} | {'' if bare is None else f'{bare:.2f}'} "
                 f"| {row['start_s']:.1f} | {row['cpu_ms_per_frame']:.0f} |"
             )
-        ratios = [f"{group[n]['median']:.1f} ({group[n]['low']:.1f} to {group[n]['high']:.1f})" for n in _RATIOS]
+        ratios = [_ratio(group[name]) for name in _RATIOS]
         print(f"| {group['workers']} | **ratio** | {ratios[0]} | {ratios[1]} | | {ratios[2]} |")
     print("\n| CPU ms per sampled frame | decode | detect | crop | encode | all |")
     print("|---|---|---|---|---|---|")
@@ -218,6 +219,10 @@ def print_tables(found: Mapping[str, Any]) -> None:
 
 
 _RATIOS = ("ratio", "ratio_without_start", "cpu_ratio")
+
+
+def _ratio(found: Mapping[str, float] | None) -> str:
+    return "" if found is None else f"{found['median']:.1f} ({found['low']:.1f} to {found['high']:.1f})"
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ import simplejpeg
 import skimage.data
 
 from benchmarks.crop_step import ITEM_CROPS
-from benchmarks.measure import machine, versions
+from benchmarks.measure import machine, per, spread, versions, without_start
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "lmdb", "pillow", "ffcv")
 KINDS = ("resized", "kept", "crops", "small", "raw npy", "raw lmdb")
@@ -203,26 +203,21 @@ def summarise(
     if all("s" in one for one in first):
         pairs = list(zip(first, runs, strict=True))
         row["ratio"] = spread([a["s"] / b["s"] for a, b in pairs])
-        row["ratio_without_start"] = spread([_bare(a) / _bare(b) for a, b in pairs])
+        row["ratio_without_start"] = spread([per(_bare(a), _bare(b)) for a, b in pairs])
         row["cpu_ratio"] = spread([_cpu(a) / _cpu(b) for a, b in pairs])
     alone = rows.get((name, 1))
     if workers > 1 and alone is not None and all("s" in one for one in alone):
         row["scaling"] = spread([a["s"] / b["s"] for a, b in zip(alone, runs, strict=True)])
-        row["scaling_without_start"] = spread([_bare(a) / _bare(b) for a, b in zip(alone, runs, strict=True)])
+        row["scaling_without_start"] = spread([per(_bare(a), _bare(b)) for a, b in zip(alone, runs, strict=True)])
     return row
 
 
-def _bare(one: dict[str, Any]) -> float:
-    return max(1e-3, float(one["s"] - one["start_s"]))
+def _bare(one: dict[str, Any]) -> float | None:
+    return without_start(one["s"], one["start_s"])
 
 
 def _cpu(one: dict[str, Any]) -> float:
     return float(one["own"]["cpu_s"] + one["workers"]["cpu_s"])
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, least and largest."""
-    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 def print_table(group: dict[str, Any]) -> None:
@@ -236,7 +231,8 @@ def print_table(group: dict[str, Any]) -> None:
             continue
         cells = [f"{row['rates']['median']:,.0f} ({row['rates']['low']:,.0f}–{row['rates']['high']:,.0f})"]
         for name in ("ratio", "cpu_ratio", "scaling"):
-            bare = f" ({row[f'{name}_without_start']['median']:.2f})" if f"{name}_without_start" in row else ""
+            found = row.get(f"{name}_without_start")
+            bare = "" if found is None else f" ({found['median']:.2f})"
             cells.append(f"{row[name]['median']:.2f}{bare}" if name in row else "")
         cells.append(f"{row['start_s']:.1f}")
         cells.append(f"{row['own_cpu_s']:.1f} + {row['workers_cpu_s']:.1f}")

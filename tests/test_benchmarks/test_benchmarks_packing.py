@@ -10,6 +10,7 @@ import pytest
 from support.face_source import views, write_frames
 from support.ranks import run_script
 
+from benchmarks.pack_faces import summarise
 from shardspec.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,9 @@ def test_both_ways_of_packing_faces_cut_the_same_ones(video: Path, tmp_path: Pat
     (turn,) = group["runs"]
     for way in ("loop", "build"):
         assert (turn[way]["frames"], turn[way]["faces"]) == (FRAMES // 2, FRAMES // 2)
-        assert group[way]["frames_per_s_without_start"] > group[way]["frames_per_s"] > 0
+        assert group[way]["frames_per_s"] == turn[way]["frames"] / turn[way]["s"] > 0
+        beyond = turn[way]["s"] - turn[way]["start_s"]
+        assert group[way]["frames_per_s_without_start"] == (turn[way]["frames"] / beyond if beyond > 0 else None)
         assert set(found["stages"][way]) == {"decode", "detect", "crop", "encode"}
 
 
@@ -90,3 +93,12 @@ def test_every_way_of_packing_pictures_is_measured(tmp_path: Path) -> None:
             assert min(row["own_cpu_s"], row["workers_cpu_s"], row["own_peak_mb"], row["workers_peak_mb"]) > 0
     assert rows["resized", "packer"]["ratio"]["median"] > 0
     assert not list((tmp_path / "work" / "work").glob("out*"))
+
+
+def test_a_run_as_short_as_its_start_gives_no_figure_without_it() -> None:
+    runs = [{way: {"frames": 4, "s": s, "start_s": 2.0, "cpu_s": 1.0} for way in ("loop", "build")} for s in (3.0, 1.5)]
+    found = summarise(runs[:1])
+    assert (found["build"]["frames_per_s_without_start"], found["ratio_without_start"]["median"]) == (4.0, 1.0)
+    found = summarise(runs)
+    assert (found["build"]["frames_per_s_without_start"], found["ratio_without_start"]) == (None, None)
+    assert found["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
