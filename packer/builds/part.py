@@ -9,8 +9,6 @@ columns) of shapes. A part is written once, front to back, under a temporary nam
 
 import json
 import mmap
-import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,8 @@ import numpy.typing as npt
 
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue
-from packer.workspace.durable import write_all
+from packer.workspace.durable import publish, write_all
+from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer
 from shardspec.errors import BuildError, SchemaError
 
@@ -56,7 +55,9 @@ class PartWriter:
     Parameters
     ----------
     path : Path
-        Where the part appears, whole, on `finish`.
+        Where the part appears, whole, on `finish`, in a folder that exists.
+    owner : str
+        See `packer.workspace.Workspace`.
 
     Attributes
     ----------
@@ -64,9 +65,9 @@ class PartWriter:
         Reports of the items that have ended.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: str = "") -> None:
         self.path = path
-        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+        self._temporary = attempt_beside(path, owner)
         self._file = self._temporary.open("xb", buffering=0)
         self._end, self._pending, self._pending_bytes = 0, list[Buffer](), 0
         self._groups: list[_Rows] = []
@@ -198,8 +199,7 @@ class PartWriter:
         self._write(document, footer_offset.to_bytes(8, "little") + _MARK)
         self._flush()
         self._file.close()
-        if not self.path.exists():
-            os.replace(self._temporary, self.path)
+        publish(self._temporary, self.path)
 
     def _write(self, *values: Buffer) -> None:
         """Write values one after another, together with later ones if they are small."""

@@ -102,7 +102,7 @@ class BuildWork:
                 items = [item for item in read_items(self.workspace.items, *task) if item.index == unit.item]
             else:
                 target, items = self.workspace.part(unit.number), list(read_items(self.workspace.items, *task))
-            with PartWriter(target) as part:
+            with PartWriter(target, self.workspace.owner) as part:
                 for item in items:
                     on_item("start", item.index, 0, "")
                     report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
@@ -190,7 +190,7 @@ class BuildWork:
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
         if not joined.exists():
-            with PartWriter(joined) as part:
+            with PartWriter(joined, self.workspace.owner) as part:
                 for path in paths:
                     part.extend(Part(path))
                 part.finish()

@@ -21,7 +21,7 @@ from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
-from packer.workspace import Workspace, append_line, read_lines
+from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
@@ -102,7 +102,7 @@ class Job:
     def __init__(self, plan: JobPlan, out: Path, options: BuildOptions, listener: ProgressListener) -> None:
         self.plan = plan
         self.layout = Layout(out)
-        self.workspace = Workspace(out / BUILD_FOLDER)
+        self.workspace = Workspace(out / BUILD_FOLDER).of_plan(plan.fingerprint)
         self._options = options
         self._listener = listener
         self._sessions = 1
@@ -258,7 +258,7 @@ class Job:
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self.workspace
-        drop_unflushed(space)
+        drop_unflushed(space.of_plan(old["fingerprint"]))
         line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
         if line is None:
             return False
@@ -268,7 +268,7 @@ class Job:
         return True
 
     def _count_sessions(self) -> None:
-        self._sessions += sum(line.get("did") == "session" for line in read_lines(self.workspace.journal))
+        self._sessions += sum(line.get("did") == "session" for line in self.workspace.read_journal())
 
     def _resume(self) -> None:
         self.workspace.sweep()
@@ -290,6 +290,7 @@ class Job:
 
     def _write_plan(self) -> None:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
+        self.workspace.create_results(len(self.plan.tasks))
         write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
         write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
         append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
@@ -418,7 +419,7 @@ class Job:
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
-        return sum(line["did"] in what for line in read_lines(self.workspace.journal))
+        return sum(line["did"] in what for line in self.workspace.read_journal())
 
 
 def failed_item(item: str, why: str) -> BuildError:

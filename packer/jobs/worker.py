@@ -50,6 +50,7 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
         If the plan cannot be carried out in this process.
     """
     document = json.loads(space.plan.read_bytes())
+    space = space.of_plan(document["fingerprint"])
     work: Work = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
     if not space.assembly.exists():
         work.prepare()

@@ -16,7 +16,7 @@ from typing import Self
 
 from packer.workspace.durable import fsync_file, fsync_folder, writing
 from packer.workspace.folder import remove_shards
-from packer.workspace.paths import Workspace, append_line, read_lines
+from packer.workspace.paths import Workspace, append_line
 
 INTERVAL_S = 10.0
 """Seconds between two checkpoints. A job of less has none: it is as quickly done again."""
@@ -88,7 +88,8 @@ class Checkpoints:
     def _flush(self, tasks: list[int]) -> list[int]:
         for task in tasks:
             fsync_file(self._workspace.part(task))
-        fsync_folder(self._workspace.parts)
+        for folder in sorted({self._workspace.part(task).parent for task in tasks}):
+            fsync_folder(folder)
         return tasks
 
     def _record(self, *, whole: bool = False) -> None:
@@ -114,7 +115,7 @@ def drop_unflushed(workspace: Workspace) -> None:
     shards and every shard, since a task that is done again may give other rows, as when a file can be read now.
     """
     runs: set[str | None] = set()
-    for line in read_lines(workspace.journal):
+    for line in workspace.read_journal():
         if line.get("did") == "session":
             runs.add(line.get("machine_run"))
         elif line.get("only"):
@@ -123,7 +124,7 @@ def drop_unflushed(workspace: Workspace) -> None:
         return
     flushed, whole = _flushed(workspace)
     kept = {workspace.part(task).name for task in flushed}
-    for path in workspace.parts.iterdir() if workspace.parts.is_dir() else ():
+    for path in workspace.part_files():
         if path.name not in kept:
             path.unlink()
     if not whole:
@@ -137,7 +138,7 @@ def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
     """The tasks whose parts were flushed, and whether the parts of all tasks were."""
     flushed: set[int] = set()
     whole = False
-    for line in read_lines(workspace.journal):
+    for line in workspace.read_journal():
         if line.get("did") == "flush":
             flushed = {*line["tasks"], *(() if line["only"] else flushed)}
             whole = line["whole"]
@@ -145,7 +146,7 @@ def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
 
 
 def _tasks_with_parts(workspace: Workspace) -> set[int]:
-    names = (path.name for path in workspace.parts.iterdir()) if workspace.parts.is_dir() else ()
+    names = (path.name for path in workspace.part_files())
     return {int(match[1]) for match in map(_PART.fullmatch, names) if match is not None}
 
 

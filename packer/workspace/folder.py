@@ -11,6 +11,7 @@ import filelock
 from packer.workspace import Workspace
 from packer.workspace.columns import sweep_columns
 from packer.workspace.durable import remove_tree, write_durably, writing
+from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
@@ -219,7 +220,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 def _recorded(workspace: Workspace) -> list[Shard]:
     """The shards that the unfinished build has finished."""
-    records = sorted(workspace.root.glob("staging/*.json"))
+    records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
     shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
 
@@ -245,7 +246,7 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
             remove_tree(workspace.out / path.name)
     for path in workspace.root.iterdir():
         if path not in (workspace.lock, workspace.replaced) and not (kept and path == workspace.kept):
-            remove_tree(path)
+            workspace.take_away(path)
     workspace.replaced.unlink(missing_ok=True)
     workspace.create()
 
@@ -255,8 +256,8 @@ def remove_shards(workspace: Workspace) -> None:
     for shard in _recorded(workspace):
         for entry in shard.files:
             remove_tree(workspace.shard_folder / entry.name.split("/")[0])
-    for path in sorted(workspace.root.glob("staging/*")):
-        remove_tree(path)
+    for path in sorted(workspace.staging.iterdir()):
+        workspace.take_away(path)
 
 
 def give_up_replacing(workspace: Workspace) -> None:

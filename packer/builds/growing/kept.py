@@ -31,7 +31,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
     """
     plan = BuildPlan.from_json(document)
     space.kept.mkdir(exist_ok=True)
-    for path in sorted(space.parts.iterdir()):
+    for path in space.of_plan(plan.fingerprint).part_files():
         match = _PART.match(path.name)
         if match is None:
             path.unlink()
