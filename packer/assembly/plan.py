@@ -50,6 +50,8 @@ class ShardPlan:
     key : str
         The name of its folder of shards, which no other plan of shards has, not even of the same rows: where a task is
         done again, it may give others.
+    shuffled : bool
+        Whether the rows are stored in another order than that of the source.
     """
 
     rows: Mapping[str, Any]
@@ -59,6 +61,7 @@ class ShardPlan:
     workspace: Workspace
     first: int = 0
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shuffled: bool = False
 
     @cached_property
     def source(self) -> RowSource:
@@ -68,7 +71,7 @@ class ShardPlan:
     @cached_property
     def order(self) -> IntArray | None:
         """The stored order, or None where it is the source's own."""
-        return np.load(self.workspace.order, mmap_mode="r") if self.workspace.order.exists() else None
+        return np.load(self.workspace.promised(self.workspace.order), mmap_mode="r") if self.shuffled else None
 
     def shard_name(self, number: int) -> str:
         """The name of a shard."""
@@ -95,16 +98,17 @@ class ShardPlan:
         sizes = [vars(size) for size in self.sizes]
         rows, cuts = dict(self.rows), list(self.cuts)
         document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
-        document["key"] = self.key
+        document |= {"key": self.key, "shuffled": self.shuffled}
         write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
     def load(cls, workspace: Workspace) -> "ShardPlan":
         """Read the plan of a workspace."""
-        document = json.loads(workspace.assembly.read_bytes())
+        document = json.loads(workspace.promised(workspace.assembly).read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
         cuts, first = tuple(document["cuts"]), document.get("first", 0)
-        return cls(document["rows"], document["format"], cuts, sizes, workspace, first, document.get("key", ""))
+        key, shuffled = document.get("key", ""), document.get("shuffled", workspace.order.exists())
+        return cls(document["rows"], document["format"], cuts, sizes, workspace, first, key, shuffled)
 
 
 class Piece(NamedTuple):
@@ -155,7 +159,7 @@ def plan_assembly(
         np.save(temporary, order)
         temporary.replace(workspace.order)
     source.close()
-    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first)
+    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first, shuffled=order is not None)
 
 
 class PlannedShards:

@@ -96,7 +96,9 @@ class PartRows:
         return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
 
     def _part(self, task: int) -> RowGroup:
-        rows = self._open.pop(task, None) or Part(self._workspace.part(task)).group(self._columns)
+        rows = self._open.pop(task, None) or Part(self._workspace.promised(self._workspace.part(task))).group(
+            self._columns
+        )
         assert rows is not None
         self._open[task] = rows
         if len(self._open) > _OPEN_PARTS:

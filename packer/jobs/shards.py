@@ -12,6 +12,8 @@ from packer.jobs.plan import Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import append_line
 from packer.workspace.durable import fsync_folder
+from packer.workspace.fresh import wait_for
+from packer.workspace.paths import RECORD_NAME
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
 
@@ -41,6 +43,7 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
             if event.kind == "done" and event.unit is not None:
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
+                wait_for(plan.published(number) / RECORD_NAME)
                 shard = place_shard(root, plan.published(number))
                 if shard is None:
                     raise BuildError(

@@ -21,6 +21,9 @@ from packer.workspace.paths import Workspace, append_line
 INTERVAL_S = 10.0
 """Seconds between two checkpoints. A job of less has none: it is as quickly done again."""
 
+FLUSHED = "flushed"
+"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
+
 _PART = re.compile(r"part-([0-9]+)")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -66,14 +69,17 @@ class Checkpoints:
         finally:
             self._thread.shutdown()
 
-    def add(self, task: int) -> None:
-        """Note that the part of a task is finished.
+    def add(self, task: int, *, flushed: bool = False) -> None:
+        """Note that the part of a task is finished, and whether its maker has flushed it.
 
         Raises
         ------
         BuildError
             If a part could not be flushed, as when the disk is full.
         """
+        if flushed:
+            self._any = True
+            return
         self._waiting.append(task)
         if self._flushing is not None and self._flushing.done():
             self._record()
@@ -142,6 +148,8 @@ def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
         if line.get("did") == "flush":
             flushed = {*line["tasks"], *(() if line["only"] else flushed)}
             whole = line["whole"]
+        elif line.get(FLUSHED) and line["did"] in ("task", "join"):
+            flushed.add(line["number"])
     return flushed, whole
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, remove_tree
+from packer.workspace.fresh import wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
 PARTS_A_FOLDER = 1000
@@ -41,11 +42,15 @@ class Workspace:
     owner : str
         The process on whose behalf the work is done, in the names of what is half-written, of the journal and of the
         verdicts; empty for the coordinating process and its workers. Letters, digits, ``_`` and ``-``, 64 at most.
+    elsewhere : bool
+        Whether this process may run on another machine than the coordinating one, which then cannot flush what this one
+        writes, and may see late what it makes.
     """
 
     root: Path
     key: str = ""
     owner: str = ""
+    elsewhere: bool = False
 
     def __post_init__(self) -> None:
         if self.owner and not _OWNER.match(self.owner):
@@ -58,6 +63,22 @@ class Workspace:
     def of_owner(self, owner: str) -> "Workspace":
         """The workspace as another process writes to it."""
         return replace(self, owner=owner)
+
+    def seen_from(self, *, elsewhere: bool) -> "Workspace":
+        """The workspace as a process sees it that may run on another machine than the coordinating one."""
+        return replace(self, elsewhere=elsewhere)
+
+    def promised(self, path: Path) -> Path:
+        """A path that the plan or a message promises; where another machine may have made it, it is waited for.
+
+        Raises
+        ------
+        BuildError
+            If it is not seen in time.
+        """
+        if self.elsewhere:
+            wait_for(path)
+        return path
 
     def attempt(self, path: Path) -> Path:
         """A new name beside a path for what will be published under it, with the owner in it."""
@@ -72,6 +93,20 @@ class Workspace:
     def lock(self) -> Path:
         """The lock file, held by the one process that builds here."""
         return self.root / "lock"
+
+    @property
+    def holder(self) -> Path:
+        """Who holds the lock, for those that find it held."""
+        return self.root / "holder.json"
+
+    @property
+    def lease(self) -> Path:
+        """The lease of the process that builds here, where the system's locks may not be kept."""
+        return self.root / "lease"
+
+    def is_of_lock(self, path: Path) -> bool:
+        """Whether a path in the folder belongs to its lock, which stays while everything else is removed."""
+        return path in (self.lock, self.holder) or path.name.startswith(self.lease.name)
 
     @property
     def plan(self) -> Path:
@@ -200,7 +235,7 @@ class Workspace:
     def part_files(self) -> Iterator[Path]:
         """The parts of the plan, of tasks and of items, and what is half-written beside them."""
         for folder in self.part_folders():
-            yield from sorted(folder.iterdir())
+            yield from sorted(folder.glob("part-*"))
 
     def _part_folder(self, task: int) -> Path:
         return self.parts / f"{task // PARTS_A_FOLDER:03d}"
@@ -266,7 +301,7 @@ class Workspace:
         reasons.replace(self.reasons)
         self.plan.unlink()
         for path in self.root.iterdir():
-            if path not in (self.lock, self.reasons):
+            if not self.is_of_lock(path) and path != self.reasons:
                 self.take_away(path)
 
     def left_of_commit(self) -> list[Path]:
@@ -276,7 +311,7 @@ class Workspace:
     def remove(self) -> None:
         """Remove everything; the lock, and the record of a finished replacement, last."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
-            if path not in (self.lock, self.successor):
+            if not self.is_of_lock(path) and path != self.successor:
                 with suppress(OSError):
                     self.take_away(path)
         shutil.rmtree(self.root, ignore_errors=True)
