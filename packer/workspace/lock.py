@@ -160,7 +160,9 @@ class FolderLock:
 
     def _note_holder(self) -> None:
         """Say who holds the folder, for those that find it locked."""
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv and sys.argv[0] else ""
+        program = Path(*sys.argv[:1])
+        name = program.parent.name if program.name == "__main__.py" else program.name  # of python -m packer
+        command = shlex.join([name, *sys.argv[1:]])
         since = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"host": host(), "process": os.getpid(), "since": since, "command": cut(command, LONG)}
         with suppress(OSError):  # only a message depends on it
