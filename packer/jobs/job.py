@@ -22,7 +22,7 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, machine_run
+from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import (
@@ -34,7 +34,7 @@ from packer.workspace.folder import (
     make_room,
     make_room_beside,
 )
-from packer.workspace.fresh import wait_for
+from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
 from packer.workspace.replacement import finish_replacement

@@ -10,12 +10,12 @@ import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from packer.workspace.durable import fsync_file, fsync_folder, writing
 from packer.workspace.folder import remove_shards
+from packer.workspace.fresh import machine_run
 from packer.workspace.paths import Workspace, append_line
 
 INTERVAL_S = 10.0
@@ -25,15 +25,6 @@ FLUSHED = "flushed"
 """The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
 
 _PART = re.compile(r"part-([0-9]+)")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def machine_run() -> str | None:
-    """What tells the time since the machine was started from any other; None where the system does not say."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return None
 
 
 class Checkpoints:

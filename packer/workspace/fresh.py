@@ -14,6 +14,7 @@ WAIT_S = 90.0
 """Seconds for which a file is waited for that another machine has promised. NFS remembers for 60 s by default."""
 
 _PAUSE_S = 0.25
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def look_again(folder: Path) -> None:
@@ -68,6 +69,14 @@ def reading() -> Iterator[None]:
 def host() -> str:
     """The name of this machine."""
     return socket.gethostname()[:64]
+
+
+def machine_run() -> str | None:
+    """What tells the time since the machine was started from any other; None where the system does not say."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return None
 
 
 def _describe_mount(path: Path) -> str:

@@ -7,20 +7,24 @@ machine has not renewed for `LEASE_S` is over, by the clock of the process that 
 
 import errno
 import json
+import math
 import os
+import re
 import shlex
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 
 from packer.workspace import Workspace
-from packer.workspace.fresh import host, look_again
+from packer.workspace.fresh import host, look_again, machine_run
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildLockedError
 from shardspec.wording import LENGTH, LONG, cut
@@ -32,6 +36,16 @@ _RENEWALS = 6
 _HOLDER_BYTES = 4096
 _NOT_KEPT = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 _CHECK_S = 5.0
+_TOKEN = re.compile(r"[0-9a-f]{32}\Z")
+
+
+def lease_s() -> float:
+    """The length of a lease; ``PACKER_LEASE_S`` in the environment is for tests."""
+    try:
+        chosen = float(os.environ.get("PACKER_LEASE_S", ""))
+    except ValueError:
+        return LEASE_S
+    return chosen if math.isfinite(chosen) and chosen > 0 else LEASE_S
 
 
 class FolderLock:
@@ -47,11 +61,9 @@ class FolderLock:
 
     def __init__(self, workspace: Workspace, say: Callable[[str], None]) -> None:
         self._space = workspace
-        self._root = workspace.root
         self._say = say
         self._lock = filelock.FileLock(workspace.lock, timeout=0, fallback_to_soft=False)
-        self._lease: filelock.SoftFileLease | None = None
-        self._token: str | None = None
+        self._lease: _Lease | None = None
         self._checked_s = 0.0
 
     def acquire(self) -> None:
@@ -63,15 +75,12 @@ class FolderLock:
             If another process holds it.
         """
         kept = self._acquire_lock()
-        shared = is_network_file_system(file_system_of(self._root)[1])
+        place, kind = file_system_of(self._space.root)
         try:
-            if not kept or shared:
-                if not kept:
-                    place, kind = file_system_of(self._root)
-                    self._say(
-                        f"{place} ({kind or 'unknown file system'}) keeps no locks: this build holds a lease instead"
-                    )
-                self._acquire_lease()
+            if not kept:
+                self._say(f"{place} ({kind or 'unknown file system'}) keeps no locks: this build holds a lease instead")
+            if not kept or is_network_file_system(kind):
+                self._acquire_lease(kept)
         except BaseException:
             self._lock.release()
             raise
@@ -89,22 +98,16 @@ class FolderLock:
         if self._lease is None or now_s - self._checked_s < _CHECK_S:
             return
         self._checked_s = now_s
-        owner = self._lease.owner
-        if self._lease.compromise is not None or owner is None or owner.token != self._token:
+        if not self._lease.is_ours():
             raise BuildLockedError(
-                f"{self._root.parent}: this process did not renew its lease of the folder for {LEASE_S:g} s, and "
-                f"another build has taken it over ({self._describe_holder()}): nothing more is done here"
+                f"{self._space.out}: another build has taken this folder over ({self._describe_holder()}), since this "
+                "process did not renew its lease of it in time: nothing more is done here"
             )
 
     @property
     def is_lost(self) -> bool:
         """Whether another process has taken the folder over."""
-        self._checked_s = -_CHECK_S
-        try:
-            self.check()
-        except BuildLockedError:
-            return True
-        return False
+        return self._lease is not None and not self._lease.is_ours()
 
     def release(self) -> None:
         """Give the folder back."""
@@ -112,8 +115,7 @@ class FolderLock:
             with suppress(OSError):
                 self._space.holder.unlink()
         if self._lease is not None:
-            with suppress(OSError):
-                self._lease.release()
+            self._lease.release()
         self._lock.release()
 
     def _acquire_lock(self) -> bool:
@@ -128,35 +130,33 @@ class FolderLock:
             return False
         return not _locks_again(self._space.lock)
 
-    def _acquire_lease(self) -> None:
-        lease = filelock.SoftFileLease(
-            self._space.lease,
-            lease_duration=LEASE_S,
-            heartbeat_interval=LEASE_S / _RENEWALS,
-            timeout=0,
-            thread_local=False,
-            poll_interval=0.2,
-        )
-        until_s = time.monotonic() + LEASE_S * (1 + 2 / _RENEWALS) + 1
-        first: tuple[float, int] | None = None
-        while True:
-            try:
-                lease.acquire()
+    def _acquire_lease(self, kept: bool) -> None:
+        """Take the lease, if need be once that of a process which is gone is over."""
+        lease, limit_s = _Lease(self._space), lease_s()
+        first, still_s, looked_s = None, 0.0, time.monotonic()
+        while not lease.claim():
+            seen = lease.look()
+            if seen.machine_run is not None and kept and seen.machine_run == machine_run():
+                lease.take_over()  # its process was on this machine, where the lock would still be held
                 break
-            except filelock.Timeout as error:
-                look_again(self._root)
-                seen = _stamp(self._space.lease)
-                if first is None and seen is not None:
-                    first = seen
-                    self._say(
-                        f"another build has held this folder ({self._describe_holder()}), and whether it is at work "
-                        f"cannot be seen from here: waiting up to {LEASE_S:g} s for its next sign of life"
-                    )
-                if time.monotonic() > until_s or (seen is not None and seen != first):
-                    raise self._refusal() from error
-            time.sleep(min(1.0, LEASE_S / 50))
-        self._lease, self._token = lease, lease.token
-        self._checked_s = time.monotonic()
+            now_s = time.monotonic()
+            # However long this process was stopped, it has looked away for a short time only.
+            still_s, looked_s = still_s + min(now_s - looked_s, limit_s / _RENEWALS), now_s
+            if first is None:
+                first = seen
+                self._say(
+                    f"this folder is held by another build ({self._describe_holder()}); whether that is still at work "
+                    f"cannot be seen from host {host()}: waiting up to {limit_s:g} s for a sign of life"
+                )
+            elif seen != first:
+                raise self._refusal()
+            elif still_s > limit_s:
+                lease.take_over()
+                break
+            time.sleep(min(1.0, limit_s / 20))
+            look_again(self._space.root)
+        lease.keep(limit_s / _RENEWALS)
+        self._lease, self._checked_s = lease, time.monotonic()
 
     def _note_holder(self) -> None:
         """Say who holds the folder, for those that find it locked."""
@@ -170,7 +170,7 @@ class FolderLock:
 
     def _refusal(self) -> BuildLockedError:
         return BuildLockedError(
-            f"{self._root.parent}: another build is at work in this folder ({self._describe_holder()}): "
+            f"{self._space.out}: another build is at work in this folder ({self._describe_holder()}): "
             "wait for it, or end it"
         )
 
@@ -180,12 +180,7 @@ class FolderLock:
 
 def read_holder(workspace: Workspace) -> Mapping[str, Any]:
     """Who holds a build's folder, or has held it last: ``host``, ``process``, ``since``, ``command``; empty if unknown."""
-    try:
-        with workspace.holder.open("rb") as file:
-            found = json.loads(file.read(_HOLDER_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return _read_object(workspace.holder)
 
 
 def describe_holder(holder: Mapping[str, Any]) -> str:
@@ -220,9 +215,97 @@ def _locks_again(path: Path) -> bool:
     return True
 
 
-def _stamp(path: Path) -> tuple[float, int] | None:
+class _Seen(NamedTuple):
+    """What can be seen of a lease: who holds it, on which run of which machine, and how often it was renewed."""
+
+    token: str | None
+    machine_run: str | None
+    renewals: str
+
+
+class _Lease:
+    """A file that says who holds the folder, and another, written anew every few seconds, that says it still does.
+
+    Nothing is kept open: some file systems show a file to others only once it was closed.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._path = workspace.lease
+        self._token = uuid.uuid4().hex
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def claim(self) -> bool:
+        """Take the lease if nobody has it."""
+        self._renew(0)
+        try:
+            with self._path.open("xb") as file:
+                file.write(self._record())
+        except FileExistsError:
+            return False
+        return True
+
+    def take_over(self) -> None:
+        """Take the lease of a holder that is gone."""
+        self._replace(self._path, self._record())
+
+    def look(self) -> _Seen:
+        """What can be seen of the lease now."""
+        record = _read_object(self._path)
+        token = record.get("token")
+        if not isinstance(token, str) or not _TOKEN.match(token):
+            return _Seen(None, None, "")
+        machine = record.get("machine_run")
+        renewals = _read_object(self._of(token)).get("renewals")
+        return _Seen(token, machine if isinstance(machine, str) else None, str(renewals)[:LENGTH])
+
+    def is_ours(self) -> bool:
+        """Whether this process has the lease."""
+        return self.look().token == self._token
+
+    def keep(self, every_s: float) -> None:
+        """Renew the lease from now on, in a thread."""
+
+        def run() -> None:
+            renewals = 0
+            while not self._stop.wait(every_s):
+                renewals += 1
+                with suppress(OSError):  # the next may succeed in time
+                    self._renew(renewals)
+
+        self._thread = threading.Thread(target=run, name="lease", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the lease back, if it is still this process's."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with suppress(OSError):
+            if self.is_ours():
+                self._path.unlink()
+        with suppress(OSError):
+            self._of(self._token).unlink()
+
+    def _of(self, token: str) -> Path:
+        return self._path.with_name(f"{self._path.name}.{token}")
+
+    def _record(self) -> bytes:
+        return json.dumps({"token": self._token, "machine_run": machine_run()}).encode()
+
+    def _renew(self, renewals: int) -> None:
+        self._replace(self._of(self._token), json.dumps({"renewals": renewals}).encode())
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        new = self._path.with_name(f"{self._path.name}.{self._token}.new")
+        new.write_bytes(data)
+        os.replace(new, path)
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
     try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime, status.st_ino
+        with path.open("rb") as file:
+            found = json.loads(file.read(_HOLDER_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from packer.workspace import Workspace
-from packer.workspace.checkpoints import machine_run
 from packer.workspace.durable import publish
-from packer.workspace.fresh import host, reading, wait_for
+from packer.workspace.fresh import host, machine_run, reading, wait_for
 from shardspec.errors import BuildError
 from shardspec.wording import LONG, cut
 
