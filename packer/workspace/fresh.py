@@ -14,6 +14,9 @@ WAIT_S = 90.0
 """Seconds for which a file is waited for that another machine has promised. NFS remembers for 60 s by default."""
 
 _PAUSE_S = 0.25
+_MARK_PARTS = 4
+_START_WORD = 18
+"""The place of a process's start among the words of ``/proc/PID/stat`` that follow its state."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -77,6 +80,28 @@ def machine_run() -> str | None:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return None
+
+
+def process_mark() -> str:
+    """What tells this process from all others, of this run of this machine; empty where the system does not say."""
+    return _mark_of(os.getpid())
+
+
+def is_dead(mark: str) -> bool:
+    """Whether a process, known by its `process_mark`, was of this run of this machine and this container, and is over."""
+    ours, theirs = process_mark().split(":"), mark.split(":")
+    if len(ours) != _MARK_PARTS or len(theirs) != _MARK_PARTS or ours[:2] != theirs[:2] or not theirs[2].isdecimal():
+        return False
+    return _mark_of(int(theirs[2])) != mark
+
+
+def _mark_of(process: int) -> str:
+    try:
+        state, *words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        space = Path("/proc/self/ns/pid").stat().st_ino
+        return "" if state in "ZX" else f"{machine_run()}:{space}:{process}:{words[_START_WORD]}"
+    except (OSError, IndexError, ValueError):
+        return ""
 
 
 def _describe_mount(path: Path) -> str:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import filelock
 
 from packer.workspace import Workspace
-from packer.workspace.fresh import host, look_again, machine_run
+from packer.workspace.fresh import host, is_dead, look_again, process_mark
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildLockedError
 from shardspec.wording import LENGTH, LONG, cut
@@ -80,7 +80,7 @@ class FolderLock:
             if not kept:
                 self._say(f"{place} ({kind or 'unknown file system'}) keeps no locks: this build holds a lease instead")
             if not kept or is_network_file_system(kind):
-                self._acquire_lease(kept)
+                self._acquire_lease()
         except BaseException:
             self._lock.release()
             raise
@@ -130,14 +130,14 @@ class FolderLock:
             return False
         return not _locks_again(self._space.lock)
 
-    def _acquire_lease(self, kept: bool) -> None:
+    def _acquire_lease(self) -> None:
         """Take the lease, if need be once that of a process which is gone is over."""
         lease, limit_s = _Lease(self._space), lease_s()
         first, still_s, looked_s = None, 0.0, time.monotonic()
         while not lease.claim():
             seen = lease.look()
-            if seen.machine_run is not None and kept and seen.machine_run == machine_run():
-                lease.take_over()  # its process was on this machine, where the lock would still be held
+            if is_dead(seen.process):
+                lease.take_over()
                 break
             now_s = time.monotonic()
             # However long this process was stopped, it has looked away for a short time only.
@@ -216,10 +216,10 @@ def _locks_again(path: Path) -> bool:
 
 
 class _Seen(NamedTuple):
-    """What can be seen of a lease: who holds it, on which run of which machine, and how often it was renewed."""
+    """What can be seen of a lease: who holds it, which process that is, and how often it was renewed."""
 
     token: str | None
-    machine_run: str | None
+    process: str
     renewals: str
 
 
@@ -254,10 +254,9 @@ class _Lease:
         record = _read_object(self._path)
         token = record.get("token")
         if not isinstance(token, str) or not _TOKEN.match(token):
-            return _Seen(None, None, "")
-        machine = record.get("machine_run")
+            return _Seen(None, "", "")
         renewals = _read_object(self._of(token)).get("renewals")
-        return _Seen(token, machine if isinstance(machine, str) else None, str(renewals)[:LENGTH])
+        return _Seen(token, str(record.get("process"))[:LENGTH], str(renewals)[:LENGTH])
 
     def is_ours(self) -> bool:
         """Whether this process has the lease."""
@@ -291,7 +290,7 @@ class _Lease:
         return self._path.with_name(f"{self._path.name}.{token}")
 
     def _record(self) -> bytes:
-        return json.dumps({"token": self._token, "machine_run": machine_run()}).encode()
+        return json.dumps({"token": self._token, "process": process_mark()}).encode()
 
     def _renew(self, renewals: int) -> None:
         self._replace(self._of(self._token), json.dumps({"renewals": renewals}).encode())
