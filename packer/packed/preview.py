@@ -24,7 +24,7 @@ from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
-from shardspec.errors import ItemError, UsageError
+from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
@@ -154,7 +154,7 @@ def preview(
         raise UsageError("rejects and source belong together: rejected items are drawn from the source")
     if source is not None:
         return _draw_rejects(
-            path, sheet_path, Originals(source), None if all else count, start, columns, cell, progress
+            path, sheet_path, _originals(path, source), None if all else count, start, columns, cell, progress
         )
     augment = None if transform is None else _Augmentation(transform, seed or 0)
     captioned, further = _captioned(path), _further(path) if masks else []
@@ -265,6 +265,14 @@ def _draw_rejects(
             stage.advance()
     _write(sheet, out)
     return PreviewResult(out, (), tuple(str(line.get("item")) for line in chosen))
+
+
+def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
+    try:
+        recipes = [generation.recipe for generation in Layout(path).load().generations]
+    except NotADatasetError:  # a build that is not finished
+        recipes = []
+    return Originals(source, str(recipes[-1].get("path_column", "path")) if recipes else "path")
 
 
 def _write(sheet: Sheet, path: Path) -> None:

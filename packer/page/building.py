@@ -219,10 +219,10 @@ class Building:
         item = None if reject is None else self._find_item(reject.item)
         if item is None:
             return None
-        if item.path is None or item.member is not None:
-            raise ItemError("expected an item that is a file")
+        if item.path is None:
+            raise ItemError("expected an item that is a file, or a member of an archive")
         read_frame = import_target("packer.packed.shown.originals:read_frame", what="rejects", extra="pack")
-        return draw_jpeg(read_frame(Path(item.path)))[0]
+        return draw_jpeg(read_frame(item.file))[0]
 
     def _look(self, now_s: float) -> tuple[list[Busy], float]:
         """Take in new parts; the parts under way, and seconds since the last change."""
