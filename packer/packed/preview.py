@@ -126,7 +126,7 @@ def preview(
         Whether to show rejected items instead of samples, drawn from `source`, each above its name and the reason.
         Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
     source : path, optional
-        The folder that the dataset was packed from; needed for `rejects`.
+        The folder, or the archive, that the dataset was packed from; needed for `rejects`.
     transform : str or callable, optional
         Show the samples as a transform of `readers` leaves them in epoch 0, with the draws that a `readers.Loader` of
         this seed (0 by default) makes: ``"module:name"`` of one, or itself. Fields that are masks by their names tint the
