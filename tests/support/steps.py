@@ -57,6 +57,18 @@ def slow(samples: Iterator[Sample], seconds: float = 0.02) -> Iterator[Sample]:
         yield sample
 
 
+HOLD = "PACKER_TEST_HOLD"
+"""Environment variable with the path of a file."""
+
+
+def hold(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Wait for as long as the file of `HOLD` exists at every sample whose source's name does not begin with a 0."""
+    for sample in samples:
+        while not Path(sample["source"]).name.startswith("0") and Path(os.environ.get(HOLD, "/none")).exists():
+            time.sleep(0.05)
+        yield sample
+
+
 def _is_bad(sample: Sample) -> bool:
     return BAD in sample["source"]
 
