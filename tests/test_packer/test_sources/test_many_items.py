@@ -126,7 +126,7 @@ def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cel
             patch.setattr(columns_module._Column, "scan", lambda column, _: setattr(column, "_odd", True))
         try:
             found = read_columns(lambda: chunks_of(rows), label_from, types, "row {}".format, cells=lambda _: cells)
-            return found.of_all(chunks_of(rows)), found.classes, found.fields, found.arrays, found.notes
+            return list(found.rows(chunks_of(rows))), found.classes, found.fields, found.arrays, found.notes
         except UsageError as error:
             return str(error)
 
@@ -184,9 +184,9 @@ def test_a_parquet_table_that_changes_between_two_passes_is_refused(tmp_path: Pa
 def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
     rows = [{"label": "fake"}, {"label": None}]
     columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
-    assert columns.of_all(chunks_of(rows))[0]["label"] == [0, 0]
+    assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, 0]
     with pytest.raises(UsageError, match="expected rows that are the same every time, found 'real'"):
-        columns.of_all(chunks_of([{"label": "real"}]))
+        list(columns.rows(chunks_of([{"label": "real"}])))
 
 
 PLAN = """
