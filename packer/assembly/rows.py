@@ -32,7 +32,7 @@ BATCH_BYTES = 16 * 10**6
 
 _BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
-_PASSED_BYTES = 128 * 10**6
+_PASSED_BYTES = 64 * 10**6
 """About so much is read before all shards are closed, and opened again when they are read again: what was read of a
 mapped file counts as memory of the process until then."""
 _UINT32_MAX = np.iinfo(np.uint32).max
