@@ -54,12 +54,16 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
     of_row = np.full(len(rows), NO_GROUP, np.int64)
     if not known.any():
         return Groups((), of_row)
-    first, of_row[known] = _number(np.concatenate(found)[known])
-    first = np.flatnonzero(known)[first]
+    column = np.concatenate(found)
+    found.clear()
+    if known.all():
+        first, of_row = _number(column)
+    else:
+        first, of_row[known] = _number(column[known])
+        first = np.flatnonzero(known)[first]
     if not field.is_fixed:
-        return Groups(texts().extend(names[row] for row in first.tolist()), of_row)
-    column = np.concatenate(found)[first].tolist()
-    return Groups(Mapped(column, partial(_name, field)), of_row)
+        return Groups(texts().extend(names[int(row)] for row in first), of_row)
+    return Groups(Mapped(column[first].tolist(), partial(_name, field)), of_row)
 
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:

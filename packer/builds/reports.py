@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.item import ItemReport
+from packer.workspace.lines import line_encoder
 from shardspec.entries import Counts
 from shardspec.errors import DatasetError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -343,4 +344,4 @@ def _write(file: IO[bytes], document: dict[str, Any]) -> None:
     file.write(_ENCODE(document).encode("utf-8", "backslashreplace") + b"\n")
 
 
-_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+_ENCODE = line_encoder(ensure_ascii=False)
