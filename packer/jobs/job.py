@@ -19,6 +19,7 @@ from packer.jobs.schedule import ItemTally, Schedule, describe_lost
 from packer.jobs.shards import assemble_shards
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
+from packer.recipe.recipe import WORKER_BYTES
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line, read_lines
@@ -335,7 +336,13 @@ class Job:
                         checkpoints.add(event.unit.number)
 
             units = [Unit("task", number) for number in missing]
-            self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
+            self._run_units(
+                units,
+                on_event,
+                shares_detector=plan.shares_detector,
+                needs_gpus=plan.needs_gpus,
+                announced=plan.announce(done),
+            )
 
     def _run_units(
         self,
@@ -343,12 +350,13 @@ class Job:
         on_event: Callable[[Event], None],
         *,
         shares_detector: bool = False,
+        needs_gpus: bool = False,
         announced: str = "",
     ) -> None:
         """Run units until all are done. A lost worker is reported in one line."""
         if not units:
             return
-        engine, done_by = self._open_engine(len(units), shares_detector)
+        engine, done_by = self._open_engine(len(units), shares_detector, needs_gpus)
 
         def report(event: Event) -> None:
             if lost := describe_lost(event, self.workspace, self.plan.tasks):
@@ -363,17 +371,29 @@ class Job:
         finally:
             engine.close()
 
-    def _open_engine(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
+    def _open_engine(self, units: int, shares_detector: bool, needs_gpus: bool) -> tuple[Engine, str]:
         """Open the engine; also return in words where it does the work."""
-        entry = ENGINES[self._options.engine]
-        workers = count_workers(self._options.workers, self.plan.preset, units) if entry.many_workers else 1
-        # A worker that waits for the detecting process has nothing else to do meanwhile.
-        ahead = shares_detector or has_core_to_spare(min(workers, units))
-        team = Team(workers, self._options.item_timeout, ahead, shares_detector)
-        engine: Engine = resolve("engine", self._options.engine, ENGINES)(
+        options, preset = self._options, self.plan.preset
+        entry = ENGINES[options.engine]
+        if entry.many_hosts:
+            most = units if str(options.workers) == "auto" else int(options.workers)
+            team = Team(
+                min(most, units),
+                options.item_timeout,
+                per_node=options.workers_per_node,
+                worker_bytes=WORKER_BYTES[preset],
+                gpus=needs_gpus,
+                address=options.ray_address,
+            )
+        else:
+            workers = count_workers(options.workers, preset, units) if entry.many_workers else 1
+            # A worker that waits for the detecting process has nothing else to do meanwhile.
+            ahead = shares_detector or has_core_to_spare(min(workers, units))
+            team = Team(workers, options.item_timeout, ahead, shares_detector)
+        engine: Engine = resolve("engine", options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team
         )
-        return engine, entry.describe(workers)
+        return engine, engine.describe()
 
     def _cut(self) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
