@@ -14,6 +14,7 @@ from packer.jobs.launchers.base import Launcher, Link, Node, Probe
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
+from shardspec.errors import BuildError
 from shardspec.wording import counted, list_some
 
 _START_LIMIT_S = 300.0
@@ -93,10 +94,10 @@ class _Health:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.lost = False
+        self.lost = not node.is_well
         self.dead: list[tuple[_RemoteWorker, str]] = []
         self.probe: Probe | None = None
-        self.ask_at_s: float | None = None
+        self.ask_at_s: float | None = _ASK_AGAIN_S if self.lost else None
         self.asked_twice = False
 
     @property
@@ -121,7 +122,9 @@ class RemoteEngine(ProcessesEngine):
     def __init__(self, workspace: Workspace, launcher: Launcher, team: Team) -> None:
         self._launcher = launcher
         self._health = [_Health(node) for node in launcher.nodes]
-        self._node_of = list(islice(_spread(self._health), team.workers))
+        if all(health.lost for health in self._health):
+            raise BuildError(f"no node answers ({list_some([node.name for node in launcher.nodes])}): {launcher.again}")
+        self._node_of = list(islice(_spread(sorted(self._health, key=lambda health: health.lost)), team.workers))
         self._postponed: deque[tuple[Unit, Verdicts, bool, bool]] = deque()
         super().__init__(workspace, None, replace(team, workers=len(self._node_of)))
 

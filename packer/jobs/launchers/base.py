@@ -18,11 +18,14 @@ class Node:
     places : int
         How many workers fit.
     cores : int
+    is_well : bool
+        Whether workers can be started there now, as far as the cluster knows.
     """
 
     name: str
     places: int
     cores: int
+    is_well: bool = True
 
 
 class Link(Protocol):

@@ -35,15 +35,18 @@ class Hosted:
         A module of ours and its arguments.
     log : Path
         Receives what the worker writes to standard error.
+    environment : mapping of str to str or None
+        See `Child`.
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="packer-"))
         at = self._folder / "item"
         self._place = Place.create(at)
         self._answers: Answers = queue.SimpleQueue()
         try:
-            self._child = Child([word.replace("{place}", str(at)) for word in command], log, self._answers)
+            words = [word.replace("{place}", str(at)) for word in command]
+            self._child = Child(words, log, self._answers, environment=environment)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise

@@ -191,11 +191,19 @@ def _nodes(team: Team) -> list[Node]:
             "run the command in the allocation's own shell or script"
         )
     gpus = _number("SLURM_GPUS_ON_NODE") if team.gpus else None
+    lost = _lost_nodes(listed)
     nodes = []
     for name, count in zip(names, cores, strict=True):
         places = team.per_node or team.fitting(count, _memory(name, count))
-        nodes.append(Node(name, min(places, gpus) if gpus else places, count))
+        nodes.append(Node(name, min(places, gpus) if gpus else places, count, name not in lost))
     return nodes
+
+
+def _lost_nodes(listed: str) -> set[str]:
+    """The nodes that do not answer, as far as Slurm knows."""
+    states = _ask("sinfo", "--noheader", "--Node", f"--nodes={listed}", "--format=%N %t")
+    pairs = [line.split() for line in states.splitlines() if line.strip()]
+    return {name for name, state in pairs if state.startswith("down") or state.endswith("*")}
 
 
 def parse_counts(text: str) -> list[int]:
