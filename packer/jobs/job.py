@@ -107,6 +107,7 @@ class Job:
         self._options = options
         self._listener = listener
         self._sessions = 1
+        self._lost_hosts: set[str] = set()
         self._started_s = time.time()
 
     def run(self) -> JobResult:
@@ -384,6 +385,7 @@ class Job:
                 worker_bytes=WORKER_BYTES[preset],
                 gpus=needs_gpus,
                 address=options.ray_address,
+                lost=self._lost_hosts,
             )
         else:
             workers = count_workers(options.workers, preset, units) if entry.many_workers else 1

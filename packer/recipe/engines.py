@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from shardspec.errors import MissingDependencyError, UsageError
@@ -107,6 +107,8 @@ class Team:
         Whether each worker needs a GPU of its own.
     address : str or None
         Of the cluster, if the engine needs one; None for its own default.
+    lost : set of str
+        Hosts that were lost and are not back. The engine keeps it, also for the one that follows it in the same job.
     """
 
     workers: int
@@ -117,6 +119,7 @@ class Team:
     worker_bytes: int = 0
     gpus: bool = False
     address: str | None = None
+    lost: set[str] = field(default_factory=set)
 
     def fitting(self, cores: int, memory: int | None) -> int:
         """How many workers a host has room for, at least one.

@@ -92,9 +92,9 @@ class _RemoteWorker(Worker):
 class _Health:
     """What is known about a node: it is asked whenever a worker on it has died, and used again once it has answered."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, lost: bool) -> None:
         self.node = node
-        self.lost = not node.is_well
+        self.lost = lost
         self.dead: list[tuple[_RemoteWorker, str]] = []
         self.probe: Probe | None = None
         self.ask_at_s: float | None = _ASK_AGAIN_S if self.lost else None
@@ -121,7 +121,7 @@ class RemoteEngine(ProcessesEngine):
 
     def __init__(self, workspace: Workspace, launcher: Launcher, team: Team) -> None:
         self._launcher = launcher
-        self._health = [_Health(node) for node in launcher.nodes]
+        self._health = [_Health(node, not node.is_well or node.name in team.lost) for node in launcher.nodes]
         if all(health.lost for health in self._health):
             raise BuildError(f"no node answers ({list_some([node.name for node in launcher.nodes])}): {launcher.again}")
         self._node_of = list(islice(_spread(sorted(self._health, key=lambda health: health.lost)), team.workers))
@@ -197,6 +197,7 @@ class RemoteEngine(ProcessesEngine):
             health.ask_at_s = now_s + _ASK_AGAIN_S
         elif health.lost:
             health.lost = False
+            self._team.lost.discard(health.node.name)
             self._events.append(Event("node", message=f"node {health.node.name} is back"))
         elif not health.asked_twice and len(health.dead) > 1 and not any(self._on(health)):
             health.ask_at_s, health.asked_twice = now_s + _SETTLE_S, True
@@ -223,6 +224,7 @@ class RemoteEngine(ProcessesEngine):
         units = [worker.unit for worker in ours if worker.unit is not None]
         if not health.lost:
             health.lost = True
+            self._team.lost.add(health.node.name)
             back = f": what {counted(len(units), 'worker')} did there is done again" if units else ""
             self._events.append(Event("node", message=f"node {health.node.name} is lost{back}"))
         for unit in units:

@@ -55,7 +55,9 @@ class RayLauncher:
             try:
                 ray.init(team.address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise BuildError(f"expected a Ray cluster, found none: {shorten(str(error))}: see `ray start`") from None
+                raise BuildError(
+                    f"expected a Ray cluster, found none: {shorten(str(error))}: see `ray start`"
+                ) from None
         self.nodes: Sequence[Node] = [node for node in map(self._node, ray.nodes()) if node is not None]
         if not self.nodes:
             self.close()

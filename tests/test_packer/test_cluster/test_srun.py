@@ -4,99 +4,49 @@ import os
 import random
 import shlex
 import signal
-import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.builds import TESTS, write_pictures
-from support.command import COMMAND_LIMIT_S, arguments, environment, run_packer
+from support.cluster_builds import OPTIONS, ROUNDS, SEED, Run, parent_of, program, variable_of
+from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import command_of, is_alive, wait_for, workers_in
 from support.slurm import Slurm
 from support.steps import LOG, read_log
 
-from packer.builds.plan import TASK_ITEMS
-
 pytestmark = pytest.mark.slurm
 
 HOST = b"packer.jobs.launchers.host"
-ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "50"))
-SEED = int(os.environ.get("CLUSTER_SEED", str(random.randrange(10**6))))
-
-OPTIONS = ("--size", "16", "--label-from", "folder", "--shard-size", "20kB")
-STEPS = ("--steps", "decode,resize,support.steps:log_processes,support.steps:slow")
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve tasks, each of which takes most of a second."""
-    names = [f"{'ab'[number % 2]}/{number:03d}.png" for number in range(12 * TASK_ITEMS - 5)]
-    return write_pictures(tmp_path_factory.mktemp("source") / "pictures", names)
-
-
-@pytest.fixture(scope="module")
-def expected(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What it becomes on one host."""
-    folder = tmp_path_factory.mktemp("expected")
-    env = environment(python_path=TESTS, **{LOG: str(folder / "log")})
-    run_packer("build", pictures, folder / "out", *OPTIONS, *STEPS, env=env)
-    return fingerprints(folder / "out")
-
-
-class Run:
-    """A build in an allocation of all nodes, under way."""
+class SlurmRun(Run):
+    """A build in an allocation of all nodes; the command is given `times` times, one after another."""
 
     def __init__(self, slurm: Slurm, pictures: Path, folder: Path, *more: str, times: int = 1) -> None:
         self.slurm = slurm
-        self.out = folder / "out"
-        self.log = folder / "log"
-        self.env = {**environment(python_path=TESTS, **{LOG: str(self.log)}), **slurm.environment}
-        self.command = arguments("build", pictures, self.out, *OPTIONS, *STEPS, "--engine", "srun", *more)
-        script = "; ".join([shlex.join(self.command)] * times)
-        self._process = subprocess.Popen(
-            ["salloc", "--quiet", "--nodes=3", "--exclusive", "--no-kill", "bash", "-c", script + "; exit $?"],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._times = times
+        super().__init__("srun", pictures, folder, more, slurm.environment)
 
-    def __enter__(self) -> "Run":
-        return self
+    def started_by(self) -> list[str]:
+        script = "; ".join([shlex.join(self.command)] * self._times) + "; exit $?"
+        return ["salloc", "--quiet", "--nodes=3", "--exclusive", "--no-kill", "bash", "-c", script]
 
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.communicate()
-
-    def workers(self, node: str | None = None) -> list[int]:
-        """Worker processes, of all nodes or of one."""
-        return [process for process in workers_in(self.out) if node in (None, node_of(process))]
+    def node_of(self, worker: int) -> str:
+        return variable_of(worker, "SLURMD_NODENAME")
 
     def hosts(self, node: str | None = None) -> list[int]:
-        """The processes beside them."""
-        found = [process for process in workers_in(self.out, HOST) if b"srun" not in program(process)]
-        return [process for process in found if node in (None, node_of(process))]
+        """The processes beside the workers."""
+        found = [process for process in workers_in(self.out, HOST) if not program(process).endswith(b"srun")]
+        return [process for process in found if node is None or self.node_of(process) == node]
 
     def sruns(self) -> list[int]:
         """The ``srun`` of each worker, the leaders of their groups."""
         found = [process for process in workers_in(self.out, HOST) if program(process).endswith(b"srun")]
         return [process for process in found if os.getpgid(process) == process]
-
-    def at_work(self, node: str | None = None) -> int:
-        """Wait until a worker, of a node or of any, is in the first half of a task; its number."""
-
-        def look() -> list[int]:
-            begun = Counter(int(line) for line in read_log(self.log))
-            workers = self.workers(node)
-            return [worker for worker in workers if 2 < begun[worker] % TASK_ITEMS < TASK_ITEMS // 2]
-
-        return wait_for("a worker in a task", look)[0]
 
     def srun_of(self, worker: int) -> int:
         """The ``srun`` that speaks for a worker: both name the same log."""
@@ -104,55 +54,26 @@ class Run:
         log = words[words.index(HOST) + 1]
         return next(process for process in self.sruns() if log in command_of(process).split(b"\0"))
 
-    def finish(self, expected: dict[str, str]) -> str:
-        """Wait for the end, and compare; what was printed to standard error."""
-        _, errors = self._process.communicate(timeout=COMMAND_LIMIT_S)
-        assert self._process.returncode == 0, errors
-        assert "Traceback" not in errors, errors
-        assert fingerprints(self.out) == expected, errors
-        check_whole(self.out)
-        wait_for("the end of all workers", lambda: not self.workers() and not self.hosts())
-        return errors
-
-
-def program(process: int) -> bytes:
-    """What a process runs; empty if it is gone."""
-    return command_of(process).split(b"\0")[0]
-
-
-def node_of(process: int) -> str:
-    """The node that a step's process runs on; empty if it is gone, or belongs to no step."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-            if line.startswith(b"SLURMD_NODENAME="):
-                return line.partition(b"=")[2].decode()
-    return ""
-
-
-def parent_of(process: int) -> int:
-    """The parent of a process."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
 
 @pytest.fixture
-def run(slurm: Slurm, pictures: Path, tmp_path: Path) -> Iterator[Run]:
-    with Run(slurm, pictures, tmp_path) as run:
+def run(slurm: Slurm, pictures: Path, tmp_path: Path) -> Iterator[SlurmRun]:
+    with SlurmRun(slurm, pictures, tmp_path) as run:
         yield run
 
 
-def test_an_undisturbed_build_uses_all_nodes(run: Run, expected: dict[str, str]) -> None:
-    wait_for("workers on all nodes", lambda: {node_of(worker) for worker in run.workers()} >= set(run.slurm.nodes))
+def test_an_undisturbed_build_uses_all_nodes(run: SlurmRun, expected: dict[str, str]) -> None:
+    wait_for("workers on all nodes", lambda: {run.node_of(worker) for worker in run.workers()} >= set(run.slurm.nodes))
     assert "died" not in run.finish(expected)
 
 
-def test_a_killed_worker_is_replaced(run: Run, expected: dict[str, str]) -> None:
+def test_a_killed_worker_is_replaced(run: SlurmRun, expected: dict[str, str]) -> None:
     os.kill(run.at_work(), signal.SIGKILL)
     errors = run.finish(expected)
     assert "a worker process died at" in errors
     assert "signal 9" in errors
 
 
-def test_a_stopped_worker_goes_on(run: Run, expected: dict[str, str]) -> None:
+def test_a_stopped_worker_goes_on(run: SlurmRun, expected: dict[str, str]) -> None:
     worker = run.at_work()
     os.kill(worker, signal.SIGSTOP)
     time.sleep(1.5)
@@ -160,14 +81,14 @@ def test_a_stopped_worker_goes_on(run: Run, expected: dict[str, str]) -> None:
     assert "died" not in run.finish(expected)
 
 
-def test_a_killed_srun_costs_its_task_and_blames_no_item(run: Run, expected: dict[str, str]) -> None:
+def test_a_killed_srun_costs_its_task_and_blames_no_item(run: SlurmRun, expected: dict[str, str]) -> None:
     os.kill(run.srun_of(run.at_work()), signal.SIGKILL)
     errors = run.finish(expected)
     assert "a worker process died at task" in errors
     assert ".png" not in errors
 
 
-def test_the_step_of_a_killed_srun_is_cancelled_by_its_number(run: Run, expected: dict[str, str]) -> None:
+def test_the_step_of_a_killed_srun_is_cancelled_by_its_number(run: SlurmRun, expected: dict[str, str]) -> None:
     """Slurm itself would let it run on for minutes once all of the processes of `srun` are gone."""
     worker = run.at_work()
     os.killpg(run.srun_of(worker), signal.SIGKILL)
@@ -175,14 +96,14 @@ def test_the_step_of_a_killed_srun_is_cancelled_by_its_number(run: Run, expected
     assert ".png" not in run.finish(expected)
 
 
-def test_a_killed_host_process_takes_its_worker_along(run: Run, expected: dict[str, str]) -> None:
+def test_a_killed_host_process_takes_its_worker_along(run: SlurmRun, expected: dict[str, str]) -> None:
     worker = run.at_work()
     os.kill(parent_of(worker), signal.SIGKILL)
     wait_for("the end of its worker", lambda: not is_alive(worker))
     assert ".png" not in run.finish(expected)
 
 
-def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: Run, expected: dict[str, str]) -> None:
+def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: SlurmRun, expected: dict[str, str]) -> None:
     """All that runs there dies at the same moment."""
     run.at_work("n2")
     run.slurm.kill_node("n2")
@@ -194,24 +115,21 @@ def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: Run, expected: 
     assert "died" not in errors
 
 
-def test_a_lost_node_is_used_again_once_it_is_back(
-    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
-) -> None:
-    """Its daemon comes back late, while its last workers may still run."""
-    with Run(slurm, pictures, tmp_path, "--workers-per-node", "1") as run:
-        worker = run.at_work("n2")
-        slurm.kill_node("n2")
-        os.kill(worker, signal.SIGKILL)
-        time.sleep(2)
-        slurm.start_node("n2")
-        assert "node n2 is lost" in run.finish(expected)
+def test_a_daemon_that_comes_back_late_changes_nothing(run: SlurmRun, expected: dict[str, str]) -> None:
+    """Its workers run on meanwhile, and no new one can be started."""
+    worker = run.at_work("n2")
+    run.slurm.kill_node("n2")
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(3)
+    run.slurm.start_node("n2")
+    run.finish(expected)
 
 
 def test_a_killed_build_goes_on_in_the_same_allocation(
     slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
     """What it left behind, stopped as well, is cancelled first."""
-    with Run(slurm, pictures, tmp_path, times=2) as run:
+    with SlurmRun(slurm, pictures, tmp_path, times=2) as run:
         worker = run.at_work()
         os.kill(worker, signal.SIGSTOP)
         os.kill(parent_of(worker), signal.SIGSTOP)
@@ -220,7 +138,7 @@ def test_a_killed_build_goes_on_in_the_same_allocation(
         assert not is_alive(worker)
 
 
-def test_a_second_build_says_that_the_first_is_at_work(run: Run, pictures: Path, expected: dict[str, str]) -> None:
+def test_a_second_build_says_that_the_first_is_at_work(run: SlurmRun, pictures: Path, expected: dict[str, str]) -> None:
     run.at_work()
     (job,) = run.slurm.jobs()
     second = run.slurm.run(*run.command[:-2], expect=None, env=run.env)
@@ -232,17 +150,17 @@ def test_a_second_build_says_that_the_first_is_at_work(run: Run, pictures: Path,
 def test_with_all_nodes_lost_the_same_command_goes_on(
     slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
-    with Run(slurm, pictures, tmp_path, "--workers-per-node", "1") as run:
+    with SlurmRun(slurm, pictures, tmp_path, "--workers-per-node", "1") as run:
         run.at_work()
         for node in slurm.nodes:
             slurm.kill_node(node)
         for host in run.hosts():
             os.kill(host, signal.SIGKILL)
-        _, errors = run._process.communicate(timeout=COMMAND_LIMIT_S)
-        assert run._process.returncode == 1
+        status, errors = run.end()
+        assert status == 1
         assert "run the same command again" in errors.splitlines()[-1]
     slurm.rest()
-    with Run(slurm, pictures, tmp_path) as again:
+    with SlurmRun(slurm, pictures, tmp_path) as again:
         again.finish(expected)
 
 
@@ -270,7 +188,7 @@ def test_an_item_that_hangs_hard_is_ended(slurm: Slurm, tmp_path: Path) -> None:
     assert not is_alive(int(read_log(tmp_path / "log")[0]))
 
 
-FAULTS: dict[str, Callable[[Run, random.Random], None]] = {
+FAULTS: dict[str, Callable[[SlurmRun, random.Random], None]] = {
     "worker": lambda run, rng: _kill(run.workers(), rng),
     "host process": lambda run, rng: _kill(run.hosts(), rng),
     "srun": lambda run, rng: _kill(run.sruns(), rng),
@@ -295,12 +213,12 @@ def test_faults_at_random_moments(slurm: Slurm, pictures: Path, tmp_path: Path, 
         folder.mkdir()
         faults = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3)))
         print(f"round {number}: {', '.join(faults)}", flush=True)
-        with Run(slurm, pictures, folder) as run:
+        with SlurmRun(slurm, pictures, folder) as run:
             for fault in faults:
                 time.sleep(rng.uniform(0, 3))
                 with suppress(OSError):
                     FAULTS[fault](run, rng)
-            run._process.communicate(timeout=COMMAND_LIMIT_S)
+            run.end()
         slurm.rest()
-        with Run(slurm, pictures, folder) as again:
+        with SlurmRun(slurm, pictures, folder) as again:
             again.finish(expected)
