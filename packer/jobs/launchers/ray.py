@@ -3,6 +3,7 @@
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+_CONNECT_LIMIT_S = 20.0
 _PROBE_LIMIT_S = 60.0
 _END_S = 5.0
 _OF_ACTOR = ("CUDA_VISIBLE_DEVICES", "RAY_", "TMPDIR")
@@ -52,11 +54,12 @@ class RayLauncher:
         self._gpus = 1 if team.gpus else 0
         self._connected = not ray.is_initialized()
         if self._connected:
+            _check_reachable(team.address or os.environ.get("RAY_ADDRESS", ""))
             try:
                 ray.init(team.address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise BuildError(
-                    f"expected a Ray cluster, found none: {shorten(str(error))}: see `ray start`"
+                    f"expected a Ray cluster, found none ({shorten(str(error))}): begin with `ray start --head`"
                 ) from None
         self.nodes: Sequence[Node] = [node for node in map(self._node, ray.nodes()) if node is not None]
         if not self.nodes:
@@ -204,6 +207,19 @@ class _Question:
 
     def close(self) -> None:
         ray.cancel(self._answer)
+
+
+def _check_reachable(address: str) -> None:
+    """Check that something listens at ``host:port``: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_LIMIT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BuildError(
+            f"expected a Ray cluster at {shorten(address)}, found none ({error}): begin with `ray start --head`"
+        ) from None
 
 
 def _id_of(node: Node) -> str:
