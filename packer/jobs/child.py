@@ -43,8 +43,10 @@ class Child:
         Descriptors that the process inherits.
     prefix : sequence of str
         A program, with its arguments, that runs the command elsewhere.
-    environment : mapping of str to str or None
+    environment : mapping of str to str, optional
         By default, that of `inherited_environment`.
+    variables : mapping of str to str, optional
+        Further environment variables.
 
     Attributes
     ----------
@@ -62,6 +64,7 @@ class Child:
         keep: Sequence[int] = (),
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
         self.ready = False
@@ -71,7 +74,7 @@ class Child:
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=inherited_environment() if environment is None else environment,
+                env={**(inherited_environment() if environment is None else environment), **(variables or {})},
                 start_new_session=True,
                 pass_fds=keep,
             )

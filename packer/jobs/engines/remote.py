@@ -14,6 +14,7 @@ from packer.jobs.launchers.base import Launcher, Link, Node, Probe
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
+from packer.workspace.machines import OWNER, PLAN
 from shardspec.errors import BuildError
 from shardspec.wording import counted, list_some
 
@@ -160,7 +161,8 @@ class RemoteEngine(ProcessesEngine):
         worker.log = self._workspace.logs / f"worker-{place:03d}.log"
         ahead = self._team.decodes_ahead or node.cores >= 2 * node.places
         command = ["packer.jobs.worker", str(self._workspace.root), "{place}", str(int(ahead))]
-        worker.link = self._launcher.start(node, command, worker.log.stem, worker.take)
+        variables = {PLAN: self._workspace.key, OWNER: self._workspace.owner}
+        worker.link = self._launcher.start(node, command, worker.log.stem, variables, worker.take)
         return worker
 
     def _bury(self, worker: Worker) -> None:

@@ -81,8 +81,22 @@ class Launcher(Protocol):
     nodes: Sequence[Node]
     again: str
 
-    def start(self, node: Node, command: Sequence[str], log: str, take: Take) -> Link:
-        """Start a worker on a host: `command` is a module and its arguments, `log` the stem of its logs' names."""
+    def start(
+        self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take
+    ) -> Link:
+        """Start a worker on a host.
+
+        Parameters
+        ----------
+        node : Node
+        command : sequence of str
+            A module of ours and its arguments.
+        log : str
+            The stem of its logs' names.
+        variables : mapping of str to str
+            Further environment variables.
+        take : Take
+        """
         ...
 
     def probe(self, node: Node) -> Probe:

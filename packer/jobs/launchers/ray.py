@@ -67,9 +67,9 @@ class RayLauncher:
             what = "a GPU and a core" if self._gpus else "a core"
             raise BuildError(f"expected a Ray cluster with a node that has {what}, found none")
 
-    def start(self, node: Node, command: Sequence[str], log: str, take: Take) -> Link:
+    def start(self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take) -> Link:
         """See `Launcher`."""
-        environment = inherited_environment()
+        environment = {**inherited_environment(), **variables}
         actor = _WORKER.options(
             num_cpus=min(1.0, node.cores / node.places),
             num_gpus=self._gpus,

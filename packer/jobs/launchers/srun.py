@@ -71,11 +71,11 @@ class SrunLauncher:
             self._share = ("--exact", f"--cpus-per-task={cores}", "--gpus-per-task=1")
         self._cancel_left()
 
-    def start(self, node: Node, command: Sequence[str], log: str, take: Take) -> Link:
+    def start(self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take) -> Link:
         """See `Launcher`."""
         module = ["packer.jobs.launchers.host", str(self._logs / f"{log}.log"), *command]
         srun = ["srun", *_STEP, *self._share, f"--nodelist={node.name}", f"--job-name={self._name}"]
-        return _Step(module, self._logs / f"{log}.srun.log", take, srun, self)
+        return _Step(module, self._logs / f"{log}.srun.log", variables, take, srun, self)
 
     def probe(self, node: Node) -> "_Question":
         """Have the node run a program that does nothing."""
@@ -108,13 +108,19 @@ class _Step(Child):
     """A step of the allocation, and the ``srun`` that speaks for it."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, take: Take, prefix: Sequence[str], launcher: SrunLauncher
+        self,
+        command: Sequence[str],
+        log: Path,
+        variables: Mapping[str, str],
+        take: Take,
+        prefix: Sequence[str],
+        launcher: SrunLauncher,
     ) -> None:
         self._take = take
         self._launcher = launcher
         self._step: str | None = None
         self._reported = False
-        super().__init__(command, log, _NOBODY, prefix=prefix, environment=_environment())
+        super().__init__(command, log, _NOBODY, prefix=prefix, environment=_environment(), variables=variables)
 
     def send(self, request: Mapping[str, Any]) -> None:
         """See `Child`."""
