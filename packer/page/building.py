@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.builds.part import Part
-from packer.packed.samples import MEDIA_TYPES, StoredPicture, as_png
+from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
 from packer.page.looking import draw_jpeg, read_lines_of
 from packer.sources.item import Item
@@ -221,7 +221,7 @@ class Building:
             return None
         if item.path is None or item.member is not None:
             raise ItemError("expected an item that is a file")
-        read_frame = import_target("packer.packed.originals:read_frame", what="rejects", extra="pack")
+        read_frame = import_target("packer.packed.shown.originals:read_frame", what="rejects", extra="pack")
         return draw_jpeg(read_frame(Path(item.path)))[0]
 
     def _look(self, now_s: float) -> tuple[list[Busy], float]:

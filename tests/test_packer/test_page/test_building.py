@@ -15,7 +15,7 @@ from support.command import environment, run_packer, start_packer
 from support.media import scene, write_picture
 from support.pages import Page, assert_harmless
 
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building, find_lock
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
