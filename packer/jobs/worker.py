@@ -70,7 +70,8 @@ def main(workspace: Path, place: Path, equipment: Equipment) -> None:
 
 def _work(workspace: Path, place: Place, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
     try:
-        work = open_work(Workspace(workspace, *(os.environ.get(name, "") for name in (PLAN, OWNER))), equipment)
+        key, owner = (os.environ.get(name, "") for name in (PLAN, OWNER))
+        work = open_work(Workspace(workspace, key=key, owner=owner), equipment)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))
         return

@@ -81,9 +81,7 @@ class Launcher(Protocol):
     nodes: Sequence[Node]
     again: str
 
-    def start(
-        self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take
-    ) -> Link:
+    def start(self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take) -> Link:
         """Start a worker on a host.
 
         Parameters
