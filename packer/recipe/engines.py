@@ -65,14 +65,14 @@ ENGINES: Mapping[str, EngineEntry] = {
         "packer.jobs.engines.processes:ProcessesEngine", limits_items=True, shares_detector=True, many_workers=True
     ),
     "srun": EngineEntry(
-        "packer.jobs.engines.remote:srun_engine",
+        "packer.jobs.engines.srun:SrunEngine",
         limits_items=True,
         many_workers=True,
         many_hosts=True,
         inside=("SLURM_JOB_ID", "a Slurm allocation", "begin with salloc or sbatch, as docs/cluster.md shows"),
     ),
     "ray": EngineEntry(
-        "packer.jobs.engines.remote:ray_engine",
+        "packer.jobs.engines.ray:RayEngine",
         extra="ray",
         limits_items=True,
         many_workers=True,

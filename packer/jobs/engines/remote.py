@@ -1,7 +1,7 @@
 """The engines over several hosts: the same workers and the same messages, started by a launcher."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from typing import Any
@@ -11,7 +11,7 @@ from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine, in_words
 from packer.jobs.engines.worker import Worker
 from packer.jobs.launchers.base import Launcher, Link, Node, Probe
-from packer.jobs.plan import Unit, Verdicts, Work
+from packer.jobs.plan import Unit, Verdicts
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN
@@ -26,20 +26,6 @@ _SETTLE_S = 3.0
 
 _ASK_AGAIN_S = 10.0
 """How often a lost node is asked whether it is back."""
-
-
-def srun_engine(workspace: Workspace, _open_work: Callable[[], Work], team: Team) -> "RemoteEngine":
-    """Workers on all nodes of the Slurm allocation that this process runs in."""
-    from packer.jobs.launchers.srun import SrunLauncher
-
-    return RemoteEngine(workspace, SrunLauncher(workspace, team), team)
-
-
-def ray_engine(workspace: Workspace, _open_work: Callable[[], Work], team: Team) -> "RemoteEngine":
-    """Workers on all nodes of a Ray cluster."""
-    from packer.jobs.launchers.ray import RayLauncher
-
-    return RemoteEngine(workspace, RayLauncher(workspace, team), team)
 
 
 class _RemoteWorker(Worker):
