@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -45,6 +46,9 @@ from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
 from shardspec.wording import counted
+
+_WITH_MODELS = "faces"
+"""The preset whose workers hold models, whose memory the next stage can use."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,6 +117,8 @@ class Job:
         self._sessions = 1
         self._lost_hosts: set[str] = set()
         self._started_s = time.time()
+        self._engine: Engine | None = None
+        self._team_size = 0
 
     def run(self) -> JobResult:
         """Do the job, resume it, or find that it is done.
@@ -303,12 +309,15 @@ class Job:
 
     def _make(self) -> Manifest:
         """Do what is left of the job."""
-        if self.workspace.assembly.exists():
-            assembly = ShardPlan.load(self.workspace)
-        else:
-            self._run_tasks()
-            assembly = self._cut()
-        shards = assemble_shards(assembly, self._run_units, self._listener)
+        try:
+            if self.workspace.assembly.exists():
+                assembly = ShardPlan.load(self.workspace)
+            else:
+                self._run_tasks()
+                assembly = self._cut()
+            shards = assemble_shards(assembly, self._run_units, self._listener)
+        finally:
+            self._close_engine()
         return self._commit(assembly, shards)
 
     def _run_tasks(self) -> None:
@@ -366,10 +375,13 @@ class Job:
         needs_gpus: bool = False,
         announced: str = "",
     ) -> None:
-        """Run units until all are done. A lost worker is reported in one line."""
+        """Run units until all are done. A lost worker is reported in one line.
+
+        The workers of one stage go on with the next, unless they hold models, or more of them would have work.
+        """
         if not units:
             return
-        engine, done_by = self._open_engine(len(units), shares_detector, needs_gpus)
+        engine = self._engine_for(len(units), shares_detector, needs_gpus)
 
         def report(event: Event) -> None:
             self._check_lock()
@@ -377,38 +389,57 @@ class Job:
                 self._listener.on_message(lost)
             on_event(event)
 
+        if announced:
+            self._listener.on_message(f"{announced} {engine.describe(len(units))}")
+        limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
-            if announced:
-                self._listener.on_message(f"{announced} {done_by}")
-            limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
             Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units)
-        finally:
-            engine.close()
+        except BaseException:
+            self._close_engine()
+            raise
+        if self.plan.preset == _WITH_MODELS:
+            self._close_engine()
 
-    def _open_engine(self, units: int, shares_detector: bool, needs_gpus: bool) -> tuple[Engine, str]:
-        """Open the engine; also return in words where it does the work."""
-        options, preset = self._options, self.plan.preset
-        entry = ENGINES[options.engine]
+    def _engine_for(self, units: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        """The engine for some units: the one that is open, if it will do."""
+        workers = self._count_workers(units)
+        if self._engine is None or self._team_size < workers:
+            self._close_engine()
+            self._engine, self._team_size = self._open_engine(units, workers, shares_detector, needs_gpus), workers
+        return self._engine
+
+    def _count_workers(self, units: int) -> int:
+        """How many workers there are to be; for an engine that finds its own hosts, how many at most."""
+        entry, requested = ENGINES[self._options.engine], self._options.workers
         if entry.many_hosts:
-            most = units if str(options.workers) == "auto" else int(options.workers)
-            team = Team(
-                min(most, units),
-                options.item_timeout,
-                per_node=options.workers_per_node,
-                worker_bytes=WORKER_BYTES[preset],
-                gpus=needs_gpus,
-                address=options.ray_address,
-                lost=self._lost_hosts,
-            )
-        else:
-            workers = count_workers(options.workers, preset, units) if entry.many_workers else 1
-            # A worker that waits for the detecting process has nothing else to do meanwhile.
-            ahead = shares_detector or has_core_to_spare(min(workers, units))
-            team = Team(workers, options.item_timeout, ahead, shares_detector)
+            return sys.maxsize if str(requested) == "auto" else int(requested)
+        return count_workers(requested, self.plan.preset, units) if entry.many_workers else 1
+
+    def _close_engine(self) -> None:
+        """End the workers."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def _open_engine(self, units: int, workers: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        options, entry = self._options, ENGINES[self._options.engine]
+        # A worker that waits for the detecting process has nothing else to do meanwhile.
+        ahead = shares_detector or (not entry.many_hosts and has_core_to_spare(min(workers, units)))
+        team = Team(
+            workers,
+            options.item_timeout,
+            ahead,
+            shares_detector,
+            per_node=options.workers_per_node,
+            worker_bytes=WORKER_BYTES[self.plan.preset],
+            gpus=needs_gpus,
+            address=options.ray_address,
+            lost=self._lost_hosts,
+        )
         engine: Engine = resolve("engine", options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team
         )
-        return engine, engine.describe()
+        return engine
 
     def _cut(self) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""

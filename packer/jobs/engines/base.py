@@ -77,8 +77,8 @@ class Engine(Protocol):
         """The next event; a ``tick`` after about `TICK_S` without one."""
         ...
 
-    def describe(self) -> str:
-        """Where the work is done, in words."""
+    def describe(self, units: int) -> str:
+        """Where this many units are done, in words."""
         ...
 
     def held(self) -> Collection[Unit]:

@@ -57,7 +57,7 @@ class InlineEngine:
                 self._events.append(Event("done", unit, result=result))
         return self._events.popleft() if self._events else Event("tick")
 
-    def describe(self) -> str:
+    def describe(self, units: int) -> str:
         """Where the work is done, in words."""
         return "in this process"
 

@@ -124,7 +124,7 @@ class ProcessesEngine:
             finally:
                 self._clock.tick()
 
-    def describe(self) -> str:
+    def describe(self, units: int) -> str:
         """Where the work is done, in words."""
         return in_words(len(self._workers))
 

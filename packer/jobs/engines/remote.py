@@ -115,10 +115,10 @@ class RemoteEngine(ProcessesEngine):
         self._postponed: deque[tuple[Unit, Verdicts, bool, bool]] = deque()
         super().__init__(workspace, None, replace(team, workers=len(self._node_of)))
 
-    def describe(self) -> str:
-        """Where the work is done, in words."""
-        nodes = len({id(health) for health in self._node_of})
-        return f"{in_words(len(self._node_of))} on {counted(nodes, 'node')}"
+    def describe(self, units: int) -> str:
+        """Where this many units are done, in words."""
+        used = self._node_of[:units]
+        return f"{in_words(len(used))} on {counted(len({id(health) for health in used}), 'node')}"
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """See `Engine`. While no node is known to be well, the unit waits."""
