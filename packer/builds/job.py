@@ -243,6 +243,7 @@ class BuildJob:
         self._options = options
         self._functions = functions or {}
         self.shares_detector = _shares_detector(recipe, options)
+        self.needs_gpus = _detects(recipe) and recipe.device.startswith("cuda") and not self.shares_detector
         declared = None if declaration is None else declaration.to_json()
         base = "" if self.base is None else self.base.digest
         gone = "" if comparison is None else comparison.gone_digest
@@ -488,9 +489,14 @@ def _next_shard(base: Manifest, space: Workspace) -> int:
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
 
 
+def _detects(recipe: Recipe) -> bool:
+    """Whether steps of the recipe run the detector."""
+    return recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
+
+
 def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
-    detects = recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
+    detects = _detects(recipe)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
         return detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector

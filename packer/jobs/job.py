@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from packer.jobs.schedule import ItemTally, Schedule, describe_lost
 from packer.jobs.shards import assemble_shards
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
+from packer.recipe.recipe import WORKER_BYTES
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
@@ -113,6 +115,7 @@ class Job:
         self._listener = listener
         self._lock: FolderLock | None = None
         self._sessions = 1
+        self._lost_hosts: set[str] = set()
         self._started_s = time.time()
         self._engine: Engine | None = None
         self._team_size = 0
@@ -355,7 +358,13 @@ class Job:
                     checkpoints.add(unit.number, flushed=flushed)
 
             units = [Unit("task", number) for number in missing]
-            self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
+            self._run_units(
+                units,
+                on_event,
+                shares_detector=plan.shares_detector,
+                needs_gpus=plan.needs_gpus,
+                announced=plan.announce(done),
+            )
 
     def _run_units(
         self,
@@ -363,6 +372,7 @@ class Job:
         on_event: Callable[[Event], None],
         *,
         shares_detector: bool = False,
+        needs_gpus: bool = False,
         announced: str = "",
     ) -> None:
         """Run units until all are done. A lost worker is reported in one line.
@@ -371,7 +381,7 @@ class Job:
         """
         if not units:
             return
-        engine, done_by = self._engine_for(len(units), shares_detector)
+        engine = self._engine_for(len(units), shares_detector, needs_gpus)
 
         def report(event: Event) -> None:
             self._check_lock()
@@ -380,7 +390,7 @@ class Job:
             on_event(event)
 
         if announced:
-            self._listener.on_message(f"{announced} {done_by}")
+            self._listener.on_message(f"{announced} {engine.describe(len(units))}")
         limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
             Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units)
@@ -390,14 +400,20 @@ class Job:
         if self.plan.preset == _WITH_MODELS:
             self._close_engine()
 
-    def _engine_for(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
-        """The engine for some units, and in words where it does the work: the one that is open, if it will do."""
-        entry = ENGINES[self._options.engine]
-        workers = count_workers(self._options.workers, self.plan.preset, units) if entry.many_workers else 1
+    def _engine_for(self, units: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        """The engine for some units: the one that is open, if it will do."""
+        workers = self._count_workers(units)
         if self._engine is None or self._team_size < workers:
             self._close_engine()
-            self._engine, self._team_size = self._open_engine(units, workers, shares_detector), workers
-        return self._engine, entry.describe(workers)
+            self._engine, self._team_size = self._open_engine(units, workers, shares_detector, needs_gpus), workers
+        return self._engine
+
+    def _count_workers(self, units: int) -> int:
+        """How many workers there are to be; for an engine that finds its own hosts, how many at most."""
+        entry, requested = ENGINES[self._options.engine], self._options.workers
+        if entry.many_hosts:
+            return sys.maxsize if str(requested) == "auto" else int(requested)
+        return count_workers(requested, self.plan.preset, units) if entry.many_workers else 1
 
     def _close_engine(self) -> None:
         """End the workers."""
@@ -405,11 +421,22 @@ class Job:
             self._engine.close()
         self._engine = None
 
-    def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
+    def _open_engine(self, units: int, workers: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        options, entry = self._options, ENGINES[self._options.engine]
         # A worker that waits for the detecting process has nothing else to do meanwhile.
-        ahead = shares_detector or has_core_to_spare(min(workers, units))
-        team = Team(workers, self._options.item_timeout, ahead, shares_detector)
-        engine: Engine = resolve("engine", self._options.engine, ENGINES)(
+        ahead = shares_detector or (not entry.many_hosts and has_core_to_spare(min(workers, units)))
+        team = Team(
+            workers,
+            options.item_timeout,
+            ahead,
+            shares_detector,
+            per_node=options.workers_per_node,
+            worker_bytes=WORKER_BYTES[self.plan.preset],
+            gpus=needs_gpus,
+            address=options.ray_address,
+            lost=self._lost_hosts,
+        )
+        engine: Engine = resolve("engine", options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team
         )
         return engine

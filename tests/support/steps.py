@@ -50,6 +50,13 @@ def log_items(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield sample
 
 
+def log_processes(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Write the number of this process into the log as every item is begun."""
+    for sample in samples:
+        log_line(str(os.getpid()))
+        yield sample
+
+
 def slow(samples: Iterator[Sample], seconds: float = 0.02) -> Iterator[Sample]:
     """Spend a while on every sample."""
     for sample in samples:
