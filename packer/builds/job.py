@@ -238,7 +238,7 @@ class BuildJob:
     ) -> None:
         declared = None if declaration is None else declaration.to_json()
         base = "" if comparison is None else comparison.base.digest
-        gone = "" if comparison is None or not comparison.gone else sha256_json(sorted(comparison.gone))
+        gone = "" if comparison is None else comparison.gone_digest
         # Items that exist in this process only.
         live: dict[int, Item] = {}
         remarks = Remarks()
@@ -466,7 +466,7 @@ class BuildJob:
             fewer = left.get(str(number), {})
             counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
             # A plan finds what it has made by the fingerprint, and this is not that any more.
-            same = not fewer.get("packed_items") and not (self._comparison and self._comparison.gone and fewer)
+            same = not fewer.get("packed_items") and not (self.plan.gone and fewer)
             fingerprint = (
                 generation.fingerprint if same else sha256_json([generation.fingerprint, self.plan.fingerprint])
             )

@@ -1,7 +1,6 @@
 """The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
 
 import hashlib
-import json
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,6 +16,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from packer.workspace.lines import line_encoder
 from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Again, Spool
 from shardspec.entries import Generation
@@ -143,7 +143,7 @@ def _digest_facts(item: Item, columns: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(_SORTED(facts).encode("ascii")).digest()
 
 
-_SORTED = json.JSONEncoder(sort_keys=True).encode
+_SORTED = line_encoder(sort_keys=True)
 
 
 class ItemLines(Spool[str]):

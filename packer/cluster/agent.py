@@ -31,13 +31,13 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace
-from packer.workspace.array import block_size, read_terms, take_cut
 from packer.workspace.checkpoints import flush_parts, note_whole
-from packer.workspace.claims import Claims
 from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed
-from packer.workspace.leases import Agent, Lease, Observer
 from packer.workspace.machines import enter_plan
+from packer.workspace.sharing.array import block_size, read_terms, take_cut
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, Lease, Observer
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.registry import resolve

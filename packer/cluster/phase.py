@@ -12,8 +12,8 @@ from typing import Literal, Self
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
-from packer.workspace.claims import Claims
-from packer.workspace.leases import Observer
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Observer
 
 BATCH_S = 20.0
 """About so much work, in seconds, is claimed at a time, so that the shared file system sees few claims."""

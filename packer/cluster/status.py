@@ -14,9 +14,9 @@ from packer.cluster.slurm import SlurmJob, queued
 from packer.jobs.plan import Tasks
 from packer.jobs.result import Result
 from packer.workspace import Workspace
-from packer.workspace.array import read_terms
 from packer.workspace.folder import committed
-from packer.workspace.leases import Agent, is_dead, read_agents
+from packer.workspace.sharing.array import read_terms
+from packer.workspace.sharing.leases import Agent, is_dead, read_agents
 from shardspec.entries import total
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout

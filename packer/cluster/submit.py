@@ -17,8 +17,8 @@ from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
-from packer.workspace.array import read_terms
 from packer.workspace.durable import write_durably, writing
+from packer.workspace.sharing.array import read_terms
 from shardspec.errors import BuildLockedError, UsageError
 from shardspec.wording import counted
 

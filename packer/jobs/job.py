@@ -22,7 +22,6 @@ from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.array import close_to_agents, open_to_agents
 from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, flush_all
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
@@ -39,6 +38,7 @@ from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
 from packer.workspace.replacement import finish_replacement
+from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout

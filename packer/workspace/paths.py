@@ -224,12 +224,12 @@ class Workspace:
 
     @property
     def agents(self) -> Path:
-        """The records of agents (`packer.workspace.leases`)."""
+        """The records of agents (`packer.workspace.sharing.leases`)."""
         return self.root / "agents"
 
     @property
     def claims(self) -> Path:
-        """The claims of agents to the plan's tasks and shards (`packer.workspace.claims`)."""
+        """The claims of agents to the plan's tasks and shards (`packer.workspace.sharing.claims`)."""
         return self.root / "claims" / self.key
 
     @property

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from packer.workspace.claims import Claims
 from packer.workspace.durable import fsync_folder, publish, remove_tree, write_durably
-from packer.workspace.leases import Agent, Observer
 from packer.workspace.paths import Workspace
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, Observer
 from shardspec.errors import BuildLockedError
 from shardspec.wording import counted
 

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from packer.workspace.leases import Observer
 from packer.workspace.paths import Workspace
+from packer.workspace.sharing.leases import Observer
 
 _NAME = re.compile(r"([a-z]+)-([0-9]+)\.(done|[0-9]+)\Z")
 
