@@ -80,6 +80,18 @@ def _is_bad(sample: Sample) -> bool:
     return BAD in sample["source"]
 
 
+GATE = "PACKER_TEST_GATE"
+"""The environment variable that names the file for which `wait_at_gate` waits; it is not part of the recipe."""
+
+
+def wait_at_gate(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Stay at a bad item until the gate is there."""
+    for sample in samples:
+        while _is_bad(sample) and not Path(os.environ[GATE]).exists():
+            time.sleep(0.01)
+        yield sample
+
+
 def kill_itself(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Bring down the whole process on a bad item."""
     for sample in samples:
