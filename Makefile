@@ -19,7 +19,7 @@ LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore 
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
 	--deselect 'tests/test_shardspec/test_registry.py::test_every_entry_of_our_tables_is_there[steps]'
 
-.PHONY: setup test test-light test-slow test-external test-page test-parity demo lint types format check clean
+.PHONY: setup test test-light test-slow test-external test-page test-slurm test-parity demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -56,6 +56,15 @@ test-external: setup
 test-page: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[page]'
 	$(BIN)/python -m pytest -q -m page
+
+# A Slurm cluster of three nodes on this machine. Its packages are installed if that is possible.
+SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+
+test-slurm: setup
+	PATH="$$PATH:/usr/sbin" command -v slurmctld >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		timeout 300 apt-get -qq update && timeout 300 env DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq install --yes --no-install-recommends $(SLURM_PACKAGES) >/dev/null; } || true
+	$(BIN)/python -m pytest -q -rs -m "slurm and not slow"
 
 test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)

@@ -32,8 +32,9 @@ import skimage.data
 
 from benchmarks.measure import machine, versions
 from benchmarks.tables import ORDERS, formats_table
-from packer.assembly.shard import write_shard
+from packer.assembly.shard import place_shard, write_shard
 from packer.assembly.writers.base import ShardSize
+from packer.workspace.durable import remove_tree
 from readers.formats.base import reader_class
 from shardspec.columns import Columns, allocate
 from shardspec.entries import Shard
@@ -85,7 +86,9 @@ def pack(root: Path, format: str, schema: Schema, rows: Columns, shard_rows: int
         size = shard_size(schema, part)
         batches = [{n: c[a : a + BATCH] for n, c in part.items()} for a in range(0, end - start, BATCH)]
         name = f"shard-{len(shards):05d}"
-        shards.append(write_shard(root, root / "staging", format, name, schema, size, batches))
+        shards.append(write_shard(root / "staging", format, name, schema, size, batches))
+        place_shard(root, root / "staging")
+        remove_tree(root / "staging")
     return shards
 
 

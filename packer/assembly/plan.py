@@ -2,9 +2,10 @@
 
 import itertools
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy_format
 
 from packer.assembly.rows import Lengths, RowSource, open_rows
-from packer.assembly.shard import finished_shard, write_shard
+from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_tree, write_durably
@@ -46,6 +47,11 @@ class ShardPlan:
     workspace : Workspace
     first : int
         The number of the first shard in its name.
+    key : str
+        The name of its folder of shards, which no other plan of shards has, not even of the same rows: where a task is
+        done again, it may give others.
+    shuffled : bool
+        Whether the rows are stored in another order than that of the source.
     """
 
     rows: Mapping[str, Any]
@@ -54,20 +60,31 @@ class ShardPlan:
     sizes: tuple[ShardSize, ...]
     workspace: Workspace
     first: int = 0
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shuffled: bool = False
 
     @cached_property
     def source(self) -> RowSource:
         """The row source."""
-        return open_rows(self.rows, self.workspace.root)
+        return open_rows(self.rows, self.workspace)
 
     @cached_property
     def order(self) -> IntArray | None:
         """The stored order, or None where it is the source's own."""
-        return np.load(self.workspace.order, mmap_mode="r") if self.workspace.order.exists() else None
+        return np.load(self.workspace.promised(self.workspace.order), mmap_mode="r") if self.shuffled else None
 
     def shard_name(self, number: int) -> str:
         """The name of a shard."""
         return f"shard-{self.first + number:05d}"
+
+    @property
+    def staging(self) -> Path:
+        """The folder of the shards that were written and are yet to be moved into place, and of their records."""
+        return self.workspace.staging / self.key
+
+    def published(self, number: int) -> Path:
+        """Where a shard is published (`packer.assembly.shard`)."""
+        return self.staging / self.shard_name(number)
 
     def shard_rows(self, number: int) -> IntArray:
         """The source's rows in a shard, in order."""
@@ -81,16 +98,17 @@ class ShardPlan:
         sizes = [vars(size) for size in self.sizes]
         rows, cuts = dict(self.rows), list(self.cuts)
         document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
+        document |= {"key": self.key, "shuffled": self.shuffled}
         write_durably(self.workspace.assembly, json.dumps(document).encode())
 
     @classmethod
     def load(cls, workspace: Workspace) -> "ShardPlan":
         """Read the plan of a workspace."""
-        document = json.loads(workspace.assembly.read_bytes())
+        document = json.loads(workspace.promised(workspace.assembly).read_bytes())
         sizes = tuple(ShardSize(**size) for size in document["sizes"])
-        return cls(
-            document["rows"], document["format"], tuple(document["cuts"]), sizes, workspace, document.get("first", 0)
-        )
+        cuts, first = tuple(document["cuts"]), document.get("first", 0)
+        key, shuffled = document.get("key", ""), document.get("shuffled", workspace.order.exists())
+        return cls(document["rows"], document["format"], cuts, sizes, workspace, first, key, shuffled)
 
 
 class Piece(NamedTuple):
@@ -126,7 +144,7 @@ def plan_assembly(
     first : int
         The number of the first shard in its name.
     """
-    source = open_rows(rows, workspace.root)
+    source = open_rows(rows, workspace)
     bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
     lengths = source.sizes()
     for values in lengths.values():
@@ -141,7 +159,7 @@ def plan_assembly(
         np.save(temporary, order)
         temporary.replace(workspace.order)
     source.close()
-    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first)
+    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first, shuffled=order is not None)
 
 
 class PlannedShards:
@@ -152,18 +170,15 @@ class PlannedShards:
         self._plan: ShardPlan | None = None
 
     def write(self, number: int) -> dict[str, Any]:
-        """Write one shard, or accept it if an earlier run finished it, and return its manifest entry as JSON."""
+        """Write one shard, unless it was published already, and return its manifest entry as JSON."""
         if self._plan is None:
             self._plan = ShardPlan.load(self._workspace)
         plan, name = self._plan, self._plan.shard_name(number)
-        staging = self._workspace.staging(name)
-        finished = finished_shard(self._workspace.shard_folder, staging)
-        if finished is not None:
-            return finished.to_json()
         schema = plan.source.schema
         size = plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
-        return write_shard(self._workspace.shard_folder, staging, plan.format, name, schema, size, batches).to_json()
+        owner = self._workspace.owner
+        return write_shard(plan.published(number), plan.format, name, schema, size, batches, owner).to_json()
 
     def close(self) -> None:
         """Close the rows."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
+from packer.workspace.durable import publish
 from readers.formats.base import ShardReader, open_shard
 from readers.formats.superseded import load_superseded
 from shardspec.columns import Buffer, Columns, IntArray, allocate
@@ -51,7 +52,7 @@ class RowSource(Protocol):
 
     schema: Schema
 
-    def __init__(self, config: Mapping[str, Any], root: Path) -> None: ...
+    def __init__(self, config: Mapping[str, Any], workspace: Workspace) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -90,17 +91,16 @@ class LengthTable:
             self._filled = first + len(values)
 
 
-def open_rows(config: Mapping[str, Any], root: Path) -> RowSource:
+def open_rows(config: Mapping[str, Any], workspace: Workspace) -> RowSource:
     """Open the row source that an assembly plan describes.
 
     Parameters
     ----------
     config : mapping
         ``kind`` is a key of `ROW_SOURCES`; the other keys belong to that source.
-    root : Path
-        The build's working folder.
+    workspace : Workspace
     """
-    source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, root)
+    source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, workspace)
     return source
 
 
@@ -116,16 +116,19 @@ class PackedRows:
         ``inputs``: a list of ``{"path": folder, "items_before": n}``; n, if it is not 0, is added to the item's number
         in every key. ``check``: ``"digest"`` (default), or ``"size"`` if the caller has compared the digests.
         ``columns``: false to leave out the fields that lie beside the shards.
-    root : Path or None
+    workspace : Workspace or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
         The manifests of the inputs, if they are loaded already.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], root: Path | None = None, manifests: Sequence[Manifest] | None = None
+        self,
+        config: Mapping[str, Any],
+        workspace: Workspace | None = None,
+        manifests: Sequence[Manifest] | None = None,
     ) -> None:
-        self._workspace = None if root is None else Workspace(root)
+        self._workspace = workspace
         self._digests = config.get("check", "digest") == "digest"
         self._places: list[_Place] = []
         self._columns: list[_Place] = []
@@ -187,12 +190,11 @@ class PackedRows:
         """Compare a shard's digest with the manifest, and leave the lengths of its values in the workspace."""
         assert self._workspace is not None
         path = self._workspace.scan(number)
-        path.parent.mkdir(exist_ok=True)
         lengths = self._lengths(number)
-        temporary = path.with_name(path.name + ".partial")
-        with temporary.open("wb") as file:
+        attempt = self._workspace.attempt(path)
+        with attempt.open("xb") as file:
             np.save(file, lengths, allow_pickle=False)
-        temporary.replace(path)
+        publish(attempt, path)
 
     def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
         """The encoded values of some rows, in the order asked for."""

@@ -1,48 +1,109 @@
-"""One shard, from row batches to a durable file: staged, flushed, digested, recorded, then moved into place."""
+"""One shard, from row batches to a durable folder: an attempt is written, flushed, digested, recorded, then published.
+
+An attempt has a folder of its own. Its rename to the shard's name is what publishes it, and it fails if the name is
+taken, so of several attempts one counts, and a worker that was believed dead changes nothing. The coordinating process
+alone moves published files into the dataset's folder (`place_shard`); the record stays, and with it the name is taken.
+"""
 
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
-from packer.workspace.durable import fsync_folder, fsync_tree, write_durably
+from packer.workspace.durable import fsync_tree, publish_folder, remove_tree, write_durably
+from packer.workspace.paths import RECORD_NAME, attempt_beside
 from shardspec.columns import Columns
 from shardspec.entries import Shard
+from shardspec.errors import BuildError
 from shardspec.formats import get_format
 from shardspec.layout import describe_file
 from shardspec.problems import Problems
 from shardspec.registry import resolve
 from shardspec.schema import Schema
 
-_RECORD = ".json"
-
 
 def write_shard(
-    root: Path, staging: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]
+    published: Path,
+    format: str,
+    name: str,
+    schema: Schema,
+    size: ShardSize,
+    batches: Iterable[Columns],
+    owner: str = "",
 ) -> Shard:
-    """Write one shard below `root` and return its manifest entry. Once it returns, the shard is durable.
+    """Write one shard, publish it, and return its manifest entry. Once it returns, the shard is durable.
 
-    A crash at any moment leaves either nothing that `finished_shard` accepts, or the whole shard: the files in
-    `staging` are complete before the record is written beside it, and the record exists before the first file is moved.
+    Parameters
+    ----------
+    published : Path
+        The folder under whose name the shard is published, in a folder that exists. If it is there already, nothing is
+        written.
+    batches : iterable of Columns
+        All rows, in order.
+    owner : str
+        See `packer.workspace.Workspace`.
+    """
+    found = published_shard(published)
+    if found is not None:
+        return found
+    attempt = attempt_beside(published, owner)
+    attempt.mkdir()
+    try:
+        shard = _write(attempt, format, name, schema, size, batches)
+        if publish_folder(attempt, published):
+            return shard
+    except BaseException:
+        with suppress(OSError):
+            remove_tree(attempt)
+        raise
+    remove_tree(attempt)
+    found = published_shard(published)
+    if found is None:
+        raise BuildError(f"{published}: expected a finished shard, found something else: run the same command again")
+    return found
+
+
+def published_shard(published: Path) -> Shard | None:
+    """The entry of a shard that was published; None if none was."""
+    try:
+        document = json.loads((published / RECORD_NAME).read_bytes())
+    except FileNotFoundError:
+        return None
+    return Shard.from_json(document, Problems())
+
+
+def place_shard(root: Path, published: Path) -> Shard | None:
+    """Move what is left of a published shard's files into place, and return its entry.
+
+    None if no shard was published, or if a file of it is missing or has another size. The moves are not flushed: if
+    they are lost with the machine's memory, the files are where they were.
 
     Parameters
     ----------
     root : Path
-        Where finished shards are put. An older shard of the same name is replaced.
-    staging : Path
-        A folder on the same file system, which this call may empty, fill and remove; the record is ``staging`` +
-        ``.json``.
-    batches : iterable of Columns
-        All rows, in order.
+        The dataset's folder. An older file of the same name is replaced.
+    published : Path
+        See `write_shard`.
     """
-    _record(staging).unlink(missing_ok=True)
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    writer: ShardWriter = resolve("format", format, {format: get_format(format).writer})(staging, name, schema, size)
+    shard = published_shard(published)
+    if shard is None:
+        return None
+    for path in sorted(published.iterdir()):
+        if path.name == RECORD_NAME:
+            continue
+        target = root / path.name
+        if target.is_dir():
+            remove_tree(target)
+        os.replace(path, target)
+    return None if any(_size(root / entry.name) != entry.bytes for entry in shard.files) else shard
+
+
+def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]) -> Shard:
+    """Write the files and the record, and flush them."""
+    writer: ShardWriter = resolve("format", format, {format: get_format(format).writer})(folder, name, schema, size)
     try:
         for batch in batches:
             writer.write(batch)
@@ -52,45 +113,12 @@ def write_shard(
         raise
     writer.close()
     with ThreadPoolExecutor(1) as thread:  # the digests are taken while the disk is at work
-        flushed = thread.submit(fsync_tree, staging)
-        files = tuple(describe_file(staging, path) for path in sorted(staging.rglob("*")) if path.is_file())
+        flushed = thread.submit(fsync_tree, folder)
+        files = tuple(describe_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file())
         flushed.result()
     shard = Shard(name, size.samples, writer.block_rows, files)
-    write_durably(_record(staging), json.dumps(shard.to_json()).encode())
-    _publish(root, staging)
+    write_durably(folder / RECORD_NAME, json.dumps(shard.to_json()).encode())
     return shard
-
-
-def finished_shard(root: Path, staging: Path) -> Shard | None:
-    """The entry of a shard that an earlier call of `write_shard` finished. Moves the shard into place if need be.
-
-    None if there is no record, or if a file that it names is missing or has another size.
-    """
-    try:
-        document = json.loads(_record(staging).read_bytes())
-    except FileNotFoundError:
-        return None
-    shard = Shard.from_json(document, Problems())
-    if staging.is_dir():
-        _publish(root, staging)
-    if shard is None or any(_size(root / entry.name) != entry.bytes for entry in shard.files):
-        return None
-    return shard
-
-
-def _record(staging: Path) -> Path:
-    return staging.with_name(staging.name + _RECORD)
-
-
-def _publish(root: Path, staging: Path) -> None:
-    """Move the staged files into place; those that an interrupted call has moved are no longer staged."""
-    for path in sorted(staging.iterdir()):
-        target = root / path.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(path, target)
-    fsync_folder(root)
-    staging.rmdir()
 
 
 def _size(path: Path) -> int:

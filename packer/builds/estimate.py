@@ -290,6 +290,7 @@ def _pack(
     space.create()
     moved = [replace(item, index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(moved, classes=dict(plan.classes), arrays=plan.arrays))
+    space.create_results(len(small.tasks))
     space.items.write_text("".join(lines), "ascii")
     ended: list[int] = []
 

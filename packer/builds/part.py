@@ -10,7 +10,6 @@ columns) of shapes. A part is written once, front to back, under a temporary nam
 import json
 import mmap
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,8 @@ import numpy.typing as npt
 
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec, EncodedValue
-from packer.workspace.durable import write_all
+from packer.workspace.durable import fsync_file, fsync_folder, publish, write_all
+from packer.workspace.paths import attempt_beside
 from shardspec.columns import Buffer
 from shardspec.errors import BuildError, SchemaError
 
@@ -56,7 +56,12 @@ class PartWriter:
     Parameters
     ----------
     path : Path
-        Where the part appears, whole, on `finish`.
+        Where the part appears, whole, on `finish`, in a folder that exists.
+    owner : str
+        See `packer.workspace.Workspace`.
+    flushed : bool
+        Whether the part is flushed to the disk before it is published; otherwise `packer.workspace.checkpoints` does
+        it, in the coordinating process, with others.
 
     Attributes
     ----------
@@ -64,9 +69,10 @@ class PartWriter:
         Reports of the items that have ended.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: str = "", *, flushed: bool = False) -> None:
         self.path = path
-        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+        self._temporary = attempt_beside(path, owner)
+        self._flushed = flushed
         self._file = self._temporary.open("xb", buffering=0)
         self._end, self._pending, self._pending_bytes = 0, list[Buffer](), 0
         self._groups: list[_Rows] = []
@@ -177,10 +183,7 @@ class PartWriter:
         return self._end
 
     def finish(self) -> None:
-        """Write index and footer and move the part into place; if another worker was first, its part stays.
-
-        It is not flushed to the disk: see `packer.workspace.checkpoints`.
-        """
+        """Write index and footer and publish the part; if another worker was first, its part stays."""
         self._write(bytes(-self._end % 8))
         index_offset = self._end
         for group in self._groups:
@@ -197,9 +200,14 @@ class PartWriter:
         document = json.dumps(footer, separators=(",", ":")).encode()
         self._write(document, footer_offset.to_bytes(8, "little") + _MARK)
         self._flush()
+        if self._flushed:
+            os.fsync(self._file.fileno())
         self._file.close()
-        if not self.path.exists():
-            os.replace(self._temporary, self.path)
+        published = publish(self._temporary, self.path)
+        if self._flushed:
+            if not published:
+                fsync_file(self.path)
+            fsync_folder(self.path.parent)
 
     def _write(self, *values: Buffer) -> None:
         """Write values one after another, together with later ones if they are small."""

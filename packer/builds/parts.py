@@ -3,7 +3,6 @@
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,16 +32,16 @@ class PartRows:
     ----------
     config : mapping
         See `describe_rows`.
-    root : Path
-        The build's working folder.
+    workspace : Workspace
+        That of the plan whose parts these are.
     """
 
-    def __init__(self, config: Mapping[str, Any], root: Path) -> None:
+    def __init__(self, config: Mapping[str, Any], workspace: Workspace) -> None:
         schema = Schema.from_json(config["schema"], Problems())
         if schema is None:
             raise SchemaError("the assembly plan holds no schema")
         self.schema = schema
-        self._workspace = Workspace(root)
+        self._workspace = workspace
         self._columns = from_json(config["columns"])
         named = [name for name, spec in self._columns.items() if spec.kind == "class"]
         self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
@@ -97,7 +96,9 @@ class PartRows:
         return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
 
     def _part(self, task: int) -> RowGroup:
-        rows = self._open.pop(task, None) or Part(self._workspace.part(task)).group(self._columns)
+        rows = self._open.pop(task, None) or Part(self._workspace.promised(self._workspace.part(task))).group(
+            self._columns
+        )
         assert rows is not None
         self._open[task] = rows
         if len(self._open) > _OPEN_PARTS:

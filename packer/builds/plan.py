@@ -17,6 +17,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Again, Spool
 from shardspec.entries import Generation
 from shardspec.manifest import Manifest, sha256_json
@@ -112,7 +113,7 @@ class BuildPlan:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
         """Read what `to_json` made."""
-        values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint")}
+        values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint", MADE_ON)}
         return cls(**{**values, "tasks": Tasks.from_json(document["tasks"])})
 
 

@@ -21,7 +21,9 @@ from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
 from packer.vision.faults import find_memory_error, may_pass, system_reason
 from packer.workspace import Workspace
+from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
+from packer.workspace.fresh import reading
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
@@ -97,19 +99,22 @@ class BuildWork:
             if unit.do == "join":
                 return self._join(unit.number)
             task = self.plan.tasks[unit.number]
+            with reading():
+                items = list(read_items(self.workspace.items, *task))
             if unit.do == "item":
                 target = self.workspace.item_part(unit.number, unit.item)
-                items = [item for item in read_items(self.workspace.items, *task) if item.index == unit.item]
+                items = [item for item in items if item.index == unit.item]
             else:
-                target, items = self.workspace.part(unit.number), list(read_items(self.workspace.items, *task))
-            with PartWriter(target) as part:
+                target = self.workspace.part(unit.number)
+            space = self.workspace
+            with PartWriter(target, space.owner, flushed=space.elsewhere) as part:
                 for item in items:
                     on_item("start", item.index, 0, "")
                     report = self._kept_item(item, part) or self._item(self._whole(item), part, verdicts, on_item)
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                 part.finish()
-            return {"rows": sum(report.samples for report in part.reports), "bytes": part.bytes}
+            return {"rows": sum(report.samples for report in part.reports), "bytes": part.bytes, **self._flushed()}
 
     def close(self) -> None:
         """Close the parts, and what items were read from."""
@@ -190,13 +195,17 @@ class BuildWork:
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
         if not joined.exists():
-            with PartWriter(joined) as part:
+            with PartWriter(joined, self.workspace.owner, flushed=self.workspace.elsewhere) as part:
                 for path in paths:
-                    part.extend(Part(path))
+                    part.extend(Part(self.workspace.promised(path)))
                 part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return {"rows": sum(map(len, Part(joined).groups))}
+        return {"rows": sum(map(len, Part(joined).groups)), **self._flushed()}
+
+    def _flushed(self) -> dict[str, Any]:
+        """What the journal says of a part that this process has flushed itself."""
+        return {FLUSHED: True} if self.workspace.elsewhere else {}
 
 
 def _begin_report(item: Item, on_item: OnItem) -> ItemReport:

@@ -40,6 +40,8 @@ class Child:
         As for ``subprocess.Popen``.
     keep : sequence of int
         Descriptors that the process inherits.
+    variables : mapping of str to str, optional
+        Further environment variables.
 
     Attributes
     ----------
@@ -55,6 +57,7 @@ class Child:
         *,
         stdin: int = subprocess.PIPE,
         keep: Sequence[int] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
         self.ready = False
@@ -64,7 +67,7 @@ class Child:
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=inherited_environment(),
+                env={**inherited_environment(), **(variables or {})},
                 start_new_session=True,
                 pass_fds=keep,
             )

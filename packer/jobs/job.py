@@ -21,8 +21,8 @@ from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
-from packer.workspace import Workspace, append_line, read_lines
-from packer.workspace.checkpoints import Checkpoints, drop_unflushed, machine_run
+from packer.workspace import Workspace, append_line
+from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import (
@@ -34,6 +34,9 @@ from packer.workspace.folder import (
     make_room,
     make_room_beside,
 )
+from packer.workspace.fresh import machine_run, wait_for
+from packer.workspace.lock import FolderLock
+from packer.workspace.machines import MADE_ON, here
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
@@ -102,9 +105,10 @@ class Job:
     def __init__(self, plan: JobPlan, out: Path, options: BuildOptions, listener: ProgressListener) -> None:
         self.plan = plan
         self.layout = Layout(out)
-        self.workspace = Workspace(out / BUILD_FOLDER)
+        self.workspace = Workspace(out / BUILD_FOLDER).of_plan(plan.fingerprint)
         self._options = options
         self._listener = listener
+        self._lock: FolderLock | None = None
         self._sessions = 1
         self._started_s = time.time()
 
@@ -124,7 +128,7 @@ class Job:
         if made is None:
             for line in self.plan.notes:
                 self._listener.on_message(line)
-            with locked(self.workspace):
+            with locked(self.workspace, self._listener.on_message) as self._lock:
                 made = None
                 if self.plan.rewritten is not None:
                     self._enter_to_rewrite(self.plan.rewritten)
@@ -153,7 +157,7 @@ class Job:
             If the folder cannot be written.
         """
         space, overwrite, owner = self.workspace, self._options.overwrite, os.getpid()
-        with locked(space):
+        with locked(space, self._listener.on_message) as self._lock:
             with writing(space.out):
                 replaced = finish_replacement(space)
                 manifest = committed(self.layout)
@@ -258,7 +262,7 @@ class Job:
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self.workspace
-        drop_unflushed(space)
+        drop_unflushed(space.of_plan(old["fingerprint"]))
         line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
         if line is None:
             return False
@@ -268,7 +272,7 @@ class Job:
         return True
 
     def _count_sessions(self) -> None:
-        self._sessions += sum(line.get("did") == "session" for line in read_lines(self.workspace.journal))
+        self._sessions += sum(line.get("did") == "session" for line in self.workspace.read_journal())
 
     def _resume(self) -> None:
         self.workspace.sweep()
@@ -290,8 +294,9 @@ class Job:
 
     def _write_plan(self) -> None:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
+        self.workspace.create_results(len(self.plan.tasks))
         write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
-        write_durably(self.workspace.plan, json.dumps(self.plan.to_json()).encode())
+        write_durably(self.workspace.plan, json.dumps({**self.plan.to_json(), MADE_ON: here()}).encode())
         append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
     def _make(self) -> Manifest:
@@ -331,8 +336,15 @@ class Job:
                     append_line(
                         self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}
                     )
-                    if event.unit.do in ("task", "join") and self.workspace.part(event.unit.number).exists():
-                        checkpoints.add(event.unit.number)
+                    note_part(event.unit, FLUSHED in event.result)
+
+            def note_part(unit: Unit, flushed: bool) -> None:
+                alone = unit.do == "item"
+                made = self.workspace.item_part(unit.number, unit.item) if alone else self.workspace.part(unit.number)
+                if flushed:  # maybe on another machine
+                    wait_for(made)
+                if not alone and made.exists():
+                    checkpoints.add(unit.number, flushed=flushed)
 
             units = [Unit("task", number) for number in missing]
             self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
@@ -351,6 +363,7 @@ class Job:
         engine, done_by = self._open_engine(len(units), shares_detector)
 
         def report(event: Event) -> None:
+            self._check_lock()
             if lost := describe_lost(event, self.workspace, self.plan.tasks):
                 self._listener.on_message(lost)
             on_event(event)
@@ -399,6 +412,7 @@ class Job:
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
+        self._check_lock()
         wall_clock = {
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started_s, 3),
@@ -416,9 +430,14 @@ class Job:
         self.workspace.remove()
         return manifest
 
+    def _check_lock(self) -> None:
+        """Check that no other process has taken the folder over."""
+        if self._lock is not None:
+            self._lock.check()
+
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
-        return sum(line["did"] in what for line in read_lines(self.workspace.journal))
+        return sum(line["did"] in what for line in self.workspace.read_journal())
 
 
 def failed_item(item: str, why: str) -> BuildError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from packer.jobs.engines.base import Clock, Engine, Event
 from packer.jobs.plan import Task, Unit
 from packer.sources.item import item_name
-from packer.workspace import Workspace, append_line, read_lines
+from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError
 
 TASK_DEATHS = 2
@@ -65,7 +65,7 @@ class Schedule:
         self._items_left: dict[int, int] = {}
         self._times = ItemTimes(Clock())
         self._item_timeout = item_timeout
-        self._verdicts = {line["item"]: (line["step"], line["reason"]) for line in read_lines(workspace.verdicts)}
+        self._verdicts = {line["item"]: (line["step"], line["reason"]) for line in workspace.read_verdicts()}
 
     def run(self, units: Iterable[Unit]) -> None:
         """Run all units.

@@ -6,14 +6,16 @@ from collections.abc import Callable
 import numpy as np
 
 from packer.assembly.plan import ShardPlan
-from packer.assembly.shard import finished_shard
+from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Event
 from packer.jobs.plan import Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.workspace import append_line
+from packer.workspace.durable import fsync_folder
+from packer.workspace.fresh import wait_for
+from packer.workspace.paths import RECORD_NAME
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
-from shardspec.problems import Problems
 
 RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 """Runs units until all are done, and passes every event on."""
@@ -22,11 +24,15 @@ RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:
     """Write the unfinished shards of an assembly plan, and return all shards in order."""
     workspace, count = plan.workspace, len(plan.sizes)
+    root = workspace.shard_folder
     shards: dict[int, Shard] = {}
+    plan.staging.mkdir(exist_ok=True)
     for number in range(count):
-        shard = finished_shard(workspace.shard_folder, workspace.staging(plan.shard_name(number)))
+        shard = place_shard(root, plan.published(number))
         if shard is not None:
             shards[number] = shard
+        else:
+            workspace.take_away(plan.published(number))
     parts = _Parts(plan)
     for number in shards:
         parts.release(number)
@@ -37,10 +43,12 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
             if event.kind == "done" and event.unit is not None:
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
-                shard = Shard.from_json(event.result, Problems())
+                wait_for(plan.published(number) / RECORD_NAME)
+                shard = place_shard(root, plan.published(number))
                 if shard is None:
                     raise BuildError(
-                        f"shard {number}: expected its manifest entry from the worker, found {event.result}"
+                        f"{plan.published(number)}: expected the files of a finished shard, found others: "
+                        "run the same command again to resume"
                     )
                 shards[number] = shard
                 size = shard.bytes
@@ -48,6 +56,7 @@ def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) 
             stage.advance(int(event.kind == "done"), size=size)
 
         run([Unit("shard", number) for number in range(count) if number not in shards], on_event)
+    fsync_folder(root)
     return tuple(shards[number] for number in range(count))
 
 

@@ -7,7 +7,6 @@ standard error. AHEAD is 1 if the worker is to decode ahead, otherwise 0. DETECT
 the detecting process, whose answers may take LIMIT seconds.
 """
 
-import json
 import os
 import socket
 import sys
@@ -23,6 +22,7 @@ from packer.jobs.process import Requests, entry_point, one_thread, read_requests
 from packer.steps.chain import Equipment
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
+from packer.workspace.machines import OWNER, PLAN, enter_plan
 from shardspec.errors import ShardspecError
 from shardspec.registry import Entry, resolve
 
@@ -49,7 +49,7 @@ def open_work(space: Workspace, equipment: Equipment) -> Work:
     ShardspecError
         If the plan cannot be carried out in this process.
     """
-    document = json.loads(space.plan.read_bytes())
+    space, document = enter_plan(space)
     work: Work = resolve("plan", document["kind"], WORKS).of_plan(space, document, equipment)
     if not space.assembly.exists():
         work.prepare()
@@ -70,7 +70,7 @@ def main(workspace: Path, place: Path, equipment: Equipment) -> None:
 
 def _work(workspace: Path, place: Place, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
     try:
-        work = open_work(Workspace(workspace), equipment)
+        work = open_work(Workspace(workspace, *(os.environ.get(name, "") for name in (PLAN, OWNER))), equipment)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))
         return

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,7 +233,8 @@ class Repack:
 
     def take_up(self, space: Workspace) -> None:
         """Have the inputs checked again: the interruption may be long ago, and the inputs may have been moved since."""
-        shutil.rmtree(space.scans, ignore_errors=True)
+        space.take_away(space.scans)
+        space.create_results(0)
         if space.assembly.exists():
             replace(ShardPlan.load(space), rows=self.plan.rows).save()
 

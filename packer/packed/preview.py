@@ -13,9 +13,9 @@ import numpy.typing as npt
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.originals import Originals
 from packer.packed.rejects import report_lines
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
+from packer.packed.shown.originals import Originals
 from packer.vision.faults import describe_error
 from packer.vision.geometry.resize import resize_exact
 from packer.workspace.durable import write_durably
@@ -193,7 +193,7 @@ def _selected(path: Path, total: int, where: str | None, one_per: str | None) ->
     if where is None and one_per is None:
         return np.arange(total)
     dataset = ShownDataset(path)
-    rows = dataset.select(where or "").astype(np.int64)
+    rows = dataset.select(where or "").rows()
     if one_per is None:
         return rows
     if one_per not in dataset.small_fields:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -234,8 +235,9 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
         if done.exists():
             yield {"items": sum(1 for _ in _report_lines(done))}
         return
-    paths = sorted(space.parts.glob("part-*")) if space.parts.is_dir() else []
-    for path in paths:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        space = space.of_plan(str(json.loads(space.plan.read_bytes())["fingerprint"]))
+    for path in space.part_files():
         if path.suffix == ".partial":
             continue
         try:

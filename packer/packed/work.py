@@ -49,7 +49,7 @@ class RepackWork:
             if unit.do == "shard":
                 return self._shards.write(unit.number)
             if self._rows is None:
-                self._rows = PackedRows(self._config, self._workspace.root)
+                self._rows = PackedRows(self._config, self._workspace)
             self._rows.scan(unit.number)
             return {}
 

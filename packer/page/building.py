@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,18 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.builds.part import Part
-from packer.packed.samples import MEDIA_TYPES, StoredPicture, as_png
+from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
 from packer.page.looking import draw_jpeg, read_lines_of
 from packer.sources.item import Item
 from packer.steps.encode import EncodedValue
-from packer.workspace import Workspace, read_lines
+from packer.workspace import Workspace
 from readers.drawing.svg import overlay
 from shardspec.errors import BuildError, ItemError
 from shardspec.layout import BUILD_FOLDER
 from shardspec.registry import import_target
 
-_PART = re.compile(r"part-(\d+)(\.item-\d+)?(\.[0-9a-f]+\.partial)?\Z")
+_PART = re.compile(r"part-(\d+)(\.item-\d+)?((?:\.[A-Za-z0-9_-]+)?\.[0-9a-f]+\.partial)?\Z")
 _LOCKED = re.compile(r"(?<=\s)([0-9a-f]+):([0-9a-f]+):([0-9]+)(?=\s)")
 _WINDOW_S = 300.0
 """The rate is that of so many seconds before the last part."""
@@ -152,7 +153,7 @@ class Building:
         """How far it is now."""
         with self._lock:
             busy, changed = self._look(time.time())
-            journal = list(read_lines(self.space.journal))
+            journal = list(self.space.read_journal())
             tasks = sorted(self._done.values(), key=lambda task: -task.finished_s)
             done = sum(task.items for task in tasks)
             items = self._count_items()
@@ -220,7 +221,7 @@ class Building:
             return None
         if item.path is None or item.member is not None:
             raise ItemError("expected an item that is a file")
-        read_frame = import_target("packer.packed.originals:read_frame", what="rejects", extra="pack")
+        read_frame = import_target("packer.packed.shown.originals:read_frame", what="rejects", extra="pack")
         return draw_jpeg(read_frame(Path(item.path)))[0]
 
     def _look(self, now_s: float) -> tuple[list[Busy], float]:
@@ -228,12 +229,9 @@ class Building:
         plan = self._fingerprint()
         if plan != self._plan:  # begun anew: the tasks of these numbers are others
             self._plan, self._done = plan, {}
+            self.space = self.space.of_plan(plan or "")
         busy, last = [], 0.0
-        try:
-            entries = list(os.scandir(self.space.parts))
-        except OSError:
-            entries = []
-        for entry in entries:
+        for entry in self._part_entries():
             match = _PART.match(entry.name)
             if match is None:
                 continue
@@ -254,6 +252,13 @@ class Building:
             if path.exists():
                 last = max(last, path.stat().st_mtime)
         return sorted(busy, key=lambda one: one.idle_s), max(0.0, now_s - last) if last else 0.0
+
+    def _part_entries(self) -> Iterator[os.DirEntry[str]]:
+        """What lies in the folders of the parts."""
+        with suppress(OSError):
+            for folder in self.space.part_folders():
+                with suppress(OSError):
+                    yield from list(os.scandir(folder))
 
     def _fingerprint(self) -> str | None:
         """That of the plan; None if there is none as yet."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
 from readers.drawing.svg import Shape, overlay
 from shardspec.columns import IntArray
 from shardspec.schema import Field
@@ -64,9 +64,8 @@ def cards(dataset: ShownDataset, rows: Sequence[int] | IntArray, more: Sequence[
     samples = dataset.read(rows, list(wanted)) if wanted else [{} for _ in rows]
     for name in named:
         if name not in wanted:
-            values = dataset.column(name)
-            for sample, row in zip(samples, rows, strict=True):
-                sample[name] = values[row]
+            for sample, value in zip(samples, dataset.take(name, np.asarray(rows, np.int64)), strict=True):
+                sample[name] = value
     sizes = dataset.sizes(rows)
     return [
         _card(dataset, int(row), sample, size, named) for row, sample, size in zip(rows, samples, sizes, strict=True)

@@ -1,6 +1,7 @@
 """How the values of a small field are spread: bars, each with the condition that selects its samples."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.columns import BLOCK
+from packer.packed.shown.dataset import ShownDataset
+from packer.packed.shown.selection import Selection
 from shardspec.schema import Field
 
 _BARS = 30
@@ -18,8 +21,6 @@ _LISTED = 25
 """Texts, classes or numbers that are counted one by one."""
 _FEW_NUMBERS = 12
 """Different integers that are counted one by one, rather than in a histogram."""
-
-Rows = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Spread:
         return max((bar.count for bar in self.bars), default=0) or 1
 
 
-def spread(dataset: ShownDataset, name: str, rows: Rows | None = None) -> Spread:
+def spread(dataset: ShownDataset, name: str, selection: Selection | None = None) -> Spread:
     """How a field's values are spread.
 
     Parameters
@@ -79,38 +80,90 @@ def spread(dataset: ShownDataset, name: str, rows: Rows | None = None) -> Spread
     dataset : ShownDataset
     name : str
         One of its small fields.
-    rows : int32 array, optional
+    selection : Selection, optional
         The selected rows; all by default.
     """
     field = dataset.field(name)
     if field.kind == "text":
-        return _of_texts(dataset, name, rows)
-    values = dataset.column(name)
-    valid = f"{name}_valid"
-    marked = valid in dataset.small_fields and dataset.field(valid).dtype == "|b1"
-    known = np.asarray(dataset.column(valid)) if marked else None
+        return _of_texts(dataset, name, selection)
+    values = _Values(dataset, name, selection)
     if field.dtype == "|b1":
-        return _of_numbers(field, values.astype(np.int8), rows, known, ("False", "True"))
+        return _of_numbers(field, values, ("False", "True"))
     if field.classes is not None or _few(field, values):
-        return _of_numbers(field, values, rows, known, field.classes)
-    return _histogram(field, values, rows, known)
+        return _of_numbers(field, values, field.classes)
+    return _histogram(field, values)
 
 
-def _few(field: Field, values: npt.NDArray[Any]) -> bool:
+class _Values:
+    """The values of a field of numbers that have one, block by block.
+
+    Attributes
+    ----------
+    missing : int
+        Rows without a value: not finite, or marked as such.
+    low, high : number or None
+        Of the values; None without any.
+    is_marked : bool
+        Whether a field marks some rows as without a value.
+    is_part : bool
+        Whether some rows are selected, and not all.
+    """
+
+    def __init__(self, dataset: ShownDataset, name: str, selection: Selection | None) -> None:
+        self._column, self.dtype = dataset.numbers(name), dataset.field(name).numpy_dtype
+        valid = f"{name}_valid"
+        marked = valid in dataset.small_fields and dataset.field(valid).dtype == "|b1"
+        self._known = dataset.numbers(valid) if marked else None
+        self._selection = selection
+        self.is_part = selection is not None
+        self.rows, found = len(dataset), 0
+        self.low, self.high = None, None
+        for values, _ in self:
+            found += len(values)
+            if len(values):
+                low, high = values.min(), values.max()
+                self.low = low if self.low is None else min(low, self.low)
+                self.high = high if self.high is None else max(high, self.high)
+        self.missing = self.rows - found
+        self.is_marked = self._known is not None and not all(
+            self._known[at : at + BLOCK].all() for at in range(0, self.rows, BLOCK)
+        )
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Of each block the values, and those of selected rows."""
+        for start in range(0, self.rows, BLOCK):
+            values = self._column[start : start + BLOCK]
+            there = None if self._known is None else self._known[start : start + BLOCK]
+            if values.dtype.kind == "f":
+                finite = np.isfinite(values)
+                there = finite if there is None else there & finite
+            if self._selection is None:
+                values = values if there is None else values[there]
+                yield values, values
+                continue
+            mask = self._selection.mask(start)
+            yield (values, values[mask]) if there is None else (values[there], values[there & mask])
+
+
+def _few(field: Field, values: _Values) -> bool:
     """Whether a field has few different integers."""
-    if field.dtype[1] not in "iu" or not len(values):
+    if field.dtype[1] not in "iu" or values.low is None or values.high is None:
         return False
-    return int(values.max()) - int(values.min()) < _FEW_NUMBERS
+    return int(values.high) - int(values.low) < _FEW_NUMBERS
 
 
-def _of_texts(dataset: ShownDataset, name: str, rows: Rows | None) -> Spread:
+def _of_texts(dataset: ShownDataset, name: str, selection: Selection | None) -> Spread:
     texts = dataset.texts(name)
     if texts is None:
         return Spread(name, "none", (), "too many different values to count; filter by an expression")
-    counts = np.bincount(texts.codes, minlength=len(texts.names))
-    chosen = counts if rows is None else np.bincount(texts.codes[rows], minlength=len(texts.names))
-    by = chosen if rows is not None else counts
-    order = np.argsort(-by, kind="stable")[:_LISTED].tolist()
+    counts = np.zeros(len(texts.names), np.int64)
+    chosen = counts if selection is None else np.zeros_like(counts)
+    for start in dataset.blocks():
+        codes = texts.codes[start : start + BLOCK]
+        counts += np.bincount(codes, minlength=len(counts))
+        if selection is not None:
+            chosen += np.bincount(codes[selection.mask(start)], minlength=len(counts))
+    order = np.argsort(-chosen, kind="stable")[:_LISTED].tolist()
     bars = tuple(
         Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]), {"is": text})
         for at, text in ((at, texts.names[at]) for at in order)
@@ -118,30 +171,30 @@ def _of_texts(dataset: ShownDataset, name: str, rows: Rows | None) -> Spread:
     return Spread(name, "list", bars, _left_out(len(texts.names)))
 
 
-def _of_numbers(
-    field: Field,
-    values: npt.NDArray[Any],
-    rows: Rows | None,
-    known: npt.NDArray[np.bool_] | None,
-    names: tuple[str, ...] | None,
-) -> Spread:
+def _of_numbers(field: Field, values: _Values, names: tuple[str, ...] | None) -> Spread:
     """Integers one by one: classes in their order, other numbers ascending."""
-    found, counts = np.unique(values if known is None else values[known], return_counts=True)
-    if rows is None:
-        chosen = dict(zip(found.tolist(), counts.tolist(), strict=True))
-    else:
-        some = values[rows] if known is None else values[rows][known[rows]]
-        chosen = dict(zip(*(part.tolist() for part in np.unique(some, return_counts=True)), strict=True))
+    counts: Counter[int] = Counter()
+    chosen: Counter[int] = Counter()
+    for all_values, some in values:
+        counts.update(_counted(all_values))
+        if some is not all_values:
+            chosen.update(_counted(some))
+    chosen = chosen if values.is_part else counts
     bars = []
-    for value, count in list(zip(found.tolist(), counts.tolist(), strict=True))[:_LISTED]:
+    for value in sorted(counts)[:_LISTED]:
         named = names is not None and 0 <= value < len(names)
         label = names[value] if names is not None and named else str(value)
         where = _is_value(field, value, label, named)
-        bars.append(Bar(label, where, count, chosen.get(value, 0), {"is": value}))
-    note = _left_out(len(found))
-    if known is not None and not known.all():
-        note = "; ".join(filter(None, [note, f"{int((~known).sum())} samples without a value"]))
+        bars.append(Bar(label, where, counts[value], chosen[value], {"is": value}))
+    note = _left_out(len(counts))
+    if values.is_marked:
+        note = "; ".join(filter(None, [note, f"{values.missing} samples without a value"]))
     return Spread(field.name, "list", tuple(bars), note)
+
+
+def _counted(values: npt.NDArray[Any]) -> dict[int, int]:
+    found, counts = np.unique(values, return_counts=True)
+    return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
 
 
 def _is_value(field: Field, value: int, label: str, named: bool) -> str:
@@ -150,21 +203,20 @@ def _is_value(field: Field, value: int, label: str, named: bool) -> str:
     return f"{field.name} == {label!r}" if named and field.name == "label" else f"{field.name} == {value}"
 
 
-def _histogram(
-    field: Field, values: npt.NDArray[Any], rows: Rows | None, known: npt.NDArray[np.bool_] | None
-) -> Spread:
-    finite = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), np.bool_)
-    fit = finite if known is None else finite & known
-    name, left = field.name, len(values) - int(fit.sum())
-    note = f"{left} samples without a value" if left else ""
-    if left == len(values):
+def _histogram(field: Field, values: _Values) -> Spread:
+    name = field.name
+    note = f"{values.missing} samples without a value" if values.missing else ""
+    if values.low is None:
         return Spread(name, "histogram", (), note)
-    some = values if not left else values[fit]
-    edges = _round_edges(some.min(), some.max(), values.dtype)
-    counts = _count(some, edges)
-    chosen = counts if rows is None else _count(values[rows] if not left else values[rows][fit[rows]], edges)
+    edges = _round_edges(values.low, values.high, values.dtype)
+    counts, chosen = np.zeros(len(edges) - 1, np.int64), np.zeros(len(edges) - 1, np.int64)
+    for all_values, some in values:
+        counts += _count(all_values, edges)
+        if some is not all_values:
+            chosen += _count(some, edges)
+    chosen = chosen if values.is_part else counts
     texts = [str(edge) for edge in edges]  # of the field's own dtype: the shortest that means the same number
-    beside = f" and {name}_valid" if known is not None and not known.all() else ""
+    beside = f" and {name}_valid" if values.is_marked else ""
     bars = [
         Bar(
             f"{low} to {high}",

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.packed.inspect import InspectReport, find_leaks
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.columns import BLOCK
+from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import shown_text
 from packer.recipe.recipe import Recipe
 from shardspec.columns import allocate
@@ -23,8 +24,6 @@ _SIZED = 2000
 _UNEVEN = 10
 """Classes differ very much in size if the largest has so many times the samples of the smallest."""
 _MANY_REJECTS = 0.05
-_KEYS = 2_000_000
-"""Keys that are compared."""
 
 
 class FieldSize(NamedTuple):
@@ -109,7 +108,7 @@ def find_faults(dataset: ShownDataset) -> Iterator[str]:
     yield from _uneven_classes(dataset)
     valid = "landmarks_valid" in dataset.small_fields and dataset.field("landmarks_valid").dtype == "|b1"
     if valid and len(dataset):
-        wrong = len(dataset) - int(np.count_nonzero(dataset.column("landmarks_valid")))
+        wrong = len(dataset) - int(np.count_nonzero(dataset.numbers("landmarks_valid")))
         if wrong:
             yield f"{counted(wrong, 'sample')} without valid landmarks"
     yield from _repeats(dataset)
@@ -141,8 +140,10 @@ def megabytes(bytes: int) -> str:
 def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
     if dataset.classes is None or "label" not in dataset.small_fields:
         return
-    labels = np.asarray(dataset.column("label"))
-    sizes = np.bincount(labels[(labels >= 0) & (labels < len(dataset.classes))], minlength=len(dataset.classes))
+    sizes, labels = np.zeros(len(dataset.classes), np.int64), dataset.numbers("label")
+    for start in dataset.blocks():
+        some = labels[start : start + BLOCK]
+        sizes += np.bincount(some[(some >= 0) & (some < len(sizes))], minlength=len(sizes))
     empty = [name for name, size in zip(dataset.classes, sizes.tolist(), strict=True) if not size]
     if empty:
         yield f"no sample of {counted(len(empty), 'class')[:-1] + 'es' if len(empty) > 1 else 'class'} {list_some(empty)}"
@@ -157,12 +158,12 @@ def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
 
 def _repeats(dataset: ShownDataset) -> Iterator[str]:
     """Keys that occur twice; sources that are probably copies, and those that give many samples alike."""
-    if "key" in dataset.small_fields and len(dataset) <= _KEYS:
-        keys = np.sort(dataset.column("key"))
-        again = keys[1:][keys[1:] == keys[:-1]]
-        if len(again):
-            yield f"{counted(len(again), 'key')} occur more than once, such as {shorten(str(again[0]))}"
-    texts = dataset.texts("source") if "source" in dataset.small_fields else None
+    if "key" in dataset.schema and dataset.schema["key"].kind == "text":
+        count, example = dataset.repeats("key")
+        if count:
+            yield f"{counted(count, 'sample')} with the key of an earlier one, such as {shown_text(shorten(example))}"
+    with_source = "source" in dataset.small_fields and dataset.field("source").kind == "text"
+    texts = dataset.texts("source") if with_source else None
     if texts is None or not texts.names:
         return
     folders: dict[str, list[str]] = {}
@@ -174,9 +175,12 @@ def _repeats(dataset: ShownDataset) -> Iterator[str]:
         yield (
             f"{counted(len(alike), 'file name')} in several folders, perhaps copies of one recording: {shown_text(pair)}"
         )
-    most = int(np.bincount(texts.codes).max())
+    counts = np.zeros(len(texts.names), np.int64)
+    for start in dataset.blocks():
+        counts += np.bincount(texts.codes[start : start + BLOCK], minlength=len(counts))
+    most = int(counts.max())
     if len(texts.names) > 1 and most > len(dataset) / 2:
-        name = texts.names[int(np.bincount(texts.codes).argmax())]
+        name = texts.names[int(counts.argmax())]
         yield f"more than half of the samples ({most}) come from one source, {shown_text(shorten(name))}"
 
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.packed.rejects import RejectsReport, rejects
-from packer.packed.samples import WRONG, ShownDataset, is_small
+from packer.packed.shown.columns import BLOCK
+from packer.packed.shown.dataset import WRONG, ShownDataset, is_small
 from packer.page.cards import Card, cards, shown_text, text_of
 from packer.page.facts import describe, find_faults
 from shardspec.columns import IntArray
@@ -105,7 +106,9 @@ class Looking:
         self.originals: Any = None
         if source is not None:
             # Where there is no source to show, the libraries of packing need not be installed.
-            self.originals = import_target("packer.packed.originals:Originals", what="source", extra="pack")(source)
+            self.originals = import_target("packer.packed.shown.originals:Originals", what="source", extra="pack")(
+                source
+            )
         self._drawn: dict[tuple[str, int], tuple[bytes, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 
@@ -132,7 +135,7 @@ class Looking:
         named = (("points", "landmarks"), ("outline", "hull"), ("regions", "regions"))
         return [layer for layer, field in named if field in self.dataset.schema]
 
-    def cards(self, rows: Sequence[int] | IntArray | npt.NDArray[np.int32], first: str = "") -> list[Card]:
+    def cards(self, rows: Sequence[int] | IntArray, first: str = "") -> list[Card]:
         """The cards of some rows, and the value of the field `first` before other facts."""
         return cards(self.dataset, [int(row) for row in rows], [first] if first else ())
 
@@ -150,23 +153,22 @@ class Looking:
 
     def beside(self, row: int, where: str, sort: str) -> tuple[int | None, int | None]:
         """The rows before and after a row in a selection; in the dataset, if the row is not in it."""
-        rows = self.dataset.select(where, sort)
-        at = np.flatnonzero(rows == row)
-        if not len(at):
+        selection = self.dataset.select(where, sort)
+        place = selection.place(row)
+        if place is None:
             return (row - 1 if row else None), (row + 1 if row + 1 < len(self.dataset) else None)
-        place = int(at[0])
-        before = int(rows[place - 1]) if place else None
-        return before, int(rows[place + 1]) if place + 1 < len(rows) else None
+        before = int(selection.rows(place - 1, place)[0]) if place else None
+        return before, int(selection.rows(place + 1, place + 2)[0]) if place + 1 < len(selection) else None
 
     def track(self, row: int) -> list[int]:
         """The rows of the same source, and the same track if there is one, in the order of their frames."""
         dataset = self.dataset
         same = self._same_source(row)
         if "track" in dataset.small_fields:
-            tracks = dataset.column("track")
-            same = same[np.asarray(tracks)[same] == tracks[row]]
+            tracks = dataset.take("track", same)
+            same = same[tracks == tracks[same == row][0]]
         if "frame" in dataset.small_fields:
-            same = same[np.argsort(np.asarray(dataset.column("frame"))[same], kind="stable")]
+            same = same[np.argsort(dataset.take("frame", same), kind="stable")]
         at = int(np.flatnonzero(same == row)[0])
         first = max(0, min(at - _TRACK // 2, len(same) - _TRACK))
         return [int(found) for found in same[first : first + _TRACK]]
@@ -175,7 +177,7 @@ class Looking:
         """Milliseconds between two frames of a track, by their times."""
         if "time" not in self.dataset.small_fields or len(rows) < 2 or self.dataset.field("time").kind == "text":
             return 200
-        steps = np.diff(np.asarray(self.dataset.column("time"))[list(rows)].astype(np.float64))
+        steps = np.diff(self.dataset.take("time", np.array(rows, np.int64)).astype(np.float64))
         steps = steps[np.isfinite(steps) & (steps > 0)]
         return int(min(1000, max(40, 1000 * float(np.median(steps))))) if len(steps) else 200
 
@@ -199,6 +201,12 @@ class Looking:
             left, top, right, bottom = box.tolist()
             path = f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
         return Original(jpeg, size, path, shown_text(f"{source}, frame {frame}"))
+
+    @property
+    def has_rejects(self) -> bool:
+        """Whether the dataset has a report of rejects with a line in it."""
+        entry = self.dataset.manifest.find_file(REJECTS_NAME)
+        return entry is not None and entry.bytes > 0
 
     @cached_property
     def rejects(self) -> RejectSummary | None:
@@ -269,11 +277,18 @@ class Looking:
     def _same_source(self, row: int) -> IntArray:
         if "source" not in self.dataset.small_fields:
             return np.array([row])
-        texts = self.dataset.texts("source")
-        if texts is not None:
-            return np.flatnonzero(texts.codes == texts.codes[row])
-        names = self.dataset.column("source")
-        return np.flatnonzero(names == names[row])
+        if self.dataset.field("source").kind == "text":
+            texts = self.dataset.texts("source")
+            if texts is None:  # then samples of a source are few, and lie side by side
+                rows = np.arange(max(0, row - _TRACK), min(row + _TRACK, len(self.dataset)))
+                names = self.dataset.take("source", rows)
+                apart = np.flatnonzero(names != names[row - rows[0]])
+                return _run(rows, apart, row)
+            numbers = texts.codes
+        else:
+            numbers = self.dataset.numbers("source")
+        wanted = numbers[row]
+        return np.concatenate([at + np.flatnonzero(numbers[at : at + BLOCK] == wanted) for at in self.dataset.blocks()])
 
 
 def draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
@@ -305,6 +320,13 @@ def _like(field: Field, value: Any) -> str:
     if field.name == "label" and field.classes is not None and 0 <= plain < len(field.classes):
         plain = field.classes[plain]
     return "" if isinstance(plain, float) else f"{field.name} == {plain!r}"
+
+
+def _run(rows: IntArray, apart: IntArray, row: int) -> IntArray:
+    """The rows around a row up to those places that belong to others."""
+    at = row - int(rows[0])
+    first = max((int(place) + 1 for place in apart if place < at), default=0)
+    return rows[first : min((int(place) for place in apart if place > at), default=len(rows))]
 
 
 def _frames_of(line: dict[str, Any]) -> list[int]:

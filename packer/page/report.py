@@ -14,7 +14,7 @@ from markupsafe import Markup
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.rejects import RejectsReport, rejects
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import Card, cards, shown_text
 from packer.page.counts import Bar, Spread, spread
 from packer.page.facts import describe, find_faults, find_shared
@@ -202,7 +202,7 @@ def _embed(dataset: ShownDataset, rows: Sequence[int], most_bytes: int) -> tuple
 
 def _values(dataset: ShownDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
     """The values of rows by which the bars of a report choose among them."""
-    columns = {one.name: dataset.column(one.name)[list(rows)] for one in spreads if one.bars and rows}
+    columns = {one.name: dataset.take(one.name, np.array(rows, np.int64)) for one in spreads if one.bars and rows}
     return [as_attribute({name: _plain(column[at]) for name, column in columns.items()}) for at in range(len(rows))]
 
 

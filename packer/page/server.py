@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import numpy as np
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -19,13 +18,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.background import Job, NotReadyError
+from packer.packed.shown.dataset import ShownDataset
+from packer.packed.shown.selection import Selection
 from packer.page.building import Building
 from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
-from packer.page.rendering import POLICY, render, static
+from packer.page.rendering import POLICY, render, static, templates
 from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError, UsageError
 from shardspec.layout import Layout
 
@@ -204,6 +205,8 @@ class Pages:
         self._opened = opened or (lambda path: Looking(ShownDataset(path)))
         self._root = f"/{token}"
         self._builds: dict[int, Building] = {}
+        for name in templates().list_templates():  # which takes as long as the first page
+            templates().get_template(name)
 
     def app(self) -> Starlette:
         """The application."""
@@ -211,7 +214,9 @@ class Pages:
             "/": self.start,
             "/static/{name}": self.file,
             "/{number:int}/": self.samples,
+            "/faults": self.shared_faults,
             "/{number:int}/about": self.about,
+            "/{number:int}/faults": self.faults,
             "/{number:int}/field/{name}": self.field,
             "/{number:int}/keys.txt": self.keys,
             "/{number:int}/find": self.find,
@@ -227,14 +232,18 @@ class Pages:
             "/{number:int}/rejects": self.rejects,
             "/{number:int}/rejects/{line:int}/{frame:int}.jpg": self.reject_picture,
         }
-        return Starlette(routes=[Route(self._root + path, _endpoint(page)) for path, page in routes.items()])
+        return Starlette(routes=[Route(self._root + path, self._endpoint(page)) for path, page in routes.items()])
 
     def start(self, request: Request) -> Response:
         """All datasets; of one, its samples."""
         if len(self._shown) == 1:
             return RedirectResponse(f"{self._root}/0/")
         datasets = [one.about if isinstance(one, Looking) else {"name": one.name} for one in self._shown]
-        return self._page("start.html", request, title="datasets", datasets=datasets, shared=self._shared)
+        return self._page("start.html", request, title="datasets", datasets=datasets)
+
+    def shared_faults(self, request: Request) -> Response:
+        """What deserves a warning of several datasets, as a part of a page."""
+        return self._part("faults.html", request, faults=self._shared)
 
     def file(self, request: Request) -> Response:
         """The style sheet and the script."""
@@ -247,15 +256,15 @@ class Pages:
         """A page of the grid."""
         one = self._one(request)
         query = Query.of(request, one.sort)
-        rows, error = np.empty(0, np.int32), ""
+        selection, error = Selection(0), ""
         try:
-            rows = one.dataset.select(query.where, query.sort)
+            selection = one.dataset.select(query.where, query.sort)
         except ShardspecError as wrong:
             error = shown_text(str(wrong))
-        pages = max(1, -(-len(rows) // PAGE_SAMPLES))
+        pages = max(1, -(-len(selection) // PAGE_SAMPLES))
         page = min(query.page, pages)
-        some = rows[(page - 1) * PAGE_SAMPLES : page * PAGE_SAMPLES]
-        return self._page(
+        some = selection.rows((page - 1) * PAGE_SAMPLES, page * PAGE_SAMPLES)
+        made = self._page(
             "samples.html",
             request,
             one,
@@ -263,18 +272,24 @@ class Pages:
             error=error,
             status=400 if error else 200,
             cards=one.cards(some, query.sort.removeprefix("-")),
-            selected=len(rows),
+            selected=len(selection),
             page=page,
             pages=pages,
             fields=[name for name in one.dataset.small_fields if name != "key"],
             sorts=one.dataset.small_fields,
             layer_names=one.layers,
         )
+        one.dataset.open_shards()
+        return made
 
     def about(self, request: Request) -> Response:
         """What was packed and how."""
         one = self._one(request)
-        return self._page("about.html", request, one, dataset=one.about, faults=[*self._shared, *one.faults])
+        return self._page("about.html", request, one, dataset=one.about)
+
+    def faults(self, request: Request) -> Response:
+        """What deserves a warning, as a part of a page."""
+        return self._part("faults.html", request, faults=[*self._shared, *self._one(request).faults])
 
     def field(self, request: Request) -> Response:
         """The spread of a field, as a part of a page."""
@@ -283,24 +298,29 @@ class Pages:
         name = request.path_params["name"]
         if name not in one.dataset.small_fields:
             return _missing()
-        rows = one.dataset.select(query.where) if query.where else None
+        selection = one.dataset.select(query.where) if query.where else None
         base = f"{self._root}/{request.path_params['number']}/"
 
         def link(bar: Bar, _place: int) -> Markup:
             address, there = query.narrowed(bar.where, name)
             return Markup('a href="{}{}" class="{}"').format(base, address, "value on" if there else "value")
 
-        return self._page("field.html", request, one, field=spread(one.dataset, name, rows), link=link, live=True)
+        return self._page("field.html", request, one, field=spread(one.dataset, name, selection), link=link, live=True)
 
     def keys(self, request: Request) -> Response:
         """The keys of the selected samples, one a line, in the order shown."""
         one = self._one(request)
         query = Query.of(request, one.sort)
-        rows = one.dataset.select(query.where, query.sort)
+        while True:
+            try:
+                selection = one.dataset.select(query.where, query.sort)
+                break
+            except NotReadyError as unready:
+                unready.job.wait()
 
         def lines() -> Iterator[bytes]:
-            for key in one.dataset.keys(rows):
-                yield key.encode("utf-8", "surrogateescape") + b"\n"
+            for keys in one.dataset.keys(selection):
+                yield b"".join(key.encode("utf-8", "surrogateescape") + b"\n" for key in keys)
 
         headers = {"content-disposition": 'attachment; filename="keys.txt"'}
         return StreamingResponse(lines(), media_type="text/plain; charset=utf-8", headers=headers)
@@ -472,32 +492,50 @@ class Pages:
             number = self._shown.index(one)
             picture = one.dataset.picture
             values |= {"base": f"{self._root}/{number}", "name": one.name, "several": len(self._shown) > 1}
-            values |= {"title": one.name, "has_rejects": one.rejects is not None and one.rejects.lines > 0}
+            values |= {"title": one.name, "has_rejects": one.has_rejects}
             values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         text = render(template, root=self._root, path=request.url.path, **{"live": True, **values})
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_NOT_KEPT)
 
+    def _endpoint(self, page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """A page that is made in a thread of its own; what is not there, or cannot be read, is said in a line."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await run_in_threadpool(page, request)
+            except NotReadyError as unready:
+                return self._waiting(request, unready.job, is_part=page in self._parts)
+            except _StillBuildingError:
+                return RedirectResponse(f"{self._root}/{request.path_params['number']}/build")
+            except LookupError:
+                return _missing()
+            except (ShardspecError, MemoryError) as error:
+                return PlainTextResponse(shown_text(f"{error}\n"), 422)
+
+        return answer
+
+    @property
+    def _parts(self) -> tuple[Callable[[Request], Response], ...]:
+        """What the script puts into a page, and asks for again while it is not ready."""
+        return self.field, self.track, self.faults, self.shared_faults
+
+    def _waiting(self, request: Request, job: Job[Any], *, is_part: bool) -> Response:
+        """In place of a page or a part that is not ready; asked for again, until it is."""
+        text = render(
+            "waiting.html",
+            root=self._root,
+            title=job.what,
+            job=job,
+            is_part=is_part,
+            heading=request.path_params.get("name", ""),
+            live=True,
+        )
+        return HTMLResponse(text.encode("utf-8", "replace"), 202, headers=_NOT_KEPT)
+
 
 class _StillBuildingError(Exception):
     """A page of a dataset was asked for, and there is only a build as yet."""
-
-
-def _endpoint(page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """A page that is made in a thread of its own; what is not there, or cannot be read, is said in a line."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await run_in_threadpool(page, request)
-        except _StillBuildingError:
-            root, number = request.url.path.split("/")[1:3]
-            return RedirectResponse(f"/{root}/{number}/build")
-        except LookupError:
-            return _missing()
-        except (ShardspecError, MemoryError) as error:
-            return PlainTextResponse(shown_text(f"{error}\n"), 422)
-
-    return answer
 
 
 def _broken() -> Response:

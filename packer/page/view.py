@@ -13,7 +13,7 @@ import uvicorn
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
@@ -24,6 +24,8 @@ DEFAULT_PORT = 8017
 _TOKEN_BYTES = 16
 _GRACE_S = 1
 _LOOK_S = 1.0
+_PATIENCE_S = 0.1
+"""A page that takes longer says so, and comes later."""
 
 
 class Viewer(Result):
@@ -133,7 +135,7 @@ def view(
     folder, joined = (None if path is None else Path(path) for path in (source, table))
 
     def opened(path: Path) -> Looking:
-        return Looking(ShownDataset(path, joined), folder)
+        return Looking(ShownDataset(path, joined, patience_s=_PATIENCE_S), folder)
 
     shown = [_open(path, opened) for path in paths]
     token = secrets.token_urlsafe(_TOKEN_BYTES)

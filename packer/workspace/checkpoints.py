@@ -10,27 +10,21 @@ import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from packer.workspace.durable import fsync_file, fsync_folder, writing
 from packer.workspace.folder import remove_shards
-from packer.workspace.paths import Workspace, append_line, read_lines
+from packer.workspace.fresh import machine_run
+from packer.workspace.paths import Workspace, append_line
 
 INTERVAL_S = 10.0
 """Seconds between two checkpoints. A job of less has none: it is as quickly done again."""
 
+FLUSHED = "flushed"
+"""The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
+
 _PART = re.compile(r"part-([0-9]+)")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def machine_run() -> str | None:
-    """What tells the time since the machine was started from any other; None where the system does not say."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return None
 
 
 class Checkpoints:
@@ -66,14 +60,17 @@ class Checkpoints:
         finally:
             self._thread.shutdown()
 
-    def add(self, task: int) -> None:
-        """Note that the part of a task is finished.
+    def add(self, task: int, *, flushed: bool = False) -> None:
+        """Note that the part of a task is finished, and whether its maker has flushed it.
 
         Raises
         ------
         BuildError
             If a part could not be flushed, as when the disk is full.
         """
+        if flushed:
+            self._any = True
+            return
         self._waiting.append(task)
         if self._flushing is not None and self._flushing.done():
             self._record()
@@ -88,7 +85,8 @@ class Checkpoints:
     def _flush(self, tasks: list[int]) -> list[int]:
         for task in tasks:
             fsync_file(self._workspace.part(task))
-        fsync_folder(self._workspace.parts)
+        for folder in sorted({self._workspace.part(task).parent for task in tasks}):
+            fsync_folder(folder)
         return tasks
 
     def _record(self, *, whole: bool = False) -> None:
@@ -114,7 +112,7 @@ def drop_unflushed(workspace: Workspace) -> None:
     shards and every shard, since a task that is done again may give other rows, as when a file can be read now.
     """
     runs: set[str | None] = set()
-    for line in read_lines(workspace.journal):
+    for line in workspace.read_journal():
         if line.get("did") == "session":
             runs.add(line.get("machine_run"))
         elif line.get("only"):
@@ -123,7 +121,7 @@ def drop_unflushed(workspace: Workspace) -> None:
         return
     flushed, whole = _flushed(workspace)
     kept = {workspace.part(task).name for task in flushed}
-    for path in workspace.parts.iterdir() if workspace.parts.is_dir() else ():
+    for path in workspace.part_files():
         if path.name not in kept:
             path.unlink()
     if not whole:
@@ -137,15 +135,17 @@ def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
     """The tasks whose parts were flushed, and whether the parts of all tasks were."""
     flushed: set[int] = set()
     whole = False
-    for line in read_lines(workspace.journal):
+    for line in workspace.read_journal():
         if line.get("did") == "flush":
             flushed = {*line["tasks"], *(() if line["only"] else flushed)}
             whole = line["whole"]
+        elif line.get(FLUSHED) and line["did"] in ("task", "join"):
+            flushed.add(line["number"])
     return flushed, whole
 
 
 def _tasks_with_parts(workspace: Workspace) -> set[int]:
-    names = (path.name for path in workspace.parts.iterdir()) if workspace.parts.is_dir() else ()
+    names = (path.name for path in workspace.part_files())
     return {int(match[1]) for match in map(_PART.fullmatch, names) if match is not None}
 
 

@@ -58,6 +58,45 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     fsync_folder(path.parent)
 
 
+def publish(attempt: Path, path: Path) -> bool:
+    """Give a finished file its name, unless another has it already; return whether it did. The attempt is gone then.
+
+    Where the file system has no hard links, two that publish at the same moment may both succeed, one after the other.
+    """
+    try:
+        os.link(attempt, path)
+    except FileExistsError:
+        attempt.unlink()
+        return False
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if path.exists():
+            attempt.unlink()
+            return False
+        os.replace(attempt, path)
+        return True
+    attempt.unlink()
+    return True
+
+
+def publish_folder(attempt: Path, path: Path) -> bool:
+    """Give a finished folder its name, unless another has it already; return whether it did.
+
+    A folder that is not empty is replaced by no rename. Otherwise the attempt stays.
+    """
+    if path.exists():
+        return False
+    try:
+        attempt.rename(path)
+    except OSError:
+        if path.exists():
+            return False
+        raise
+    fsync_folder(path.parent)
+    return True
+
+
 def write_all(descriptor: int, values: Sequence[Buffer]) -> None:
     """Write some values one after another, in as few calls as the system allows."""
     if not hasattr(os, "writev"):

@@ -2,18 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-
-import filelock
 
 from packer.workspace import Workspace
 from packer.workspace.columns import sweep_columns
 from packer.workspace.durable import remove_tree, write_durably, writing
+from packer.workspace.lock import FolderLock
+from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement
 from shardspec.entries import Shard
-from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
+from shardspec.errors import BuildError, DatasetError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.problems import Problems
@@ -21,8 +21,14 @@ from shardspec.wording import LONG, cut
 
 
 @contextmanager
-def locked(workspace: Workspace) -> Iterator[None]:
+def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) -> Iterator[FolderLock]:
     """Hold the lock of an output folder, making the folder if it does not exist.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    say : callable, optional
+        See `FolderLock`.
 
     Raises
     ------
@@ -38,20 +44,15 @@ def locked(workspace: Workspace) -> Iterator[None]:
     made, owner = not workspace.root.exists(), os.getpid()
     with writing(workspace.out):
         workspace.create()
-        lock = filelock.FileLock(workspace.lock, timeout=0)
+        lock = FolderLock(workspace, say)
+        lock.acquire()
         try:
-            lock.acquire()
-        except filelock.Timeout as error:
-            raise BuildLockedError(
-                f"{workspace.out}: another build is at work in this folder: wait for it, or end it"
-            ) from error
-        try:
-            yield
+            yield lock
         finally:
             # A call that was refused before it planned anything leaves no trace. Only the lock's holder may remove it.
             kept = (workspace.plan, workspace.assembly, workspace.reasons)
             if os.getpid() == owner:  # not in a fork of the process, which may still be at work
-                if made and not any(path.exists() for path in kept):
+                if made and not lock.is_lost and not any(path.exists() for path in kept):
                     workspace.remove()
                 lock.release()
 
@@ -219,7 +220,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 def _recorded(workspace: Workspace) -> list[Shard]:
     """The shards that the unfinished build has finished."""
-    records = sorted(workspace.root.glob("staging/*.json"))
+    records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
     shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
 
@@ -244,8 +245,8 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
         for path in workspace.final.iterdir():
             remove_tree(workspace.out / path.name)
     for path in workspace.root.iterdir():
-        if path not in (workspace.lock, workspace.replaced) and not (kept and path == workspace.kept):
-            remove_tree(path)
+        if not workspace.is_of_lock(path) and path != workspace.replaced and not (kept and path == workspace.kept):
+            workspace.take_away(path)
     workspace.replaced.unlink(missing_ok=True)
     workspace.create()
 
@@ -255,8 +256,8 @@ def remove_shards(workspace: Workspace) -> None:
     for shard in _recorded(workspace):
         for entry in shard.files:
             remove_tree(workspace.shard_folder / entry.name.split("/")[0])
-    for path in sorted(workspace.root.glob("staging/*")):
-        remove_tree(path)
+    for path in sorted(workspace.staging.iterdir()):
+        workspace.take_away(path)
 
 
 def give_up_replacing(workspace: Workspace) -> None:

@@ -2,28 +2,87 @@
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import uuid
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, remove_tree
+from packer.workspace.fresh import wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
+
+PARTS_A_FOLDER = 1000
+"""The most parts in one folder: listing a folder of a million files on a shared file system is slow."""
+
+RECORD_NAME = "record.json"
+"""A shard's entry in the manifest, in the folder in which the shard was published."""
+
+_KEY_CHARACTERS = 12
+_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_ATTEMPT = re.compile(r"(?:\.([A-Za-z0-9][A-Za-z0-9_-]{0,63}))?\.[0-9a-f]{32}\.partial\Z")
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Locations below ``OUT/.build``.
+    """Locations below ``OUT/.build``, as one process sees them.
+
+    Results have a folder of their plan's own, which only the coordinating process makes. A worker that was believed
+    dead and goes on after another plan was begun, or after the commit, so finds no folder to write to.
 
     Attributes
     ----------
     root : Path
         The folder itself.
+    key : str
+        The plan whose results are meant (`of_plan`).
+    owner : str
+        The process on whose behalf the work is done, in the names of what is half-written, of the journal and of the
+        verdicts; empty for the coordinating process and its workers. Letters, digits, ``_`` and ``-``, 64 at most.
+    elsewhere : bool
+        Whether this process may run on another machine than the coordinating one, which then cannot flush what this one
+        writes, and may see late what it makes.
     """
 
     root: Path
+    key: str = ""
+    owner: str = ""
+    elsewhere: bool = False
+
+    def __post_init__(self) -> None:
+        if self.owner and not _OWNER.match(self.owner):
+            raise ValueError(f"owner: expected up to 64 letters, digits, '_' and '-', found {self.owner[:80]!r}")
+
+    def of_plan(self, fingerprint: str) -> "Workspace":
+        """The workspace with the results of a plan."""
+        return replace(self, key=fingerprint[:_KEY_CHARACTERS])
+
+    def of_owner(self, owner: str) -> "Workspace":
+        """The workspace as another process writes to it."""
+        return replace(self, owner=owner)
+
+    def seen_from(self, *, elsewhere: bool) -> "Workspace":
+        """The workspace as a process sees it that may run on another machine than the coordinating one."""
+        return replace(self, elsewhere=elsewhere)
+
+    def promised(self, path: Path) -> Path:
+        """A path that the plan or a message promises; where another machine may have made it, it is waited for.
+
+        Raises
+        ------
+        BuildError
+            If it is not seen in time.
+        """
+        if self.elsewhere:
+            wait_for(path)
+        return path
+
+    def attempt(self, path: Path) -> Path:
+        """A new name beside a path for what will be published under it, with the owner in it."""
+        return attempt_beside(path, self.owner)
 
     @property
     def out(self) -> Path:
@@ -34,6 +93,20 @@ class Workspace:
     def lock(self) -> Path:
         """The lock file, held by the one process that builds here."""
         return self.root / "lock"
+
+    @property
+    def holder(self) -> Path:
+        """Who holds the lock, for those that find it held."""
+        return self.root / "holder.json"
+
+    @property
+    def lease(self) -> Path:
+        """The lease of the process that builds here, where the system's locks may not be kept."""
+        return self.root / "lease"
+
+    def is_of_lock(self, path: Path) -> bool:
+        """Whether a path in the folder belongs to its lock, which stays while everything else is removed."""
+        return path in (self.lock, self.holder) or path.name.startswith(self.lease.name)
 
     @property
     def plan(self) -> Path:
@@ -77,13 +150,30 @@ class Workspace:
 
     @property
     def journal(self) -> Path:
-        """One JSON line per finished unit of work."""
-        return self.root / "journal.jsonl"
+        """One JSON line per finished unit of work, by this owner alone: a file has one writer."""
+        return self._log("journal")
 
     @property
     def verdicts(self) -> Path:
-        """One JSON line per item that must not be tried again."""
-        return self.root / "verdicts.jsonl"
+        """One JSON line per item that must not be tried again, by this owner alone."""
+        return self._log("verdicts")
+
+    def read_journal(self) -> Iterator[Any]:
+        """The lines of the journals of all owners, those of the coordinating process first."""
+        return self._read_logs("journal")
+
+    def read_verdicts(self) -> Iterator[Any]:
+        """The lines of the verdicts of all owners, those of the coordinating process first."""
+        return self._read_logs("verdicts")
+
+    def _log(self, name: str) -> Path:
+        # In the plan's folder, an owner that is late cannot add to what is known of another plan's items.
+        return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
+
+    def _read_logs(self, name: str) -> Iterator[Any]:
+        yield from read_lines(self.root / f"{name}.jsonl")
+        for path in sorted(self.parts.glob(f"{name}.*.jsonl")):
+            yield from read_lines(path)
 
     @property
     def assembly(self) -> Path:
@@ -127,39 +217,78 @@ class Workspace:
 
     @property
     def parts(self) -> Path:
-        """The parts' folder."""
-        return self.root / "parts"
+        """The folder of the plan's parts, which lie in folders of `PARTS_A_FOLDER`."""
+        return self.root / "parts" / self.key
 
     def part(self, task: int) -> Path:
         """The result of a task."""
-        return self.parts / f"part-{task:06d}"
+        return self._part_folder(task) / f"part-{task:06d}"
 
     def item_part(self, task: int, item: int) -> Path:
         """The result of one item of a task, if the task runs item by item."""
-        return self.parts / f"part-{task:06d}.item-{item:08d}"
+        return self._part_folder(task) / f"part-{task:06d}.item-{item:08d}"
+
+    def part_folders(self) -> list[Path]:
+        """The folders with the plan's parts."""
+        return sorted(path for path in self.parts.iterdir() if path.is_dir()) if self.parts.is_dir() else []
+
+    def part_files(self) -> Iterator[Path]:
+        """The parts of the plan, of tasks and of items, and what is half-written beside them."""
+        for folder in self.part_folders():
+            yield from sorted(folder.glob("part-*"))
+
+    def _part_folder(self, task: int) -> Path:
+        return self.parts / f"{task // PARTS_A_FOLDER:03d}"
 
     @property
     def scans(self) -> Path:
-        """The scans' folder."""
-        return self.root / "scans"
+        """The folder of the plan's scans."""
+        return self.root / "scans" / self.key
 
     def scan(self, shard: int) -> Path:
         """The scan of one shard of the packed datasets that rows are read from; it exists once the shard is checked."""
         return self.scans / f"scan-{shard:05d}.npy"
 
-    def staging(self, name: str) -> Path:
-        """Where a shard is written before it is moved into place."""
-        return self.root / "staging" / name
+    @property
+    def staging(self) -> Path:
+        """Where shards are written before they are moved into place: a folder for each plan of the shards."""
+        return self.root / "staging"
 
     def create(self) -> None:
         """Make the folders."""
-        for folder in (self.root, self.parts, self.final, self.logs, self.ready, self.root / "staging"):
+        for folder in (self.root, self.final, self.logs, self.ready, self.staging):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def sweep(self) -> None:
-        """Remove the half-written files of killed workers."""
-        for path in (*self.root.rglob("*.partial"), *self.left_of_commit()):
-            path.unlink(missing_ok=True)
+    def create_results(self, tasks: int) -> None:
+        """Make the folders of the results of a plan. Only the coordinating process may: see the class."""
+        self.scans.mkdir(parents=True, exist_ok=True)
+        self.parts.mkdir(parents=True, exist_ok=True)
+        for task in range(0, max(1, tasks), PARTS_A_FOLDER):
+            self._part_folder(task).mkdir(exist_ok=True)
+
+    def sweep(self, alive: Collection[str] = ()) -> None:
+        """Remove what killed processes have left half-written.
+
+        Parameters
+        ----------
+        alive : collection of str
+            Owners that are at work; what is theirs stays. The caller is the coordinating process.
+        """
+        for path in (*_attempts(self.root, alive), *self.left_of_commit()):
+            remove_tree(path)
+        for path in self.root.glob(f"*{_GONE}"):
+            remove_tree(path)
+
+    def take_away(self, path: Path) -> None:
+        """Remove a folder of this workspace, or a file, even while a worker that was believed dead writes into it.
+
+        It gets another name first, so that the worker's next file has no folder.
+        """
+        if path.is_dir() and not path.is_symlink():
+            away = self.root / f"{uuid.uuid4().hex}{_GONE}"
+            path.replace(away)
+            path = away
+        remove_tree(path)
 
     def give_up(self, reasons: Path) -> None:
         """Remove everything except a file with the reasons. Without a plan, any call may begin anew.
@@ -172,8 +301,8 @@ class Workspace:
         reasons.replace(self.reasons)
         self.plan.unlink()
         for path in self.root.iterdir():
-            if path not in (self.lock, self.reasons):
-                remove_tree(path)
+            if not self.is_of_lock(path) and path != self.reasons:
+                self.take_away(path)
 
     def left_of_commit(self) -> list[Path]:
         """Half-written manifests of killed calls."""
@@ -182,12 +311,34 @@ class Workspace:
     def remove(self) -> None:
         """Remove everything; the lock, and the record of a finished replacement, last."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
-            if path not in (self.lock, self.successor):
+            if not self.is_of_lock(path) and path != self.successor:
                 with suppress(OSError):
-                    remove_tree(path)
+                    self.take_away(path)
         shutil.rmtree(self.root, ignore_errors=True)
         if self.out.is_dir():
             fsync_folder(self.out)
+
+
+_GONE = ".gone"
+"""The end of the names of folders that are being removed."""
+
+
+def attempt_beside(path: Path, owner: str = "") -> Path:
+    """A new name beside a path for what will be published under it."""
+    return path.with_name(f"{path.name}{'.' if owner else ''}{owner}.{uuid.uuid4().hex}.partial")
+
+
+def _attempts(folder: Path, alive: Collection[str]) -> Iterator[Path]:
+    """What is half-written below a folder, by owners that are not alive."""
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name.endswith(".partial"):
+            match = _ATTEMPT.search(entry.name)
+            if match is None or match[1] is None or match[1] not in alive:
+                yield Path(entry.path)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _attempts(Path(entry.path), alive)
 
 
 def append_line(path: Path, document: Any) -> None:

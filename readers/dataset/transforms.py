@@ -198,8 +198,11 @@ def store(
     for name, value in sample.items():
         if image is not None and value is image:
             continue
-        array = value.numpy() if isinstance(value, torch.Tensor) else value
         expected = layout[name]
+        if isinstance(value, np.ndarray | np.generic) and value.dtype == expected.dtype and value.shape == expected.shape:
+            out[name][place] = value
+            continue
+        array = value.numpy() if isinstance(value, torch.Tensor) else value
         if expected.shape is None:
             out[name][place] = array.copy() if isinstance(array, np.ndarray) else array
             continue

@@ -22,7 +22,7 @@ import numpy as np
 import simplejpeg
 
 from readers.arguments import as_count, as_number, as_pair
-from readers.decode.jpeg_parts import crop_jpeg
+from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg
 from readers.decode.plans import Image, Whole, decode_jpeg
 from readers.decode.resample import INTERPOLATIONS, Interpolation, resize
 from readers.decode.values import ValueLayout
@@ -142,8 +142,9 @@ class _Crop:
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
         """The cropped picture (`readers.decode.plans.DecodePlan.decode`)."""
-        layout = self.layout(field)
-        out = np.empty(layout.shape or (), layout.dtype) if out is None else out
+        if out is None:
+            layout = self.layout(field)
+            out = np.empty(layout.shape or (), layout.dtype)
         if codec is not None and field.codec.name == "jpeg":
             self._decode_jpeg(data, field, rng, out)
         else:
@@ -167,7 +168,9 @@ class _Crop:
         box = self.box(height, width, rng)
         eighths = self.eighths(box)
         left, top, right, bottom = whole_pixels(box, height, width, eighths)
-        part = crop_jpeg(data, box, _REACH * _EIGHTHS // eighths)
+        part = None
+        if height * width - (box[2] - box[0]) * (box[3] - box[1]) >= WORTH_CUTTING:  # more than this no part leaves out
+            part = crop_jpeg(data, box, _REACH * _EIGHTHS // eighths)
         if part is not None:
             data, height, width = part.data, part.height, part.width
             x, y = part.left * eighths // _EIGHTHS, part.top * eighths // _EIGHTHS

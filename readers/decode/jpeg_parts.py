@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardspec.columns import Buffer
 
-_WORTH_CUTTING = 60_000
+WORTH_CUTTING = 60_000
 """Least number of saved pixels for which cutting pays: cutting takes 0.1 ms, most of it with the GIL, and decoding so
 many pixels 0.2 ms (Zen 4).
 """
@@ -50,7 +50,7 @@ class _Layout(NamedTuple):
 
 
 def crop_jpeg(
-    data: Buffer, box: tuple[float, float, float, float], margin: int, least_saved: int = _WORTH_CUTTING
+    data: Buffer, box: tuple[float, float, float, float], margin: int, least_saved: int = WORTH_CUTTING
 ) -> JPEGPart | None:
     """The smallest part that can be cut out of a JPEG and that holds a box.
 

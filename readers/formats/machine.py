@@ -5,6 +5,35 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+NETWORK_FILE_SYSTEMS = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fhgfs",
+        "fuse",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "wekafs",
+    ]
+)
+"""Types of file systems by their names in ``/proc/self/mounts``. Every type that begins with ``fuse.`` counts as one
+too, whatever is behind it.
+"""
+
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -51,6 +80,11 @@ def file_system_of(folder: Path) -> tuple[str, str]:
         if real.is_relative_to(place) and len(place) >= len(best[0]):
             best = place, kind
     return best
+
+
+def is_network_file_system(kind: str) -> bool:
+    """Whether a type of file system may be shared by several machines."""
+    return kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 
 def _cgroup_processors() -> Iterator[int]:

@@ -66,7 +66,7 @@ def map_file(path: Path) -> ByteArray:
     try:
         descriptor = open_regular(path)
         try:
-            return _map(descriptor)
+            return map_open(descriptor)
         finally:
             os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
@@ -75,7 +75,14 @@ def map_file(path: Path) -> ByteArray:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _map(descriptor: int) -> ByteArray:
+def map_open(descriptor: int) -> ByteArray:
+    """The bytes of an open file, as `map_file` gives them; the descriptor may be closed.
+
+    Raises
+    ------
+    OSError
+        If the system refuses to map it.
+    """
     size = os.fstat(descriptor).st_size
     if size == 0:  # an empty mapping is refused by the system
         return np.empty(0, np.uint8)

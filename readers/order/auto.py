@@ -8,38 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from readers.formats.machine import file_system_of, usable_memory
+from readers.formats.machine import file_system_of, is_network_file_system, usable_memory
 from readers.order.order import Order, Shuffle
 from shardspec.errors import DatasetError
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fhgfs",
-        "fuse",
-        "gfs2",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "wekafs",
-    ]
-)
-"""Types of file systems by their names in ``/proc/self/mounts``. Every type that begins with ``fuse.`` counts as one
-too, whatever is behind it.
-"""
 
 MEMORY_SHARE = 0.75
 """Share of the memory that this process may use which the page cache is expected to keep for a dataset during training.
@@ -187,7 +158,7 @@ def find_residence(stores: Sequence[Store]) -> Residence:
     network = []
     for root in dict.fromkeys(store.root for store in stores):
         place, kind = file_system_of(root)
-        if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+        if is_network_file_system(kind):
             network.append(f"{kind} at {place}")
     memory = usable_memory()
     kept = None if memory is None else int(memory * MEMORY_SHARE)

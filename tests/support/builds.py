@@ -29,3 +29,15 @@ def write_pictures(root: Path, names: list[str]) -> Path:
     for number, name in enumerate(names):
         write_picture(root / name, scene(number, (24, 18)))
     return root
+
+
+def parts_of(out: Path) -> list[Path]:
+    """The finished parts of a build; none while there is no folder of parts, which a build may remove at any time."""
+    found = sorted((out / ".build" / "parts").glob("*/*/part-*"))
+    return [path for path in found if path.suffix != ".partial" and ".item-" not in path.name]
+
+
+def records_of(out: Path) -> list[Path]:
+    """The records of the shards that a build has published; each lies in a folder with the shard's name."""
+    found = sorted((out / ".build" / "staging").glob("*/shard-*/record.json"))
+    return [path for path in found if path.parent.suffix != ".partial"]

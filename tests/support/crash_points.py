@@ -107,15 +107,19 @@ def run_hooked(call: Callable[[], None], out: Path, kill_at: int | None) -> tupl
 def look(out: Path) -> dict[str, Any]:
     """What a reader and a resume would find."""
     space = Workspace(out / ".build")
+    if space.plan.exists():
+        space = space.of_plan(json.loads(space.plan.read_bytes())["fingerprint"])
     found: dict[str, Any] = {"parts": [], "shards": {}, "readable": False}
     found["assembling"] = space.assembly.exists()
-    if space.parts.is_dir():
-        parts = [path for path in space.parts.iterdir() if path.suffix != ".partial"]
-        found["parts"] = sorted(report.name for path in parts for report in Part(path).reports())
-    for record in (out / ".build" / "staging").glob("*.json"):
-        shard = space.shard_folder / f"{record.stem}.lmdb"
-        if shard.exists():
-            found["shards"][shard.name] = [shard.stat().st_ino, shard.stat().st_mtime_ns]
+    parts = [path for path in space.part_files() if path.suffix != ".partial"]
+    found["parts"] = sorted(report.name for path in parts for report in Part(path).reports())
+    for record in space.staging.glob("*/*/record.json"):
+        if record.parent.suffix == ".partial":
+            continue
+        for folder in (space.shard_folder, record.parent):
+            shard = folder / f"{record.parent.name}.lmdb"
+            if shard.exists():
+                found["shards"][shard.name] = [shard.stat().st_ino, shard.stat().st_mtime_ns]
     try:
         Layout(out).load()
         found["readable"] = True

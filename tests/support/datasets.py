@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.shard import write_shard
+from packer.assembly.shard import place_shard, write_shard
 from packer.assembly.writers.base import ShardSize
+from packer.workspace.durable import remove_tree
 from readers.formats import base
 from readers.formats.superseded import load_superseded
 from shardspec.codecs import codec_for
@@ -181,11 +182,12 @@ def write_encoded(
         part = slice_rows(schema, encoded, start, min(start + max(step, 1), rows))
         size = size_of(schema, part)
         batches = [slice_rows(schema, part, a, a + batch_rows) for a in range(0, size.samples, batch_rows)]
-        staging = root / ".build" / "staging"
-        shards.append(write_shard(root, staging, format, f"shard-{len(shards):05d}", schema, size, batches))
-    for left in sorted((root / ".build").iterdir()):
-        left.unlink()
-    (root / ".build").rmdir()
+        name = f"shard-{len(shards):05d}"
+        published = root / ".build" / name
+        published.parent.mkdir(exist_ok=True)
+        shards.append(write_shard(published, format, name, schema, size, batches))
+        assert place_shard(root, published) == shards[-1]
+    remove_tree(root / ".build")
     counts = Counts(rows, rows, 0, 0, rows, 0, 0)
     generation = Generation("build", "0" * 64, {}, {}, counts, tuple(shards))
     manifest = Manifest(format, schema, (generation,), tuple(_write_index(root, schema, encoded)))

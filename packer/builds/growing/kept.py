@@ -14,6 +14,7 @@ from packer.builds.plan import BuildPlan, item_facts
 from packer.sources.item import PACKED_ROW, Item, ItemReport, read_items
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, write_durably
+from packer.workspace.machines import first_machine, machine_kind
 
 _PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
 _RECORD = ".json"
@@ -31,7 +32,9 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
     """
     plan = BuildPlan.from_json(document)
     space.kept.mkdir(exist_ok=True)
-    for path in sorted(space.parts.iterdir()):
+    space = space.of_plan(plan.fingerprint)
+    machine = first_machine(space)
+    for path in space.part_files():
         match = _PART.match(path.name)
         if match is None:
             path.unlink()
@@ -39,7 +42,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
         items = read_items(space.items, *plan.tasks[int(match[1])])
         facts = [item_facts(item) for item in items if match[2] is None or item.index == int(match[2])]
         target = space.kept / f"{uuid.uuid4().hex}.part"
-        record = {"terms": plan.terms, "items": facts}
+        record = {"terms": plan.terms, "machine": machine, "items": facts}
         write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())
         fsync_file(path)
         os.replace(path, target)
@@ -57,10 +60,10 @@ class KeptItems:
     def __init__(self, space: Workspace, plan: BuildPlan) -> None:
         self._places: dict[str, tuple[Path, int]] = {}
         self._open = lru_cache(maxsize=8)(Part)
-        terms = plan.terms
+        terms, machine = plan.terms, machine_kind()
         for record in sorted(space.kept.glob(f"*{_RECORD}")) if space.kept.is_dir() else ():
             document, path = json.loads(record.read_bytes()), record.with_suffix(".part")
-            if document["terms"] == terms and path.exists():
+            if (document["terms"], document["machine"]) == (terms, machine) and path.exists():
                 self._places |= {facts: (path, place) for place, facts in enumerate(document["items"])}
 
     def __len__(self) -> int:

@@ -241,7 +241,9 @@ class Writer:
         self._state = "broken"
         with writing(self._job.layout.root):
             if self._part is None:
-                self._part = PartWriter(self._job.workspace.part(self._written.parts))
+                path = self._job.workspace.part(self._written.parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._part = PartWriter(path)
                 self._part.begin()
             self._part.append(row)
             self._part_rows += 1

@@ -8,13 +8,16 @@ from packer.jobs.plan import Unit, Verdicts, Work
 from packer.jobs.process import one_thread
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
+from packer.workspace.machines import check_machine
 from shardspec.errors import ShardspecError
 
 
 class InlineEngine:
     """Runs each unit in `wait`. Items have no time limit here: nothing could end them."""
 
-    def __init__(self, _workspace: Workspace, open_work: Callable[[], Work], _team: Team) -> None:
+    def __init__(self, workspace: Workspace, open_work: Callable[[], Work], _team: Team) -> None:
+        if workspace.plan.exists():
+            check_machine(workspace)
         self._work = open_work()
         self._started: deque[tuple[Unit, Verdicts]] = deque()
         self._events: deque[Event] = deque()

@@ -14,6 +14,7 @@ from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
 from packer.workspace import Workspace
+from packer.workspace.machines import OWNER, PLAN
 
 _START_ATTEMPTS = 5
 """Processes in a row that may die before they are ready (killed from outside, say) before the job gives up."""
@@ -50,7 +51,8 @@ class _Worker(Child):
             if detector is not None:
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command += [str(keep[0]), str(detector.item_timeout)]
-            super().__init__(command, workspace.logs / f"worker-{place:03d}.log", answers, keep=keep)
+            log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
+            super().__init__(command, log, answers, keep=keep, variables=variables)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""

@@ -21,10 +21,11 @@
 
   // Parts of the page that take longer, fetched one after another from the same server.
   const fill = async (part) => {
-    const again = Number(part.dataset.again || 0);
+    let again = Number(part.dataset.again || 0);
     try {
       const answer = await fetch(part.dataset.src);
       if (!answer.ok) throw new Error(`status ${answer.status}`);
+      if (answer.status === 202) again = 1; // not ready: it says how far it is
       part.innerHTML = await answer.text(); // written by the server, which has escaped every value
       for (const strip of all("[data-strip]", part)) play(strip);
       for (const current of all(".strip [aria-current]", part)) current.parentNode.scrollLeft = current.offsetLeft - current.parentNode.offsetLeft - 120;

@@ -18,7 +18,7 @@ from shardspec.errors import UsageError
 
 Table = npt.NDArray[Any]
 """(256,) for all channels, or (256, C); the dtype is that of the new values."""
-Quick = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+Quick = Callable[[npt.NDArray[Any]], npt.NDArray[Any] | None]
 
 
 class Pixels:
@@ -52,13 +52,14 @@ class Pixels:
     def look_up(self, table: Table, quick: Quick | None = None) -> None:
         """Replace each value by its entry in a table; the values must be uint8 so far.
 
-        `quick` makes of a picture exactly what the table does, in less time; it is used if no other table follows.
+        `quick` makes of a picture exactly what the table does, in less time, or None if it cannot; it is asked if no
+        other table follows.
         """
         self._quick = quick if self._table is None else None
         if self._table is None:
             self._table = table
         elif table.ndim == self._table.ndim == 2:
-            self._table = np.take_along_axis(table, self._table.astype(np.intp), axis=0)
+            self._table = table[self._table, np.arange(table.shape[1])]
         else:  # one of them is for all channels
             self._table = table[self._table]
 
@@ -67,8 +68,9 @@ class Pixels:
         table, quick, out = self._table, self._quick, self._out
         if table is None:
             return self._picture
-        if quick is not None:
-            self.replace(quick(self._picture))
+        made = None if quick is None else quick(self._picture)
+        if made is not None:
+            self.replace(made)
         elif out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._picture.shape:
             self._picture, self._table, self._owned = _looked_up(self._picture, table, out), None, True
         else:

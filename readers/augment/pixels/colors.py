@@ -14,7 +14,7 @@ import numpy.typing as npt
 from readers.augment.pixels.canvas import Pixels, Table
 from shardspec.errors import UsageError
 
-_GREY = np.array([0.2989, 0.587, 0.114])
+_RED, _GREEN, _BLUE = 0.2989, 0.587, 0.114
 """Weights of red, green and blue in torchvision's grey."""
 _CENTRE, _AROUND = 4 / 13, 9 / 13
 """Torchvision's smoothing weights, of a pixel 5 / 13 and of its neighbours 1 / 13, by the pixel and the mean of nine."""
@@ -48,7 +48,7 @@ def adjust_contrast(picture: Pixels, factor: float) -> None:
     means = cv2.mean(picture.values())
     mean = means[0]
     if picture.shape[-1] == 3:  # torchvision cuts each pixel's grey off
-        mean = max(float(_GREY @ means[:3]) - 0.5, 0.0)
+        mean = max(_RED * means[0] + _GREEN * means[1] + _BLUE * means[2] - 0.5, 0.0)
     _scale(picture, factor, (1 - factor) * mean)
 
 
@@ -60,8 +60,15 @@ def _scale(picture: Pixels, factor: float, shift: float) -> None:
     than errors of rounding make.
     """
     table = _cut(_LEVELS * np.float32(factor) + np.float32(shift))
-    exact = all(_scaled(_ROW, factor, shift + error).tobytes() == table.tobytes() for error in (-_ERROR, _ERROR))
-    picture.look_up(table, partial(_scaled, factor=factor, shift=shift) if exact else None)
+    picture.look_up(table, partial(_scaled_exactly, factor=factor, shift=shift, table=table))
+
+
+def _scaled_exactly(values: npt.NDArray[Any], factor: float, shift: float, table: Table) -> npt.NDArray[Any] | None:
+    """What a table of `_scale` makes of values, by vector code; None if that would not be exact."""
+    wanted = table.tobytes()
+    if any(_scaled(_ROW, factor, shift + error).tobytes() != wanted for error in (-_ERROR, _ERROR)):
+        return None
+    return _scaled(values, factor, shift)
 
 
 def _scaled(values: npt.NDArray[Any], factor: float, shift: float) -> npt.NDArray[Any]:
@@ -75,11 +82,11 @@ def adjust_saturation(picture: Pixels, factor: float) -> None:
     """Colours moved from each pixel's grey by a factor: 0 gives grey, 1 changes nothing."""
     if picture.shape[-1] == 1:
         return
-    matrix = np.empty((3, 4), np.float32)
-    matrix[:, :3] = factor * np.eye(3) + (1 - factor) * _GREY
-    # half a level less, on the average, is the grey that torchvision has cut off
-    matrix[:, 3] = _FLOOR - (1 - factor) / 2
-    picture.replace(np.asarray(cv2.transform(picture.values(), matrix)))
+    rest = 1 - factor
+    red, green, blue = rest * _RED, rest * _GREEN, rest * _BLUE
+    shift = _FLOOR - rest / 2  # half a level less, on the average, is the grey that torchvision has cut off
+    rows = ((factor + red, green, blue, shift), (red, factor + green, blue, shift), (red, green, factor + blue, shift))
+    picture.replace(np.asarray(cv2.transform(picture.values(), np.array(rows, np.float32))))
 
 
 def adjust_hue(picture: Pixels, shift: float) -> None:
@@ -95,7 +102,7 @@ def adjust_hue(picture: Pixels, shift: float) -> None:
 
 def _cut(values: npt.NDArray[np.float32]) -> Table:
     """A table of values, cut off to whole numbers."""
-    return np.clip(values, 0, 255).astype(np.uint8)
+    return np.minimum(np.maximum(values, 0), 255).astype(np.uint8)
 
 
 def adjust_sharpness(picture: Pixels, factor: float) -> None:

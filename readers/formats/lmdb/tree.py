@@ -76,7 +76,8 @@ class LMDBTree:
         self._page_bytes = int(meta["free"]["pad"])
         self._halves = data.view("<u2")
         self._leaves, self._firsts = self._directory(meta, rows * len(self._names))
-        self._leaves_list, self._firsts_list = self._leaves.tolist(), self._firsts.tolist()
+        # Python gets single numbers out of these nearly as fast as out of lists, which would take five times the memory.
+        self._leaf_numbers, self._first_ordinals = self._leaves.data, self._firsts.data
         self._view = data.data
 
     def locate(self, rows: IntArray, names: Sequence[str]) -> dict[str, Values]:
@@ -90,8 +91,8 @@ class LMDBTree:
         """Start and size of one value, as by `_locate_all`, without the cost of setting up arrays."""
         view, page_bytes = self._view, self._page_bytes
         ordinal = row * len(self._names) + self._ranks[name]
-        leaf = bisect_right(self._firsts_list, ordinal) - 1
-        number, index = self._leaves_list[leaf], ordinal - self._firsts_list[leaf]
+        leaf = bisect_right(self._first_ordinals, ordinal) - 1
+        number, index = self._leaf_numbers[leaf], ordinal - self._first_ordinals[leaf]
         page = number * page_bytes
         found, _, flags, lower = _PAGE.unpack_from(view, page)
         slots = HEADER_BYTES + 2 * index

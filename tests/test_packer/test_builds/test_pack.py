@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import written
+from support.builds import parts_of
 from support.command import environment, read_jsonl
 from support.media import scene, write_picture
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
@@ -235,14 +236,13 @@ def test_killed_and_resumed(tmp_path: Path, workers: int) -> None:
     """The same bytes as of a call that nobody killed, and nothing that was finished is done again."""
     env = environment(python_path=[TESTS], **{LOG: str(tmp_path / "log")})
     command = [sys.executable, "-c", CALL, str(tmp_path / "out"), str(workers)]
-    parts = tmp_path / "out" / ".build" / "parts"
     with subprocess.Popen(command, env=env) as call:
-        wait_for("the first parts", lambda: parts.is_dir() and len([p for p in parts.iterdir() if not p.suffix]) > 1)
+        wait_for("the first parts", lambda: len(parts_of(tmp_path / "out")) > 1)
         call.send_signal(signal.SIGKILL)
         call.wait(60)
     wait_for("the end of the workers", lambda: not workers_in(tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()
-    finished = 32 * len([path for path in parts.iterdir() if not path.suffix])
+    finished = 32 * len(parts_of(tmp_path / "out"))
     before = len(read_log(tmp_path / "log"))
     subprocess.run(command, env=env, check=True, timeout=120)
     assert len(read_log(tmp_path / "log")) - before == 400 - finished

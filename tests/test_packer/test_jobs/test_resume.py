@@ -13,7 +13,7 @@ from typing import Any
 
 import filelock
 import pytest
-from support.builds import OPTIONS, TESTS, write_pictures
+from support.builds import OPTIONS, TESTS, parts_of, write_pictures
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.media import scene, write_picture
 from support.packed import check_whole, fingerprints
@@ -83,7 +83,7 @@ def begin(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: A
         patch.setattr(module, "resize_shorter", interrupted)
         with pytest.raises(Stop):
             build(source, out, **options)
-    assert [path.name for path in (out / ".build" / "parts").glob("part-*")] == ["part-000000"]
+    assert [path.name for path in parts_of(out)] == ["part-000000"]
 
 
 def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
@@ -443,7 +443,7 @@ def test_an_unfinished_replacement_waits_beside_the_old_dataset(
     with pytest.raises(UsageError, match=r"is to replace it: add --overwrite to resume it"):
         build(source, out)
     assert build(source, out, size=8).manifest.samples == TASK_ITEMS + 4
-    begun = out / ".build" / "parts" / "part-000000"
+    begun = parts_of(out)[0]
     assert begun.exists(), "the finished dataset was asked for, and what is to replace it was thrown away"
     result = build(source, out, overwrite=True)
     assert result.manifest.wall_clock["tasks_run"] == 2
@@ -518,7 +518,7 @@ def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
 def test_parts_that_are_damaged_are_reported(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     begin(source, out, monkeypatch)
-    part = out / ".build" / "parts" / "part-000000"
+    part = parts_of(out)[0]
     part.write_bytes(part.read_bytes()[:-4])
     with pytest.raises(BuildError, match="expected a finished part of this build"):
         build(source, out)
@@ -535,6 +535,7 @@ def restart_machine(patch: pytest.MonkeyPatch, run: str = "another") -> None:
 def test_the_parts_of_a_session_that_was_killed_are_flushed_by_the_next(tmp_path: Path) -> None:
     space = Workspace(tmp_path / ".build")
     space.create()
+    space.create_results(2)
     with suppress(Stop), Checkpoints(space, interval_s=0.0) as checkpoints:
         space.part(0).write_bytes(b"whole")
         checkpoints.add(0)
@@ -553,7 +554,7 @@ def test_after_a_restart_of_the_machine_only_flushed_parts_count(
     out = tmp_path / "out"
     monkeypatch.setattr("packer.jobs.job.Checkpoints", partial(Checkpoints, interval_s=interval_s))
     begin(source, out, monkeypatch)
-    part = out / ".build" / "parts" / "part-000000"
+    part = parts_of(out)[0]
     if interval_s:
         part.write_bytes(bytes(100))  # as some file systems leave a file that was not flushed
     restart_machine(monkeypatch)
@@ -579,7 +580,7 @@ def test_after_a_restart_of_the_machine_shards_of_parts_that_were_not_flushed_do
     out = tmp_path / "out"
     with pytest.raises(Stop):
         build(source, out, shard_size=2000, progress=Stopper())
-    for part in (out / ".build" / "parts").iterdir():
+    for part in parts_of(out):
         part.write_bytes(b"")
     restart_machine(monkeypatch)
     result = build(source, out, shard_size=2000)
@@ -593,6 +594,7 @@ def test_a_part_that_was_flushed_once_may_be_lost_later(tmp_path: Path, monkeypa
     """It was made again after a restart, and the machine went down once more before it was flushed."""
     space = Workspace(tmp_path / ".build")
     space.create()
+    space.create_results(2)
     append_line(space.journal, {"did": "session", "machine_run": machine_run()})
     with Checkpoints(space, interval_s=0.0) as checkpoints:
         for task in (0, 1):
@@ -603,15 +605,15 @@ def test_a_part_that_was_flushed_once_may_be_lost_later(tmp_path: Path, monkeypa
     for _ in range(2):  # the plan of the shards is as good as before: all parts were flushed
         drop_unflushed(space)
         assert space.assembly.exists()
-        assert [path.name for path in space.parts.iterdir()] == ["part-000000"]
+        assert [path.name for path in space.part_files()] == ["part-000000"]
         restart_machine(monkeypatch)
     append_line(space.journal, {"did": "session", "machine_run": "another"})
     space.part(1).write_bytes(b"made again")
     drop_unflushed(space)
-    assert len(list(space.parts.iterdir())) == 2  # a kill alone loses nothing, though the machine was restarted before
+    assert len(list(space.part_files())) == 2  # a kill alone loses nothing, though the machine was restarted before
     restart_machine(monkeypatch, "a third")
     drop_unflushed(space)
-    assert [path.name for path in space.parts.iterdir()] == ["part-000000"]
+    assert [path.name for path in space.part_files()] == ["part-000000"]
 
 
 def test_a_full_disk_is_reported_when_parts_are_flushed(

@@ -67,6 +67,7 @@ def space(tmp_path: Path) -> Workspace:
     """An empty workspace."""
     workspace = Workspace(tmp_path / ".build")
     workspace.create()
+    workspace.create_results(2)
     return workspace
 
 

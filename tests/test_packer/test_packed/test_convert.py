@@ -198,9 +198,9 @@ def test_after_kills_at_any_moment_nothing_is_lost_or_done_twice(tmp_path: Path)
     start = begin(tmp_path, 60)
     whole = convert(start, tmp_path / "whole", format="npy", shard_size=4000, **QUIET).manifest
     out, options = tmp_path / "out", ("--format", "npy", "--shard-size", "4000", "--quiet")
-    for wait_for in ("scans/scan-00003.npy", "staging/shard-00005.json", "staging/shard-00030.json"):
+    for wait_for in ("scans/*/scan-00003.npy", "staging/*/shard-00005", "staging/*/shard-00030"):
         process = start_packer("convert", start, out, *options, "--workers", "1")
-        while process.poll() is None and not (out / ".build" / wait_for).exists():
+        while process.poll() is None and not list((out / ".build").glob(wait_for)):
             time.sleep(0.001)
         process.kill()
         process.communicate()

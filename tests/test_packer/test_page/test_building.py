@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.builds import parts_of
 from support.command import environment, run_packer, start_packer
 from support.media import scene, write_picture
 from support.pages import Page, assert_harmless
 
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building, find_lock
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
@@ -41,9 +42,8 @@ def build(tmp_path: Path, builds: list[Any]) -> tuple[Any, Path]:
         env=environment(python_path=tmp_path),
     )
     builds.append(started)
-    parts = Workspace(Layout(tmp_path / "out").build)
     until = time.monotonic() + 120
-    while not all(parts.part(task).exists() for task in range(3)):
+    while len(parts_of(tmp_path / "out")) < 3:
         assert started.poll() is None, started.communicate()
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -129,8 +129,8 @@ def test_tasks_of_another_plan_are_forgotten(build: tuple[Any, Path]) -> None:
     started.communicate()
     plan = building.space.plan
     plan.write_text(json.dumps({**json.loads(plan.read_bytes()), "fingerprint": "other"}))
-    for task in range(3):
-        building.space.part(task).unlink()
+    for part in parts_of(out):
+        part.unlink()
     assert building.state().done == 0
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.datasets import fixed, text, write_dataset
 
-from packer.packed.samples import ShownDataset
+from packer.packed.shown import selection as selection_module
+from packer.packed.shown.dataset import ShownDataset
+from packer.packed.shown.selection import Selection
 from packer.page.counts import spread
 from readers import open_dataset
 from shardspec.schema import Schema
@@ -27,8 +29,11 @@ def test_bars_of_any_numbers_hold_each_sample_once(
     root = tmp_path_factory.mktemp("d")
     write_dataset(root, "npy", Schema((fixed("x", values.dtype.str),)), {"x": values})
     dataset = ShownDataset(root)
-    rows = np.array(sorted(random.sample(range(len(values)), len(values) // 2)), np.int32)
-    found = spread(dataset, "x", rows)
+    chosen = np.zeros(len(values), np.bool_)
+    chosen[random.sample(range(len(values)), len(values) // 2)] = True
+    selection = Selection(len(values), np.packbits(chosen))
+    assert selection.rows().tolist() == np.flatnonzero(chosen).tolist()
+    found = spread(dataset, "x", selection)
     counted = len(values) if values.dtype.kind != "f" else int(np.isfinite(values).sum())
     if found.kind == "histogram":
         assert sum(bar.count for bar in found.bars) == counted
@@ -36,7 +41,7 @@ def test_bars_of_any_numbers_hold_each_sample_once(
     for bar in found.bars:
         there = dataset.select(bar.where)
         assert len(there) == bar.count, bar
-        assert len(np.intersect1d(there, rows)) == bar.selected
+        assert len(np.intersect1d(there.rows(), selection.rows())) == bar.selected
     whole = open_dataset(root)
     for bar in found.bars[:3]:
         assert len(whole.where(bar.where)) == bar.count
@@ -72,6 +77,37 @@ def test_rows_are_sorted_by_any_small_field_equal_ones_in_their_order(tmp_path: 
     values = {"name": ["b", "a", "c", "a"], "x": np.array([1.0, np.nan, 3.0, 1.0], "<f4")}
     write_dataset(tmp_path / "d", "npy", schema, values)
     dataset = ShownDataset(tmp_path / "d")
-    orders = {sort: dataset.select("", sort).tolist() for sort in ("name", "-name", "x", "-x")}
+    orders = {sort: dataset.select("", sort).rows().tolist() for sort in ("name", "-name", "x", "-x")}
     assert orders == {"name": [1, 3, 0, 2], "-name": [2, 0, 1, 3], "x": [0, 3, 2, 1], "-x": [2, 0, 3, 1]}
-    assert dataset.select("x <= 1", "-name").tolist() == [0, 3]
+    assert dataset.select("x <= 1", "-name").rows().tolist() == [0, 3]
+
+
+@given(
+    st.sampled_from(("|b1", "<i8", "<u8", "<f2", "<f8")).flatmap(
+        lambda dtype: arrays.arrays(np.dtype(dtype), st.integers(0, 90), elements=None, fill=st.nothing())
+    ),
+    st.randoms(use_true_random=False),
+    st.booleans(),
+)
+def test_pages_of_a_selection_are_those_of_all_rows_sorted_at_once(
+    values: np.ndarray[Any, Any], random: Any, descending: bool
+) -> None:
+    values = np.concatenate([values, values[: len(values) // 2]])  # equal ones
+    chosen = np.array([random.random() < 0.7 for _ in values], np.bool_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection_module, "BLOCK", 16)
+        patch.setattr(selection_module, "_BUCKET", 5)
+        found = Selection(len(values), np.packbits(chosen), values, descending)
+        rows = np.flatnonzero(chosen).tolist()
+        numbers = [row for row in rows if values[row] == values[row]]
+        expected = sorted(numbers, key=lambda row: values[row], reverse=descending)  # a stable sort, either way
+        expected += [row for row in rows if values[row] != values[row]]
+        assert len(found) == len(expected)
+        assert found.rows().tolist() == expected
+        for start in range(0, len(expected), 7):
+            assert found.rows(start, start + 7).tolist() == expected[start : start + 7]
+        assert [found.place(row) for row in expected] == list(range(len(expected)))
+        assert [found.place(row) for row in (-1, len(values), *np.flatnonzero(~chosen)[:1].tolist())].count(None) >= 2
+        stored = Selection(len(values), np.packbits(chosen))
+        assert stored.rows(3, 9).tolist() == rows[3:9]
+        assert [stored.place(row) for row in rows] == list(range(len(rows)))

@@ -18,7 +18,7 @@ from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
 from packer import report
-from packer.packed.samples import ShownDataset
+from packer.packed.shown.dataset import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages, Query
 from packer.page.view import describe_address

@@ -1,0 +1,109 @@
+"""Looks at what another machine has made: a shared file system may remember for a minute what was there before."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from readers.formats.machine import file_system_of
+from shardspec.errors import BuildError
+
+WAIT_S = 90.0
+"""Seconds for which a file is waited for that another machine has promised. NFS remembers for 60 s by default."""
+
+_PAUSE_S = 0.25
+_MARK_PARTS = 4
+_START_WORD = 18
+"""The place of a process's start among the words of ``/proc/PID/stat`` that follow its state."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def look_again(folder: Path) -> None:
+    """List a folder, after which most shared file systems know of its new files."""
+    with suppress(OSError):
+        os.listdir(folder)  # noqa: PTH208 -- only the listing counts
+
+
+def wait_for(path: Path, limit_s: float | None = None, there: Callable[[], bool] | None = None) -> None:
+    """Wait until a promised file is seen here; no longer than a moment where it is seen already.
+
+    Parameters
+    ----------
+    path : Path
+    limit_s : float, optional
+        `WAIT_S` by default.
+    there : callable, optional
+        Whether what was promised is seen; by default, whether `path` exists.
+
+    Raises
+    ------
+    BuildError
+        If it is not seen in time. The message names this host and the file system.
+    """
+    limit_s = WAIT_S if limit_s is None else limit_s
+    there = path.exists if there is None else there
+    until_s = time.monotonic() + limit_s
+    while not there():
+        look_again(path.parent)
+        if there():
+            return
+        if time.monotonic() > until_s:
+            raise BuildError(
+                f"{path}: another process has written it, and host {host()} has not seen it for {limit_s:g} s "
+                f"({_describe_mount(path)}): check that all hosts have the same folder mounted there, "
+                "and run the same command again to resume"
+            )
+        time.sleep(_PAUSE_S)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Name a failed read as such, with host and file system, where `writing` would call it a failed write."""
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+        where = "" if path is None else f" on host {host()} ({_describe_mount(path)})"
+        raise BuildError(f"{path or 'a file'}: cannot be read{where}: {error.strerror or error}") from error
+
+
+def host() -> str:
+    """The name of this machine."""
+    return socket.gethostname()[:64]
+
+
+def machine_run() -> str | None:
+    """What tells the time since the machine was started from any other; None where the system does not say."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return None
+
+
+def process_mark() -> str:
+    """What tells this process from all others, of this run of this machine; empty where the system does not say."""
+    return _mark_of(os.getpid())
+
+
+def is_dead(mark: str) -> bool:
+    """Whether a process, known by its `process_mark`, was of this run of this machine and this container, and is over."""
+    ours, theirs = process_mark().split(":"), mark.split(":")
+    if len(ours) != _MARK_PARTS or len(theirs) != _MARK_PARTS or ours[:2] != theirs[:2] or not theirs[2].isdecimal():
+        return False
+    return _mark_of(int(theirs[2])) != mark
+
+
+def _mark_of(process: int) -> str:
+    try:
+        state, *words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        space = Path("/proc/self/ns/pid").stat().st_ino
+        return "" if state in "ZX" else f"{machine_run()}:{space}:{process}:{words[_START_WORD]}"
+    except (OSError, IndexError, ValueError):
+        return ""
+
+
+def _describe_mount(path: Path) -> str:
+    place, kind = file_system_of(path)
+    return f"mount {place}, {kind}" if kind else "mount unknown"

@@ -1,0 +1,141 @@
+"""The machines that work on one plan: whether they are alike in what decides bytes, and which of them coordinates."""
+
+import json
+import mmap
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from packer.workspace import Workspace
+from packer.workspace.durable import publish
+from packer.workspace.fresh import host, machine_run, reading, wait_for
+from shardspec.errors import BuildError
+from shardspec.wording import LONG, cut
+
+MADE_ON = "made_on"
+"""The key of the plan, as it lies in the workspace, that says where the coordinating process runs."""
+
+PLAN, OWNER = "PACKER_PLAN", "PACKER_OWNER"
+"""Environment variables with the key and the owner of a worker's workspace, which are empty if they are not set."""
+
+_RUNTIME = "runtime"
+_MACHINE = "machine.json"
+_VERSION = re.compile(r"(?:missing|[0-9][^ ]{0,39})\Z")
+
+
+def here() -> dict[str, Any]:
+    """What tells the machine of the coordinating process from others, for the plan's document."""
+    return {"host": host(), "machine_run": machine_run(), "python": sys.prefix}
+
+
+def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
+    """Read the plan of a workspace as a worker does, and check that its results may be made in this process.
+
+    Parameters
+    ----------
+    space : Workspace
+        If it has a key, the plan is waited for until it is the one with that key.
+
+    Returns
+    -------
+    space : Workspace
+        With the plan's key, and with `Workspace.elsewhere` as it is.
+    document : dict
+        The plan as JSON.
+
+    Raises
+    ------
+    BuildError
+        If there is no such plan, or if libraries or the kind of machine differ from those that it was begun with.
+    """
+    found: dict[str, Any] = {}
+
+    def there() -> bool:
+        try:
+            found.update(json.loads(space.plan.read_bytes()))
+        except FileNotFoundError:
+            return False
+        return not space.key or space.of_plan(found["fingerprint"]).key == space.key
+
+    with reading():
+        wait_for(space.plan, there=there)
+    made_on = found.get(MADE_ON, {})
+    mine = here()
+    elsewhere = bool(space.owner) or mine["machine_run"] is None or made_on.get("machine_run") != mine["machine_run"]
+    space = space.of_plan(found["fingerprint"]).seen_from(elsewhere=elsewhere)
+    if elsewhere or made_on.get("python") != mine["python"]:
+        _check_libraries(found.get(_RUNTIME, {}), str(made_on.get("host")))
+    check_machine(space)
+    return space, found
+
+
+def machine_kind() -> dict[str, str]:
+    """What decides bytes besides libraries: the processor's kind, the instructions that numpy uses, the page size."""
+    found = np.show_config(mode="dicts").get("SIMD Extensions", {})
+    simd = " ".join([*found.get("baseline", []), *found.get("found", [])])
+    return {"processor": platform.machine(), "instructions": simd, "page size": str(mmap.PAGESIZE)}
+
+
+def _check_libraries(expected: Mapping[str, Any], there: str) -> None:
+    """Compare versions of libraries with the plan's; what else a plan calls its runtime is no library."""
+    differing = []
+    for name, wanted in expected.items():
+        if not (isinstance(wanted, str) and _VERSION.match(wanted)):
+            continue
+        try:
+            found = version(name)
+        except (PackageNotFoundError, ValueError):
+            found = "missing"
+        if found != wanted:
+            differing.append(f"{name} {wanted} (here {found})")
+    if differing:
+        raise BuildError(
+            f"host {host()}: expected the libraries that the plan was made with on host {there}: "
+            f"{cut(', '.join(differing), LONG)}: use one environment on all hosts"
+        )
+
+
+def first_machine(space: Workspace) -> dict[str, str]:
+    """The kind of the machine on which a plan was begun; this machine's if none is noted."""
+    try:
+        noted = _parse((space.parts / _MACHINE).read_bytes())
+    except OSError:
+        return machine_kind()
+    return {name: noted[name] for name in machine_kind()}
+
+
+def check_machine(space: Workspace) -> None:
+    """Compare this machine's kind with that of the first worker of the plan, which is noted beside the parts."""
+    path, mine = space.parts / _MACHINE, {**machine_kind(), "host": host()}
+    if not path.exists():
+        attempt = space.attempt(path)
+        with reading():
+            attempt.write_text(json.dumps(mine), "ascii")
+            publish(attempt, path)
+    with reading():
+        first = _parse(path.read_bytes())
+    differing = [
+        f"{name} {cut(first[name], LONG)} (here {cut(mine[name], LONG)})"
+        for name in machine_kind()
+        if first[name] != mine[name]
+    ]
+    if differing:
+        raise BuildError(
+            f"host {host()}: expected a machine like that on which the plan was begun, host {first['host']}, "
+            f"since others may give other bytes: {'; '.join(differing)}: use hosts of one kind (Slurm: --constraint), "
+            "or delete the .build folder to begin anew"
+        )
+
+
+def _parse(data: bytes) -> dict[str, str]:
+    """What a first worker has noted; nothing if the note was lost when its machine went down."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {**machine_kind(), "host": "?"}
+    return {name: str(found.get(name)) for name in (*machine_kind(), "host")}
