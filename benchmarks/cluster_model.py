@@ -692,7 +692,12 @@ def _row(asked: tuple[str, Build, str, str, Cluster, Sequence[int], Mapping[str,
 
 
 def rows(
-    found: Mapping[str, Any], cluster: Cluster, nodes: Sequence[int], *, limits: bool = True
+    found: Mapping[str, Any],
+    cluster: Cluster,
+    nodes: Sequence[int],
+    *,
+    limits: bool = True,
+    only: tuple[str, str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The rows of the table: every build, in both ways, as it is and as it is proposed, with so many nodes."""
     asked = [
@@ -700,16 +705,21 @@ def rows(
         for designed in DESIGNS
         for name, build in builds(found).items()
         for way in WAYS
+        if only in (None, (designed, name, way))
     ]
+    if len(asked) == 1:
+        return _row(asked[0])
     with ProcessPoolExecutor(2) as pool:
         return [row for made in pool.map(_row, asked) for row in made]
 
 
-def sensitivity(found: Mapping[str, Any], cluster: Cluster, nodes: int) -> list[dict[str, Any]]:
+def sensitivity(
+    found: Mapping[str, Any], cluster: Cluster, nodes: int, only: str | None = None
+) -> list[dict[str, Any]]:
     """How the share of linear, of the proposed design, depends on what is assumed."""
     made = []
     for name, build in builds(found).items():
-        for way in WAYS:
+        for way in WAYS if only in (None, name) else ():
             row: dict[str, Any] = {"build": name, "way": way, "nodes": nodes, "linear": {}}
             for said, change in SENSITIVITY.items():
                 alone, many = (
