@@ -10,15 +10,13 @@ computer does (the work on an item, a message, the plan, the cut, a shard) takes
 how many operations each step asks of the file system was counted by strace; what such an operation takes on a shared
 file system, and how much that serves in all, is assumed (`Shared`). Tasks and shards are cut as the planner cuts them.
 
-*Of linear* is the time on one node, divided by the number of nodes and by the time. *The limit* is the part without
-which that build would be the fastest: each is left out of the simulation in turn.
+*Of linear* is the time on one node, divided by the number of nodes and by the time. What the limit is, `limit` says.
 """
 
 import argparse
 import heapq
 import json
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -637,13 +635,38 @@ def _drawn(build: Build, tasks: Iterable[int]) -> list[float]:
     return list(counts * build.item_s * factors)
 
 
+OF_TASKS = ("start", "coordinator", "metadata", "bandwidth")
+"""What may limit the stage of the tasks."""
+
+
 def limit(
-    build: Build, cluster: Cluster, way: str, found: Mapping[str, Any], design: Design, seconds: float
-) -> tuple[str, float]:
-    """The part whose absence gains the most, and the seconds without it; ``"units"`` if none gains a hundredth."""
-    times = {name: simulate(build, cluster, way, found, name, design)["s"] for name in LIMITS}
+    build: Build,
+    cluster: Cluster,
+    way: str,
+    found: Mapping[str, Any],
+    design: Design,
+    alone: Mapping[str, float],
+    here: Mapping[str, float],
+) -> str:
+    """What keeps a build from being linear.
+
+    It is the stage that takes the longest beyond its share of its time on one node, ``"plan"``, ``"cut"`` or
+    ``"shards"``. If that is the stage of the tasks, it is the part without which the tasks would be done the soonest, or
+    ``"units"``, their number, if that gains nothing.
+
+    Parameters
+    ----------
+    alone, here : mapping
+        What `simulate` says for one node, and for the nodes of the cluster.
+    """
+    beyond = {
+        name: here[f"{name}_s"] - alone[f"{name}_s"] / cluster.nodes for name in ("plan", "tasks", "cut", "shards")
+    }
+    if (stage := max(beyond, key=lambda one: beyond[one])) != "tasks":
+        return stage
+    times = {name: simulate(build, cluster, way, found, name, design)["tasks_s"] for name in OF_TASKS}
     name = min(times, key=lambda one: times[one])
-    return (name, times[name]) if times[name] < 0.99 * seconds else ("units", seconds)
+    return name if times[name] < 0.99 * here["tasks_s"] else "units"
 
 
 def builds(found: Mapping[str, Any]) -> dict[str, Build]:
@@ -679,14 +702,14 @@ def builds(found: Mapping[str, Any]) -> dict[str, Build]:
 def _row(asked: tuple[str, Build, str, str, Cluster, Sequence[int], Mapping[str, Any], bool]) -> list[dict[str, Any]]:
     name, build, way, designed, cluster, nodes, found, limits = asked
     design, made = DESIGNS[designed], []
-    alone = simulate(build, replace(cluster, nodes=1), way, found, design=design)["s"]
+    alone = simulate(build, replace(cluster, nodes=1), way, found, design=design)
     for count in nodes:
         here = replace(cluster, nodes=count)
-        seconds = simulate(build, here, way, found, design=design)
-        row = {"design": designed, "build": name, "way": way, "nodes": count, **seconds}
-        row["linear"] = alone / (count * seconds["s"])
+        times = alone if count == 1 else simulate(build, here, way, found, design=design)
+        row = {"design": designed, "build": name, "way": way, "nodes": count, **times}
+        row["linear"] = alone["s"] / (count * times["s"])
         if limits:
-            row["limit"], row["without_s"] = limit(build, here, way, found, design, seconds["s"])
+            row["limit"] = "" if count == 1 else limit(build, here, way, found, design, alone, times)
         made.append(row)
     return made
 
@@ -713,22 +736,30 @@ def rows(
         return [row for made in pool.map(_row, asked) for row in made]
 
 
+def _share(asked: tuple[Build, Cluster, str, Mapping[str, Any]]) -> float:
+    build, cluster, way, found = asked
+    alone, many = (
+        simulate(build, replace(cluster, nodes=count), way, found, design=PROPOSED)["s"] for count in (1, cluster.nodes)
+    )
+    return alone / (cluster.nodes * many)
+
+
 def sensitivity(
     found: Mapping[str, Any], cluster: Cluster, nodes: int, only: str | None = None
 ) -> list[dict[str, Any]]:
     """How the share of linear, of the proposed design, depends on what is assumed."""
-    made = []
-    for name, build in builds(found).items():
-        for way in WAYS if only in (None, name) else ():
-            row: dict[str, Any] = {"build": name, "way": way, "nodes": nodes, "linear": {}}
-            for said, change in SENSITIVITY.items():
-                alone, many = (
-                    simulate(build, replace(cluster, nodes=count, **change), way, found, design=PROPOSED)["s"]
-                    for count in (1, nodes)
-                )
-                row["linear"][said] = alone / (nodes * many)
-            made.append(row)
-    return made
+    chosen = [(name, build, way) for name, build in builds(found).items() for way in WAYS if only in (None, name)]
+    asked = [
+        (build, replace(cluster, nodes=nodes, **change), way, found)
+        for _, build, way in chosen
+        for change in SENSITIVITY.values()
+    ]
+    with ProcessPoolExecutor(2) as pool:
+        shares = iter(list(map(_share, asked)) if only else list(pool.map(_share, asked)))
+    return [
+        {"build": name, "way": way, "nodes": nodes, "linear": {said: next(shares) for said in SENSITIVITY}}
+        for name, _, way in chosen
+    ]
 
 
 def checks(found: Mapping[str, Any], runs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -763,7 +794,10 @@ def _model_table(found: Sequence[Mapping[str, Any]]) -> str:
     for row in found:
         groups.setdefault((row["design"], row["build"], row["way"]), []).append(row)
     for key, made in groups.items():
-        cells = [f"{_seconds(row['s'])} s, {row['linear']:.2f}, {row['limit']}" for row in made]
+        cells = [
+            f"{_seconds(row['s'])} s" + (f", {row['linear']:.2f}, {row['limit']}" if row["limit"] else "")
+            for row in made
+        ]
         lines.append(f"| {' | '.join((*key, *cells))} |")
     return "\n".join(lines)
 

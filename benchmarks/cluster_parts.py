@@ -40,8 +40,7 @@ import packer
 from benchmarks.measure import machine, versions
 from benchmarks.pack_pictures import make_photos
 from packer.jobs.engines.base import Event
-from packer.jobs.engines.processes import ProcessesEngine
-from packer.jobs.engines.worker import Worker
+from packer.jobs.engines import processes
 from packer.jobs.place import Place
 from packer.jobs.plan import Tasks, Unit
 from packer.jobs.progress import Progress, Stage, listener_of
@@ -311,7 +310,7 @@ def coordinate(workers: int, tasks: int, folder: Path) -> float:
     return (ended_s - began_s) / (last - first)
 
 
-class Instant(ProcessesEngine):
+class Instant(processes.ProcessesEngine):
     """The processes engine with workers that answer at once, each while all others are under way."""
 
     def __init__(self, space: Workspace, workers: int) -> None:
@@ -323,13 +322,20 @@ class Instant(ProcessesEngine):
         return _Answering(place, next(self._serials), self._at / str(place), self._answers)
 
 
-class _Answering(Worker):
+_WORKER: Any = getattr(processes, "Worker", None) or processes._Worker
+
+
+class _Answering(_WORKER):
     """Stands for a worker, and answers each request as one that has done an item."""
 
     ready = True
 
     def __init__(self, place: int, serial: int, at: Path, answers: Any) -> None:
-        super().__init__(place, serial)
+        self.place, self.serial = place, serial
+        self.unit: Unit | None = None
+        self.seen: int | None = None
+        self.used = self.lost_detector = False
+        self.pending: dict[str, Any] | None = None
         self._place, self._answers = Place.create(at), answers
 
     @property
@@ -504,6 +510,8 @@ def _cpu_of(*arguments: str) -> float:
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"python {' '.join(arguments)}: ended with status {process.returncode}")
     return usage.ru_utime + usage.ru_stime
 
 

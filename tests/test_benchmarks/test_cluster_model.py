@@ -47,6 +47,7 @@ NOTHING: dict[str, Any] = {
 }
 SOME: dict[str, Any] = {
     **{name: 2.0 if name.endswith("operations") else 1e-3 for name in NAMES},
+    "shard_byte_s": 1e-9,
     "coordinator": [{"workers": 1, "task_s": 1e-4}, {"workers": 100, "task_s": 2e-3}],
     "units": {
         "faces": {"decode_s": 0.005, "frame_s": 0.07, "bytes_a_frame": 2e4, "rows_a_frame": 1.0},
@@ -90,7 +91,7 @@ def test_every_unit_is_done_once_and_no_worker_does_two_at_a_time(
 
 
 def test_more_nodes_are_not_slower_where_nothing_is_shared() -> None:
-    build = replace(BUILD, items=20_000)
+    build = replace(BUILD, items=20_000, task_items=8)
     times = [simulate(build, Cluster(nodes, LOCAL), "array", NOTHING)["s"] for nodes in (1, 2, 3, 5, 8, 13)]
     assert times == sorted(times, reverse=True)
     assert times[0] / (8 * times[4]) > 0.95
@@ -102,10 +103,14 @@ def test_a_part_that_costs_nothing_never_slows_a_build(way: str) -> None:
     whole = simulate(BUILD, cluster, way, SOME)["s"]
     without = {name: simulate(BUILD, cluster, way, SOME, name)["s"] for name in LIMITS}
     assert all(seconds <= whole * 1.001 for seconds in without.values())
-    assert limit(BUILD, cluster, way, SOME, DESIGNS["as it is"], whole)[1] == min(without.values())
-    slow = {**SOME, "coordinator": [{"workers": 1, "task_s": 5.0}, {"workers": 100, "task_s": 5.0}]}
-    whole = simulate(BUILD, cluster, "srun", slow)["s"]
-    assert limit(BUILD, cluster, "srun", slow, DESIGNS["as it is"], whole)[0] == "coordinator"
+    slow_coordinator = {**SOME, "coordinator": [{"workers": 1, "task_s": 5.0}, {"workers": 100, "task_s": 5.0}]}
+    for slow, expected in (
+        (slow_coordinator, "coordinator"),
+        ({**SOME, "cut_part_s": 50.0}, "cut"),
+        (NOTHING, "units"),
+    ):
+        alone, here = (simulate(BUILD, replace(cluster, nodes=n), way, slow) for n in (1, 8))
+        assert limit(BUILD, cluster, way, slow, DESIGNS["as it is"], alone, here) == expected
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 50)), max_size=60), st.floats(1, 1e5))
@@ -118,7 +123,11 @@ def test_a_server_serves_no_more_than_it_can_in_whatever_order_it_is_asked(
     for end_s, now_s, units in ends:
         assert end_s >= now_s + units / rate - Pool.SLOT_S - 1e-6
     if ends:
-        first, last, all_ = min(now_s for _, now_s, _ in ends), max(end_s for end_s, _, _ in ends), sum(u for *_, u in ends)
+        first, last, all_ = (
+            min(now_s for _, now_s, _ in ends),
+            max(end_s for end_s, _, _ in ends),
+            sum(u for *_, u in ends),
+        )
         assert all_ <= (last - first + 2 * Pool.SLOT_S) * rate * (1 + 1e-6)
 
 
@@ -150,7 +159,9 @@ def test_the_tables_of_the_docs_are_those_of_the_result() -> None:
     for text in table(found):
         assert text in page
     settings_ = found["settings"]
-    row = next(row for row in found["rows"] if (row["way"], row["nodes"]) == ("array", 4) and "ImageNet" in row["build"])
+    row = next(
+        row for row in found["rows"] if (row["way"], row["nodes"]) == ("array", 4) and "ImageNet" in row["build"]
+    )
     cluster = Cluster(1, Shared(**settings_["shared"]), steps_per_s=settings_["steps_per_s"])
     again = next(
         one
