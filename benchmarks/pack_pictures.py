@@ -22,6 +22,7 @@ each turn. Ratios are those of one turn; medians are given, with the least and t
 import argparse
 import json
 import multiprocessing
+import os
 import shutil
 import statistics
 import subprocess
@@ -155,7 +156,11 @@ def run(command: Sequence[str], folder: Path) -> dict[str, Any]:
     report = folder / "report.json"
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.timed", str(report), *command], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks.timed", str(report), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},  # modules are compiled once, as where they are installed
     )
     seconds = time.perf_counter() - start
     for path in folder.glob("out*"):

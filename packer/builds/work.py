@@ -58,7 +58,7 @@ class BuildWork:
         self.plan = plan
         self._functions = functions
         self._live = live or {}
-        self._equipment = equipment
+        self._equipment = replace(equipment, only_encodes=not plan.declared)
         self._recipe = Recipe.from_options(plan.recipe)
         self._encoder: Encoder | MadeEncoder | None = None
         self._pipeline: Pipeline | None = None

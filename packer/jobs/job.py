@@ -45,6 +45,9 @@ from shardspec.manifest import Manifest
 from shardspec.registry import resolve
 from shardspec.wording import counted
 
+_WITH_MODELS = "faces"
+"""The preset whose workers hold models, whose memory the next stage can use."""
+
 
 @dataclass(frozen=True, repr=False)
 class JobResult(Result):
@@ -111,6 +114,8 @@ class Job:
         self._lock: FolderLock | None = None
         self._sessions = 1
         self._started_s = time.time()
+        self._engine: Engine | None = None
+        self._team_size = 0
 
     def run(self) -> JobResult:
         """Do the job, resume it, or find that it is done.
@@ -301,12 +306,15 @@ class Job:
 
     def _make(self) -> Manifest:
         """Do what is left of the job."""
-        if self.workspace.assembly.exists():
-            assembly = ShardPlan.load(self.workspace)
-        else:
-            self._run_tasks()
-            assembly = self._cut()
-        shards = assemble_shards(assembly, self._run_units, self._listener)
+        try:
+            if self.workspace.assembly.exists():
+                assembly = ShardPlan.load(self.workspace)
+            else:
+                self._run_tasks()
+                assembly = self._cut()
+            shards = assemble_shards(assembly, self._run_units, self._listener)
+        finally:
+            self._close_engine()
         return self._commit(assembly, shards)
 
     def _run_tasks(self) -> None:
@@ -357,10 +365,13 @@ class Job:
         shares_detector: bool = False,
         announced: str = "",
     ) -> None:
-        """Run units until all are done. A lost worker is reported in one line."""
+        """Run units until all are done. A lost worker is reported in one line.
+
+        The workers of one stage go on with the next, unless they hold models, or more of them would have work.
+        """
         if not units:
             return
-        engine, done_by = self._open_engine(len(units), shares_detector)
+        engine, done_by = self._engine_for(len(units), shares_detector)
 
         def report(event: Event) -> None:
             self._check_lock()
@@ -368,25 +379,40 @@ class Job:
                 self._listener.on_message(lost)
             on_event(event)
 
+        if announced:
+            self._listener.on_message(f"{announced} {done_by}")
+        limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
-            if announced:
-                self._listener.on_message(f"{announced} {done_by}")
-            limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
             Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units)
-        finally:
-            engine.close()
+        except BaseException:
+            self._close_engine()
+            raise
+        if self.plan.preset == _WITH_MODELS:
+            self._close_engine()
 
-    def _open_engine(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
-        """Open the engine; also return in words where it does the work."""
+    def _engine_for(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
+        """The engine for some units, and in words where it does the work: the one that is open, if it will do."""
         entry = ENGINES[self._options.engine]
         workers = count_workers(self._options.workers, self.plan.preset, units) if entry.many_workers else 1
+        if self._engine is None or self._team_size < workers:
+            self._close_engine()
+            self._engine, self._team_size = self._open_engine(units, workers, shares_detector), workers
+        return self._engine, entry.describe(workers)
+
+    def _close_engine(self) -> None:
+        """End the workers."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
         # A worker that waits for the detecting process has nothing else to do meanwhile.
         ahead = shares_detector or has_core_to_spare(min(workers, units))
         team = Team(workers, self._options.item_timeout, ahead, shares_detector)
         engine: Engine = resolve("engine", self._options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team
         )
-        return engine, entry.describe(workers)
+        return engine
 
     def _cut(self) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""

@@ -70,7 +70,8 @@ def main(workspace: Path, place: Path, equipment: Equipment) -> None:
 
 def _work(workspace: Path, place: Place, equipment: Equipment, requests: Requests, answers: TextIO) -> None:
     try:
-        work = open_work(Workspace(workspace, *(os.environ.get(name, "") for name in (PLAN, OWNER))), equipment)
+        space = Workspace(workspace, key=os.environ.get(PLAN, ""), owner=os.environ.get(OWNER, ""))
+        work = open_work(space, equipment)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))
         return

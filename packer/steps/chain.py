@@ -33,10 +33,14 @@ class Equipment:
         What finds faces; None if the worker is to load one.
     decodes_ahead : bool
         Whether frames are decoded in a thread of their own while later steps work: if the worker has a core to spare.
+    only_encodes : bool
+        Whether samples only go to the `Encoder`: then a picture whose bytes are kept is checked, but its pixels are
+        not made, and ``image`` has its shape alone.
     """
 
     detector: FaceDetector | None = None
     decodes_ahead: bool = False
+    only_encodes: bool = False
 
 
 Sample = dict[str, Any]

@@ -13,10 +13,11 @@ from packer.recipe import Recipe
 from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item, ItemReport
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Equipment, Sample, Step
-from packer.steps.encode import KEPT
+from packer.steps.encode import KEPT, Kept
 from packer.steps.second import open_reader, second_pictures
+from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError
-from packer.vision.decode.picture import decode_picture, read_picture
+from packer.vision.decode.picture import check_kept, decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling, neighbours
 from packer.vision.faults import system_reason
 from shardspec.errors import ItemError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 FRAMES_AHEAD = 4
 """Decoded frames that may wait while later steps work: as many as the detector gets at a time."""
+
+_NO_PIXEL = bytes(1)
 
 _Take = Callable[["VideoReader"], AbstractContextManager[Iterable["VideoFrame"]]]
 
@@ -39,6 +42,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
     sampling = _sampling(recipe)
     take = _take_ahead if equipment.decodes_ahead else _take
     refills = recipe.frames if recipe.refill else None
+    checks = equipment.only_encodes and _keeps_pictures(recipe)
 
     def read(samples: Iterator[Sample]) -> Generator[Sample]:
         for sample in samples:
@@ -49,7 +53,7 @@ def make(recipe: Recipe, equipment: Equipment) -> Step:
             elif item.is_video:
                 yield from _frames(sample, item, sample[REPORT], sampling, take, refills)
             else:
-                yield _picture(sample, item, sample[REPORT])
+                yield _picture(sample, item, sample[REPORT], checks)
 
     def read_with_second(samples: Iterator[Sample]) -> Iterator[Sample]:
         with closing(read(samples)) as frames:
@@ -82,20 +86,32 @@ def _sampling(recipe: Recipe) -> Sampling:
     return Sampling(**(chosen or {"every": 1}))
 
 
-def _picture(sample: Sample, item: Item, report: ItemReport) -> Sample:
+def _keeps_pictures(recipe: Recipe) -> bool:
+    """Whether no step or encoding of a recipe looks at the pixels of a JPEG whose bytes may be kept."""
+    resizes = recipe.size is not None and recipe.resize != "none"
+    own = {step.use for step in recipe.chain} <= {"decode", "resize"}
+    return own and not resizes and recipe.encode == "jpeg" and recipe.progressive != "baseline" and recipe.also is None
+
+
+def _picture(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Sample:
     try:
         data = read_picture(opener(item.file))
     except OSError as error:
         raise ItemError(f"expected a readable file, found: {system_reason(error)}") from error
     except MemoryError as error:
         raise MemoryError(f"no memory for a file of {item.bytes / 1e6:.0f} MB") from error
+    if checks and (header := check_kept(data)) is not None:
+        report.frames += 1
+        shape = np.ndarray((header.height, header.width, 3), np.uint8, _NO_PIXEL, strides=(0, 0, 0))
+        kept = Kept(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
+        return {**sample, "image": shape, "frame": 0, "time": 0.0, KEPT: kept}
     try:
         picture = decode_picture(data)
     except PictureError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
-    kept = (picture.image, data, "jpeg") if picture.passthrough else None
-    return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: kept}
+    whole = Kept(picture.image, data, "jpeg") if picture.passthrough else None
+    return {**sample, "image": picture.image, "frame": 0, "time": 0.0, KEPT: whole}
 
 
 def _take(video: "VideoReader") -> AbstractContextManager[Iterable["VideoFrame"]]:

@@ -23,7 +23,19 @@ ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob
 """A ``class`` is the name of one, which becomes its number when the names of all samples are known."""
 
 KEPT = "_kept_jpeg"
-"""Key of a sample that carries ``(image, bytes, codec name)``: what `image` was decoded from, if that may be kept."""
+"""Key of a sample that carries what its ``image`` was decoded from, as `Kept`, if that may be kept."""
+
+
+class Kept(NamedTuple):
+    """A picture and the bytes that it was decoded from.
+
+    `progressive` says whether they are a progressive JPEG, if that is known.
+    """
+
+    image: npt.NDArray[np.uint8]
+    data: bytes
+    codec: str
+    progressive: bool | None = None
 
 
 class ColumnSpec(NamedTuple):
@@ -55,6 +67,8 @@ def image_codec(recipe: Recipe) -> NamedConfig:
 Use = Literal["hidden", "lossless", "plain"]
 
 _NAMES_KEPT = 4096
+
+_PICTURE, _TEXT = ColumnSpec("image", "|u1", 3), ColumnSpec("text", "|u1", 1)
 
 _PLAIN: Mapping[type, tuple[Callable[[Any], bytes], ColumnSpec]] = {
     bool: (struct.Struct("<?").pack, ColumnSpec("array", "|b1", 0)),
@@ -116,7 +130,7 @@ class Encoder:
             If a field's name or a value's type cannot be stored, or a `whole` sample lacks a field with an encoding of
             its own.
         """
-        kept = sample.get(KEPT)
+        kept: Kept | None = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
             use = self._uses.get(name)
@@ -124,8 +138,8 @@ class Encoder:
                 use = self._use(name)
             if use == "hidden":
                 continue
-            if name == "image" and kept is not None and kept[2] == self._encode and value is kept[0]:
-                out[name] = self._keep(kept[1], value)
+            if name == "image" and kept is not None and kept.codec == self._encode and value is kept.image:
+                out[name] = self._keep(kept)
             elif name in self._by_field:
                 out[name] = self._picture(name, value)
             else:
@@ -150,12 +164,14 @@ class Encoder:
         self._uses[name] = use
         return use
 
-    def _keep(self, data: bytes, image: npt.NDArray[np.uint8]) -> EncodedValue:
+    def _keep(self, kept: Kept) -> EncodedValue:
         """The original bytes of a picture, or the same picture as a baseline JPEG."""
-        progressive = self._encode == "jpeg" and PROGRESSIVE_MARK in data and is_progressive(data)
+        image, data, _, progressive = kept
+        if progressive is None:
+            progressive = self._encode == "jpeg" and PROGRESSIVE_MARK in data and is_progressive(data)
         if progressive and self._to_baseline is not None:
             data = self._to_baseline(data, image)
-        return EncodedValue(data, image.shape, ColumnSpec("image", "|u1", 3), progressive)
+        return EncodedValue(data, image.shape, _PICTURE, progressive)
 
     def _picture(self, name: str, value: Any) -> EncodedValue:
         """A picture of a field that has an encoding of its own."""
@@ -163,7 +179,7 @@ class Encoder:
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
             raise SchemaError(f"encode_field: expected {name!r} as a picture, uint8 (H, W, 3), found {found}")
-        return EncodedValue(self._by_field[name](array), array.shape, ColumnSpec("image", "|u1", 3))
+        return EncodedValue(self._by_field[name](array), array.shape, _PICTURE)
 
     def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
         plain = _PLAIN.get(type(value))
@@ -175,7 +191,7 @@ class Encoder:
                 pass  # an integer of more than 64 bits, or of 64 without a sign
         if isinstance(value, str):
             data = self._text.encode(value)
-            return EncodedValue(data, (len(data),), ColumnSpec("text", "|u1", 1))
+            return EncodedValue(data, (len(data),), _TEXT)
         if isinstance(value, bytes | bytearray | memoryview):
             return EncodedValue(bytes(value), (len(value),), ColumnSpec("blob", "|u1", 1))
         if isinstance(value, dict | list | tuple):
@@ -185,7 +201,7 @@ class Encoder:
         if is_picture_field(name) and array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
-            return EncodedValue(self._encode_picture(array), array.shape, ColumnSpec("image", "|u1", 3))
+            return EncodedValue(self._encode_picture(array), array.shape, _PICTURE)
         return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from packer.assembly.samples import PackedSamples
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
-from packer.steps.encode import KEPT, image_codec
+from packer.steps.encode import KEPT, Kept, image_codec
 from shardspec.columns import Columns
 
 PACKED_KEY = "_packed_key"
@@ -60,13 +60,13 @@ class PackedItems:
             self._samples.rows.close()
             self._samples = None
 
-    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> tuple[Any, bytes, str] | None:
+    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> Kept | None:
         assert self._samples is not None
         schema = self._samples.schema
         if "image" not in schema or schema["image"].is_fixed or schema["image"].codec != self._codec:
             return None
         sample["image"].setflags(write=False)  # a step that changed it in place would leave the kept bytes unchanged
-        return sample["image"], bytes(columns["image"][0]), self._codec.name
+        return Kept(sample["image"], bytes(columns["image"][0]), self._codec.name)
 
 
 def sample_key(item: Item, key: str, number: int) -> str:

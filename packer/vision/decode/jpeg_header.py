@@ -1,5 +1,6 @@
 """A JPEG's markers: what they say about it, and how far apart restart markers are placed."""
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ _SOS, _EOI, _APP1, _TEM, _DRI = 0xDA, 0xD9, 0xE1, 0x01, 0xDD
 _STANDALONE = frozenset({_TEM, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 (C4 DHT, C8 JPG, CC DAC are none)
 
+_FRAME = struct.Struct(">BHHB")
 _EXIF = b"Exif\x00\x00"
 
 _MCU_WIDTHS: Mapping[str, int] = {"420": 16, "422": 16, "444": 8}
@@ -89,19 +91,19 @@ def read_header(data: bytes) -> JpegHeader | None:
         if marker in (_SOS, _EOI):
             break
         length = int.from_bytes(data[at + 2 : at + 4], "big")
-        segment = data[at + 4 : at + 2 + length]
-        if length < 2 or len(segment) != length - 2:
+        start, stop = at + 4, at + 2 + length
+        if length < 2 or stop > len(data):
             return None
         if marker in _FRAME_HEADERS and frame is None:
-            if len(segment) < 6:
+            if stop - start < 6:
                 return None
-            height, width = int.from_bytes(segment[1:3], "big"), int.from_bytes(segment[3:5], "big")
-            frame = (marker, segment[0], height, width, segment[5])
-        elif marker == _APP1 and not exif and segment.startswith(_EXIF):
-            exif = segment[len(_EXIF) :]
+            precision, height, width, components = _FRAME.unpack_from(data, start)
+            frame = (marker, precision, height, width, components)
+        elif marker == _APP1 and not exif and data.startswith(_EXIF, start, stop):
+            exif = data[start + len(_EXIF) : stop]
         elif marker == _DRI:
-            restart_interval = int.from_bytes(segment[:2], "big")
-        at += 2 + length
+            restart_interval = int.from_bytes(data[start : min(start + 2, stop)], "big")
+        at = stop
     return None if frame is None else JpegHeader(*frame, exif, restart_interval)
 
 

@@ -24,7 +24,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from packer.vision.decode.jpeg import check_cmyk, coded_as, decode_strict
+from packer.vision.decode.jpeg import check_cmyk, check_strict, coded_as, decode_strict
 from packer.vision.decode.jpeg_header import JpegHeader, read_header
 from packer.vision.decode.limits import (
     MAX_PIXELS,
@@ -108,7 +108,7 @@ def read_picture(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     with open_input(source) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        head = file.read(_HEAD_BYTES)
+        head = file.read(min(size, _HEAD_BYTES))  # memory for more than there is would be fresh each time
         kind = _sniff(head)
         if len(head) == size:
             check_file_size(size, max_pixels)
@@ -154,6 +154,26 @@ def decode_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Picture:
         return _decode_jpeg(data, max_pixels)
     image, orientation = _decode_by_pillow(data, kind, max_pixels)
     return _finish(image, orientation, kind)
+
+
+def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> JpegHeader | None:
+    """Check a picture that `decode_picture` would pass through, without making its pixels (`check_strict`).
+
+    Returns
+    -------
+    JpegHeader or None
+        None of any other picture, and of one that is not whole: `decode_picture` says why.
+    """
+    header = read_header(data)
+    if header is None or not header.ordinary or not 0 < header.width * header.height <= max_pixels:
+        return None
+    if exif_orientation(header.exif) != UPRIGHT:
+        return None
+    try:
+        height, width = check_strict(data)
+    except (ValueError, MemoryError):
+        return None
+    return header if (height, width) == (header.height, header.width) else None
 
 
 def _sniff(data: bytes) -> str:
