@@ -39,8 +39,8 @@ import numpy as np
 import packer
 from benchmarks.measure import machine, versions
 from benchmarks.pack_pictures import make_photos
-from packer.jobs.engines.base import Event
 from packer.jobs.engines import processes
+from packer.jobs.engines.base import Event
 from packer.jobs.place import Place
 from packer.jobs.plan import Tasks, Unit
 from packer.jobs.progress import Progress, Stage, listener_of

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.cluster_model import (
+from benchmarks.cluster_model import checks, rows, sensitivity, table
+from benchmarks.cluster_parts import count_operations
+from benchmarks.cluster_simulation import (
     DESIGNS,
     LIMITS,
     LOCAL,
@@ -21,26 +23,42 @@ from benchmarks.cluster_model import (
     Parts,
     Pool,
     Shared,
-    checks,
     limit,
-    rows,
-    sensitivity,
     simulate,
-    table,
 )
-from benchmarks.cluster_parts import count_operations
 from packer import Recipe
 from packer.builds.plan import make_plan
 from packer.sources.base import Listing
 from packer.sources.item import Item
 
 ROOT = Path(__file__).parents[2]
-NAMES = (
-    "agent_look_operations agent_start_s claim_operations claim_s commit_s commit_shard_operations commit_shard_s "
-    "coordinator_task_operations cut_part_operations cut_part_s cut_row_s cut_s launch_s list_item_operations "
-    "look_task_operations plan_item_s publish_s shard_byte_s shard_operations shard_part_operations shard_s "
-    "shard_start_s source_operations task_begin_operations task_end_operations"
-).split()
+NAMES = [
+    "agent_look_operations",
+    "agent_start_s",
+    "claim_operations",
+    "claim_s",
+    "commit_s",
+    "commit_shard_operations",
+    "commit_shard_s",
+    "coordinator_task_operations",
+    "cut_part_operations",
+    "cut_part_s",
+    "cut_row_s",
+    "cut_s",
+    "launch_s",
+    "list_item_operations",
+    "look_task_operations",
+    "plan_item_s",
+    "publish_s",
+    "shard_byte_s",
+    "shard_operations",
+    "shard_part_operations",
+    "shard_s",
+    "shard_start_s",
+    "source_operations",
+    "task_begin_operations",
+    "task_end_operations",
+]
 NOTHING: dict[str, Any] = {
     **dict.fromkeys(NAMES, 0.0),
     "coordinator": [{"workers": 1, "task_s": 0.0}, {"workers": 2, "task_s": 0.0}],
