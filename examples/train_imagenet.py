@@ -5,8 +5,8 @@
     packer split imagenet/ parts/ --into split
     torchrun --nproc-per-node 8 examples/train_imagenet.py parts/train parts/val
 
-The same command again goes on where the last one ended, in mid-epoch too. On another number of ranks the data go on as
-well, but the schedule of the learning rate, which counts steps, does not fit any more.
+The same command again goes on where the last one ended, in mid-epoch too; on another number of ranks, or with another
+batch size, with the data that are left and the learning rate that belongs there.
 """
 
 import argparse
@@ -76,12 +76,16 @@ def factor(step):
     return (step + 1) / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
 
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-parts = {"model": model, "ema": ema, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
+parts = {"model": model, "ema": ema, "optimizer": optimizer, "loader": loader}
 if options.checkpoint.exists():
     saved = torch.load(options.checkpoint, map_location=device)
     for name, part in parts.items():
         part.load_state_dict(saved[name])
+for group in optimizer.param_groups:
+    group["initial_lr"] = lr  # of these ranks, not of those that saved
+done = loader.state_dict()
+step = done["epoch"] * len(loader) + done["consumed"] // (options.batch_size * ranks)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor, last_epoch=step - 1)
 network = DistributedDataParallel(model) if ranked else model
 
 

@@ -155,9 +155,14 @@ def test_the_script_for_imagenet(run, folder):
     whole = run(*command, "--checkpoint", "whole.pt")
     assert len(whole) == 2 * 6
     assert run(*command, killed=5) == whole[: 5 * BATCH]
+    shutil.copy(folder / "imagenet.pt", folder / "ranks.pt")
     assert run(*command) == whole[4 * BATCH :]
     assert run(*command) == [], "all is done"
-    assert len(set(run(*command, "--checkpoint", "ranks.pt", ranks=2))) == 2 * 4
+    assert len(set(run(*command, "--checkpoint", "ranks.pt", ranks=2))) == 4, "one step of two ranks is left"
+    for name, ranks in (("imagenet.pt", 1), ("ranks.pt", 2)):
+        for group in torch.load(folder / name)["optimizer"]["param_groups"]:
+            assert group["initial_lr"] == 0.5 * BATCH * ranks / 1024
+            assert group["lr"] == pytest.approx(0, abs=1e-9), "the schedule has ended"
 
 
 def test_the_script_for_faces(run, folder):

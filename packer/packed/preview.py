@@ -22,9 +22,10 @@ from packer.workspace.durable import write_durably
 from readers.drawing.pictures import Scale, as_picture, normalisation_of
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
+from readers.drawing.values import describe_value
 from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
-from shardspec.errors import ItemError, UsageError
+from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
@@ -35,8 +36,8 @@ DEFAULT_CELL = 224
 """Side in pixels of the square that each picture is fitted into."""
 
 _MASKS = ("beside", "over")
-_TINT, _NOTHING = (255, 40, 40), 56
-"""RGB of masks over a picture; the grey of what does not decode."""
+_NOTHING = 56
+"""The grey of what does not decode."""
 _CHUNK = 64
 """Samples that are read together."""
 
@@ -125,7 +126,7 @@ def preview(
         Whether to show rejected items instead of samples, drawn from `source`, each above its name and the reason.
         Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
     source : path, optional
-        The folder that the dataset was packed from; needed for `rejects`.
+        The folder, or the archive, that the dataset was packed from; needed for `rejects`.
     transform : str or callable, optional
         Show the samples as a transform of `readers` leaves them in epoch 0, with the draws that a `readers.Loader` of
         this seed (0 by default) makes: ``"module:name"`` of one, or itself. Fields that are masks by their names tint the
@@ -154,7 +155,7 @@ def preview(
         raise UsageError("rejects and source belong together: rejected items are drawn from the source")
     if source is not None:
         return _draw_rejects(
-            path, sheet_path, Originals(source), None if all else count, start, columns, cell, progress
+            path, sheet_path, _originals(path, source), None if all else count, start, columns, cell, progress
         )
     augment = None if transform is None else _Augmentation(transform, seed or 0)
     captioned, further = _captioned(path), _further(path) if masks else []
@@ -170,7 +171,7 @@ def preview(
             chunk = rows[first : first + _CHUNK]
             read = samples.read(chunk)
             if augment is None:
-                pictures = [draw_sample(_with_masks(sample, shown, further, masks), sample, cell) for sample in read]
+                pictures = [_draw(np.asarray(sample[shown], np.uint8), sample, further, masks, cell) for sample in read]
             else:
                 pictures = augment.draw(read, chunk, shown, cell, plain=plain)
             for place, (row, sample, picture) in enumerate(zip(chunk, read, pictures, strict=True), first):
@@ -216,25 +217,39 @@ def _further(path: Path) -> list[str]:
     return [field.name for field in schema if field.name != shown and (field.is_image or field.name in maps)]
 
 
-def _with_masks(
-    sample: Mapping[str, Any], shown: str, further: Sequence[str], how: str | None
+def _draw(
+    image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str], masks: str | None, cell: int
 ) -> npt.NDArray[np.uint8]:
-    """A sample's picture, with further ones beside it, or over it in red where they are not black."""
-    image = np.asarray(sample[shown], np.uint8)
+    if masks == "over":
+        return draw_sample(image, sample, cell, masks=_tints(image, sample, further))
+    return draw_sample(_beside(image, sample, further) if further else image, sample, cell)
+
+
+def _beside(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """A sample's picture, with further ones beside it."""
+    found = [image]
     for name in further:
-        value = np.asarray(sample[name])
-        mask = np.asarray(value if value.ndim == 3 else value[..., None], np.uint8)
-        if not mask.size:
+        value = np.asarray(sample[name], np.uint8)
+        mask = value if value.ndim == 3 else value[..., None]
+        if mask.size:
+            size = (image.shape[1], image.shape[0])
+            found.append(resize_exact(np.repeat(mask, 3, axis=2) if mask.shape[2] == 1 else mask, size))
+    return np.concatenate(found, axis=1)
+
+
+def _tints(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str]) -> list[npt.NDArray[Any]]:
+    """Further pictures of a sample as masks of its picture: label maps as they are, others where they are not black."""
+    found = []
+    for name in further:
+        value = np.asarray(sample[name], np.uint8)
+        if not value.size:
             continue
-        mask = resize_exact(
-            np.repeat(mask, 3, axis=2) if mask.shape[2] == 1 else mask, (image.shape[1], image.shape[0])
+        mask = (
+            value.reshape(value.shape[:2]) if value.size == value.shape[0] * value.shape[1] else value.max(axis=2) > 0
         )
-        if how == "beside":
-            image = np.concatenate([image, mask], axis=1)
-        else:
-            light = mask.max(axis=2, keepdims=True) > 0
-            image = np.where(light, (image * 0.5 + np.array(_TINT) * 0.5).astype(np.uint8), image)
-    return image
+        (height, width), (rows, columns) = image.shape[:2], mask.shape
+        found.append(mask[np.ix_(np.arange(height) * rows // height, np.arange(width) * columns // width)])
+    return found
 
 
 def _draw_rejects(
@@ -265,6 +280,14 @@ def _draw_rejects(
             stage.advance()
     _write(sheet, out)
     return PreviewResult(out, (), tuple(str(line.get("item")) for line in chosen))
+
+
+def _originals(path: Path, source: str | os.PathLike[str]) -> Originals:
+    try:
+        recipes = [generation.recipe for generation in Layout(path).load().generations]
+    except NotADatasetError:  # a build that is not finished
+        recipes = []
+    return Originals(source, str(recipes[-1].get("path_column", "path")) if recipes else "path")
 
 
 def _write(sheet: Sheet, path: Path) -> None:
@@ -365,6 +388,5 @@ def _caption(sample: Mapping[str, Any], schema: Schema, row: int, columns: Seque
 
 def _value(field: Field, value: Any) -> str:
     """A value as a caption has it: a class by its name, any other with the name of its field."""
-    if field.classes is not None and 0 <= int(value) < len(field.classes):
-        return field.classes[int(value)]
-    return f"{field.name} {value:.4g}" if field.dtype[1] == "f" else f"{field.name} {value}"
+    text = describe_value(value, field.classes)
+    return text if field.classes is not None and text in field.classes else f"{field.name} {text}"

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.builds.part import Part
+from packer.jobs.plan import Tasks
 from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
 from packer.page.looking import draw_jpeg, read_lines_of
+from packer.page.workers import Workers, WorkerSeen
 from packer.sources.item import Item
 from packer.steps.encode import EncodedValue
 from packer.workspace import Workspace
+from packer.workspace.lock import describe_holder, read_holder
 from readers.drawing.svg import overlay
 from shardspec.errors import BuildError, ItemError
 from shardspec.layout import BUILD_FOLDER
@@ -98,6 +101,9 @@ class State:
         How often it was begun or resumed.
     shards : int
         Shards written.
+    held_by : str
+        The process that coordinates the build, or that did last; empty if it is not known.
+    workers : list of WorkerSeen
     busy : list of Busy
     tasks : list of TaskDone
         Finished tasks, the last first.
@@ -119,6 +125,8 @@ class State:
     left_s: float | None
     sessions: int
     shards: int
+    held_by: str
+    workers: list[WorkerSeen]
     busy: list[Busy]
     tasks: list[TaskDone]
     rejects: list[Rejected]
@@ -141,6 +149,8 @@ class Building:
         self.space = Workspace(out / BUILD_FOLDER)
         self._done: dict[int, TaskDone] = {}
         self._plan: str | None = None
+        self._read: tuple[tuple[int, int], Any] = ((0, 0), {})
+        self._workers = Workers()
         self._items: tuple[float, int] = (0.0, 0)
         self._lock = threading.Lock()
 
@@ -158,9 +168,11 @@ class Building:
             done = sum(task.items for task in tasks)
             items = self._count_items()
             rate = _rate(tasks)
+            running, holder = _is_held(self.space.lock), read_holder(self.space)
+            workers = self._workers.look(self.space, self._tasks()) if running is not False else []
             rejects = [reject for task in tasks for reject in task.rejects]
             return State(
-                running=_is_held(self.space.lock),
+                running=running,
                 stage=self._stage(),
                 items=items,
                 done=done,
@@ -170,6 +182,8 @@ class Building:
                 left_s=(items - done) / rate if rate and items > done else None,
                 sessions=sum(line.get("did") == "session" for line in journal if isinstance(line, dict)),
                 shards=sum(line.get("did") == "shard" for line in journal if isinstance(line, dict)),
+                held_by=describe_holder(holder) if holder else "",
+                workers=workers,
                 busy=busy,
                 tasks=tasks,
                 rejects=rejects[:_REJECTS],
@@ -219,10 +233,10 @@ class Building:
         item = None if reject is None else self._find_item(reject.item)
         if item is None:
             return None
-        if item.path is None or item.member is not None:
-            raise ItemError("expected an item that is a file")
+        if item.path is None:
+            raise ItemError("expected an item that is a file, or a member of an archive")
         read_frame = import_target("packer.packed.shown.originals:read_frame", what="rejects", extra="pack")
-        return draw_jpeg(read_frame(Path(item.path)))[0]
+        return draw_jpeg(read_frame(item.file))[0]
 
     def _look(self, now_s: float) -> tuple[list[Busy], float]:
         """Take in new parts; the parts under way, and seconds since the last change."""
@@ -262,10 +276,25 @@ class Building:
 
     def _fingerprint(self) -> str | None:
         """That of the plan; None if there is none as yet."""
+        found = self._document().get("fingerprint")
+        return None if found is None else str(found)
+
+    def _document(self) -> dict[str, Any]:
+        """The plan, read again when it has changed; empty if there is none as yet."""
         try:
-            return str(json.loads(self.space.plan.read_bytes())["fingerprint"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            status = self.space.plan.stat()
+            if self._read[0] != (status.st_mtime_ns, status.st_ino):
+                self._read = (status.st_mtime_ns, status.st_ino), json.loads(self.space.plan.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return self._read[1] if isinstance(self._read[1], dict) else {}
+
+    def _tasks(self) -> Tasks:
+        found = self._document().get("tasks")
+        try:
+            return Tasks.from_json(found if isinstance(found, list) else [])
+        except (TypeError, OverflowError):
+            return Tasks()
 
     def _part(self, task: int) -> Part | None:
         try:
@@ -304,8 +333,8 @@ class Building:
     def _classes(self) -> list[str]:
         """The classes of ``label``, as far as the plan knows them."""
         try:
-            classes = json.loads(self.space.plan.read_bytes())["classes"]["label"]
-        except (OSError, ValueError, KeyError, TypeError):
+            classes = self._document()["classes"]["label"]
+        except (KeyError, TypeError):
             return []
         return [shown_text(str(name)) for name in classes] if isinstance(classes, list) else []
 

@@ -8,13 +8,12 @@ import numpy as np
 
 from packer.packed.shown.dataset import ShownDataset
 from readers.drawing.svg import Shape, overlay
+from readers.drawing.values import describe_value, printable
 from shardspec.columns import IntArray
 from shardspec.schema import Field
 
 GEOMETRY = ("landmarks", "landmarks_valid", "hull", "regions")
 _FACTS = ("source", "frame", "track", "score")
-_TEXT = 2000
-_VALUES = 12
 
 
 @dataclass(frozen=True)
@@ -92,25 +91,9 @@ def _is_none(track: Any) -> bool:
 
 
 def text_of(field: Field, value: Any) -> str:
-    """A value as text: a class by its name, a number in few digits, an array by its shape and its first numbers."""
-    if isinstance(value, str):
-        return shown_text(value)
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    if not isinstance(value, np.ndarray | np.generic):
-        return shown_text(repr(value))
-    array = np.asarray(value)
-    if array.ndim == 0:
-        number = array.item()
-        if field.classes is not None and 0 <= number < len(field.classes):
-            return shown_text(field.classes[number])
-        return f"{number:.5g}" if isinstance(number, float) else str(number)
-    numbers = ", ".join(f"{number:.5g}" for number in np.ravel(array)[:_VALUES].astype(np.float64).tolist())
-    shape = " × ".join(map(str, array.shape))
-    return f"{numbers}{', …' if array.size > _VALUES else ''} ({shape})"
+    """A value of a field as text."""
+    return describe_value(value, field.classes)
 
 
-def shown_text(text: str) -> str:
-    """A text that can be encoded as UTF-8 and is not too long to be shown."""
-    shown = text if len(text) <= _TEXT else f"{text[:_TEXT]}… ({len(text)} characters)"
-    return shown.encode("utf-8", "replace").decode()
+shown_text = printable
+"""A text that can be encoded as UTF-8 and is not too long to be shown."""

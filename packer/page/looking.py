@@ -97,7 +97,7 @@ class Looking:
     ----------
     dataset : ShownDataset
     source : Path, optional
-        The folder that it was packed from.
+        The folder, or the archive, that it was packed from.
     """
 
     def __init__(self, dataset: ShownDataset, source: Path | None = None) -> None:
@@ -106,9 +106,9 @@ class Looking:
         self.originals: Any = None
         if source is not None:
             # Where there is no source to show, the libraries of packing need not be installed.
-            self.originals = import_target("packer.packed.shown.originals:Originals", what="source", extra="pack")(
-                source
-            )
+            originals = import_target("packer.packed.shown.originals:Originals", what="source", extra="pack")
+            recipe = dataset.manifest.generations[-1].recipe if dataset.manifest.generations else {}
+            self.originals = originals(source, str(recipe.get("path_column", "path")))
         self._drawn: dict[tuple[str, int], tuple[bytes, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 

@@ -4,7 +4,6 @@ import ast
 import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -205,6 +204,7 @@ class Pages:
         self._opened = opened or (lambda path: Looking(ShownDataset(path)))
         self._root = f"/{token}"
         self._builds: dict[int, Building] = {}
+        self._refused: dict[int, tuple[int, str]] = {}
         for name in templates().list_templates():  # which takes as long as the first page
             templates().get_template(name)
 
@@ -413,6 +413,8 @@ class Pages:
         one = self._any(request)
         if isinstance(one, Looking) and not Building(one.dataset.path).is_there:
             return self._part("finished.html", request, name=one.name)
+        if isinstance(one, Building) and (refused := self._refused.get(request.path_params["number"])) is not None:
+            return self._part("refused.html", request, reason=refused[1])
         build = self._build_of(request)
         state = build.state()
         return self._part("state.html", request, state=state, samples=build.samples())
@@ -466,10 +468,22 @@ class Pages:
         if number >= len(self._shown):
             raise LookupError
         one = self._shown[number]
-        if isinstance(one, Building) and Layout(one.path).manifest.exists():
-            with suppress(DatasetError, UsageError):
-                one = self._shown[number] = self._opened(one.path)
+        if isinstance(one, Building):
+            one = self._shown[number] = self._opened_if_done(number, one)
         return one
+
+    def _opened_if_done(self, number: int, build: Building) -> Looking | Building:
+        """The dataset that a build has become; the build, and a reason, if it cannot be shown."""
+        try:
+            stamp = Layout(build.path).manifest.stat().st_mtime_ns
+        except OSError:
+            return build
+        if self._refused.get(number, (0, ""))[0] != stamp:
+            try:
+                return self._opened(build.path)
+            except (DatasetError, UsageError) as error:
+                self._refused[number] = stamp, shown_text(str(error))
+        return build
 
     def _build_of(self, request: Request) -> Building:
         one = self._any(request)
@@ -493,6 +507,7 @@ class Pages:
             picture = one.dataset.picture
             values |= {"base": f"{self._root}/{number}", "name": one.name, "several": len(self._shown) > 1}
             values |= {"title": one.name, "has_rejects": one.has_rejects}
+            values |= {"has_build": Building(one.dataset.path).is_there}
             values |= {"field_name": None if picture is None else picture.name, "pictures": one.dataset.pictures}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         text = render(template, root=self._root, path=request.url.path, **{"live": True, **values})

@@ -105,8 +105,8 @@ def view(
     datasets : path or sequence of path
         Packed datasets, and folders of builds that are under way or have died.
     source : path, optional
-        The folder that the dataset was packed from: frames are drawn with the boxes that were cut from them, and
-        rejected items are shown.
+        The folder, or the archive, that the dataset was packed from: frames are drawn with the boxes that were cut from
+        them, and rejected items are shown.
     table : path, optional
         CSV, TSV, JSON lines or Parquet with a column ``key``: its other columns are shown as further fields. With a
         column ``loss``, or ``prediction`` (a class, compared with ``label``), the worst samples come first.

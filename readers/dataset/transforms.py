@@ -199,7 +199,11 @@ def store(
         if image is not None and value is image:
             continue
         expected = layout[name]
-        if isinstance(value, np.ndarray | np.generic) and value.dtype == expected.dtype and value.shape == expected.shape:
+        if (
+            isinstance(value, np.ndarray | np.generic)
+            and value.dtype == expected.dtype
+            and value.shape == expected.shape
+        ):
             out[name][place] = value
             continue
         array = value.numpy() if isinstance(value, torch.Tensor) else value

@@ -8,9 +8,9 @@ is below two. Compared with decoding everything and averaging the same part, pho
 the mean, as the tests check. With antialiasing, and as masks, pictures are decoded at full size. If a JPEG has restart
 markers, only the part around the crop is decoded (`readers.decode.jpeg_parts`), to the same pixels.
 
-The plan of ``image`` is that of the sample's masks too, which keep to their nearest pixels. Landmarks and other geometry
-on the stored picture are refused together with it (`readers.decode.plans`); the transforms of `readers.augment` move
-them too.
+The plan of ``image`` is that of the sample's masks too, which keep to their nearest pixels; a mask of other sides than
+its picture's covers the same picture, with smaller or larger pixels. Landmarks and other geometry on the stored picture
+are refused together with it (`readers.decode.plans`); the transforms of `readers.augment` move them too.
 """
 
 import math
@@ -23,8 +23,8 @@ import simplejpeg
 
 from readers.arguments import as_count, as_number, as_pair
 from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg
-from readers.decode.plans import Image, Whole, decode_jpeg
-from readers.decode.resample import INTERPOLATIONS, Interpolation, resize
+from readers.decode.plans import Image, Whole, decode_jpeg, sides_of
+from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest_in, resize
 from readers.decode.values import ValueLayout
 from shardspec.codecs import Codec
 from shardspec.codecs.base import check_sides
@@ -152,12 +152,47 @@ class _Crop:
             height, width = image.shape[:2]
             left, top, right, bottom = whole_pixels(self.box(height, width, rng), height, width)
             resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
+        self._mirror(field, rng, out)
+        return out
+
+    def decode_mask(
+        self,
+        data: Any,
+        field: Field,
+        codec: Codec | None,
+        rng: np.random.Generator | None,
+        out: Image | None,
+        sides: tuple[int, int],
+    ) -> Image:
+        """The part of a mask that lies on what `decode` takes of a picture of some height and width.
+
+        A mask of other sides covers the whole picture too, with smaller or larger pixels.
+        """
+        own = sides_of(data, codec)
+        if own == sides:
+            return self.decode(data, field, codec, rng, out)
+        image: Image = data if codec is None else codec.decode(data)
+        if out is None:
+            layout = self.layout(field)
+            out = np.empty(layout.shape or (), layout.dtype)
+        y, x = own[0] / sides[0], own[1] / sides[1]
+        left, top, right, bottom = whole_pixels(self.box(*sides, rng), *sides)
+        box = (left * x, top * y, right * x, bottom * y)
+        if self.interpolation == "nearest":
+            out[...] = nearest_in(image, box, *self.shape)
+        else:
+            left, top, right, bottom = whole_pixels(box, *own)
+            resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
+        self._mirror(field, rng, out)
+        return out
+
+    def _mirror(self, field: Field, rng: np.random.Generator | None, out: Image) -> None:
+        """Mirror a result in place, if that is drawn."""
         if self.flips(rng):
             if field.is_image:
                 cv2.flip(out, 1, dst=out)
             else:  # of any dtype
                 out[...] = out[:, ::-1].copy()
-        return out
 
     def _decode_jpeg(self, data: Any, field: Field, rng: np.random.Generator | None, out: Image) -> None:
         try:

@@ -1,11 +1,11 @@
 """From encoded columns to values: fixed fields are read in place, pictures decoded into their row of the batch."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from readers.decode.plans import DecodePlan, check_alignment, with_masks
+from readers.decode.plans import DecodePlan, check_alignment, masks_with_plans, sides_of, with_masks
 from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import Picks
@@ -52,6 +52,7 @@ class Decoding:
             plan.layout(schema[name])  # a plan may refuse the field
         self.plans = with_masks(schema, plans)
         check_alignment(schema, self.plans)
+        self._masks = masks_with_plans(schema, self.plans)
         self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in self.plans)
         self._encoded = tuple(f for f in schema if not f.is_fixed)
         self._planned_raw = tuple(f for f in schema if f.is_fixed and f.name in self.plans)
@@ -81,15 +82,18 @@ class Decoding:
         encoded: Columns = {f.name: [b""] * len(picks) for f in self._encoded}
         if encoded:
             self.pool.read(picks.rows, list(encoded), encoded, local)
+        stored = dict(encoded)
         for field in self._planned_raw:
-            column = np.empty((len(picks), *field.fixed_shape), field.numpy_dtype)
+            stored[field.name] = column = np.empty((len(picks), *field.fixed_shape), field.numpy_dtype)
             self.pool.read(picks.rows, [field.name], {field.name: column}, local)
-            self._decode_column(field, column, picks, out[field.name], at)
-        for field in self._encoded:
-            self._decode_column(field, encoded[field.name], picks, out[field.name], at)
+        for field in (*self._planned_raw, *self._encoded):
+            pictures = stored["image"] if field.name in self._masks else None
+            self._decode_column(field, stored[field.name], picks, out[field.name], at, pictures)
 
-    def _decode_column(self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray) -> None:
-        """Decode one field's values of all rows."""
+    def _decode_column(
+        self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray, pictures: Any = None
+    ) -> None:
+        """Decode one field's values of all rows; of masks, `pictures` are what they lie on."""
         plan = self.plans.get(field.name)
         codec = self._codecs.get(field.name)
         stacked = isinstance(out, np.ndarray)
@@ -98,7 +102,12 @@ class Decoding:
             if plan is not None:
                 for i, place in enumerate(at.tolist()):
                     rng = _plan_rng(picks, i) if plan.random else None
-                    image = plan.decode(column[i], field, codec, rng, out[place] if stacked else None)
+                    into = out[place] if stacked else None
+                    if pictures is None:
+                        image = plan.decode(column[i], field, codec, rng, into)
+                    else:
+                        sides, beside = sides_of(pictures[i], self._codecs.get("image")), cast("Any", plan)
+                        image = beside.decode_mask(column[i], field, codec, rng, into, sides)
                     if not stacked:
                         out[place] = own(image)
             elif codec is not None and stacked:

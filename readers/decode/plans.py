@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import simplejpeg
 
 from readers.decode.values import ValueLayout, layout_of_field
 from shardspec.codecs import Codec
-from shardspec.codecs.base import check_sides
+from shardspec.codecs.base import PictureCodec, check_sides
 from shardspec.columns import Buffer
 from shardspec.errors import CodecError, UsageError
 from shardspec.fields import PIXEL_AXES, is_mask_name
@@ -164,6 +164,14 @@ def decode_jpeg(
     return image
 
 
+def sides_of(data: Any, codec: Codec | None) -> tuple[int, int]:
+    """Height and width of a stored picture: of an array if there is no codec, otherwise by the header of the bytes."""
+    if codec is not None:
+        return cast("PictureCodec", codec).sides(data)
+    height, width = data.shape[:2]
+    return height, width
+
+
 def with_masks(schema: Schema, plans: Mapping[str, DecodePlan]) -> dict[str, DecodePlan]:
     """The plans, and that of ``image`` for its masks without one, if it has a form for masks (``of_mask``)."""
     found, plan = dict(plans), plans.get("image")
@@ -225,6 +233,13 @@ def _is_geometry(field: Field) -> bool:
         return True
     floating = np.issubdtype(field.numpy_dtype, np.floating)
     return floating and len(field.shape) == 2 and field.shape[1] == _NUMBERS.get(field.name)
+
+
+def masks_with_plans(schema: Schema, plans: Mapping[str, DecodePlan]) -> frozenset[str]:
+    """The masks that are cropped as ``image`` is, by plans that take masks of other sides (``decode_mask``)."""
+    if "image" not in schema or not _moves(plans.get("image")):
+        return frozenset()
+    return frozenset(name for name in _masks(schema) if hasattr(plans.get(name), "decode_mask"))
 
 
 def _masks(schema: Schema) -> Iterator[str]:

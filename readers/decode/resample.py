@@ -54,6 +54,20 @@ def _antialiased(part: npt.NDArray[np.uint8], shape: tuple[int, ...], interpolat
     return found
 
 
+def nearest_in(values: npt.NDArray[Any], box: tuple[float, ...], height: int, width: int) -> npt.NDArray[Any]:
+    """`nearest` for a part of some values, whose edges (left, top, right, bottom) need not be whole pixels."""
+    left, top, right, bottom = box
+    rows, columns = (
+        np.clip(np.floor(begin + (np.arange(side) + 0.5) * ((end - begin) / side)), 0, before - 1).astype(np.intp)
+        for begin, end, side, before in (
+            (top, bottom, height, values.shape[0]),
+            (left, right, width, values.shape[1]),
+        )
+    )
+    found: npt.NDArray[Any] = values.take(rows, axis=0).take(columns, axis=1)
+    return found
+
+
 def nearest(values: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
     """The values at the nearest pixels, (h, w, ...) of any dtype as (height, width, ...): no new value appears."""
     rows, columns = (

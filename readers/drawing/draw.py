@@ -14,6 +14,14 @@ RIGHT, LEFT, MIDDLE = (255, 80, 80), (90, 170, 255), (255, 225, 80)
 HULL = (90, 255, 130)
 REGION_COLOURS = {"left_eye": LEFT, "right_eye": RIGHT, "nose": MIDDLE, "mouth": (255, 140, 255)}
 """RGB of each region's box."""
+COLOURS = {
+    "right": RIGHT,
+    "left": LEFT,
+    "middle": MIDDLE,
+    "hull": HULL,
+    **REGION_COLOURS,
+}
+"""RGB of each kind of shape (`readers.drawing.svg.Shape`)."""
 BOX = (255, 255, 255)
 MASKS = ((255, 60, 180), (60, 220, 255), (255, 200, 0), (120, 255, 60), (160, 110, 255), (255, 120, 60), (0, 200, 150))
 """RGB of the values of a mask, from 1 on, over and over; 0 is not drawn."""

@@ -10,22 +10,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from readers.drawing.draw import COLOURS
 from readers.drawing.svg import overlay
+from readers.drawing.values import describe_value, printable
 
-_COLOURS = {
-    "right": "#ff5050",
-    "left": "#3d9bff",
-    "middle": "#ffd233",
-    "hull": "#35e07a",
-    "right_eye": "#ff5050",
-    "left_eye": "#3d9bff",
-    "nose": "#ffd233",
-    "mouth": "#ff7df5",
-}
 _SIDE = 160
 """Pixels of a picture's longer side."""
 _TEXT = 60
-_VALUES = 6
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +54,7 @@ class Strip:
             for name in names
         )
         return (
-            f"<div><p>{escape(_printable(self.title))}</p>"
+            f"<div><p>{escape(printable(self.title))}</p>"
             f"<div style='display:flex;flex-wrap:wrap;gap:6px'>{pictures}</div>"
             f"<details><summary>fields</summary><table><tr><th></th>{head}</tr>{lines}</table></details></div>"
         )
@@ -71,11 +62,7 @@ class Strip:
     def _cell(self, name: str, value: Any) -> str:
         if value is None:
             return ""
-        number = np.asarray(value)
-        classes = self.classes or ()
-        if name == "label" and number.ndim == 0 and number.dtype.kind in "iu" and 0 <= int(number) < len(classes):
-            return escape(_printable(classes[int(number)]))
-        return escape(_describe(value))
+        return escape(describe_value(value, self.classes if name == "label" else None, longest=_TEXT))
 
 
 def _figure(row: int, sample: Mapping[str, Any]) -> str:
@@ -92,7 +79,7 @@ def _figure(row: int, sample: Mapping[str, Any]) -> str:
     Image.fromarray(np.ascontiguousarray(found)).save(file, "PNG", compress_level=1)
     data = base64.b64encode(file.getvalue()).decode()
     paths = "".join(
-        f"<path d='{shape.path}' fill='none' stroke='{_COLOURS[shape.kind]}' stroke-linecap='round' "
+        f"<path d='{shape.path}' fill='none' stroke='{_hex(COLOURS[shape.kind])}' stroke-linecap='round' "
         f"stroke-width='{4 if shape.layer == 'points' else 1.5}' vector-effect='non-scaling-stroke'/>"
         for shape in overlay(sample)
     )
@@ -108,20 +95,5 @@ def _is_picture(value: Any) -> bool:
     return getattr(value, "dtype", None) == np.uint8 and len(shape) == 3 and shape[2] == 3 and min(shape) > 0
 
 
-def _describe(value: Any) -> str:
-    """A value in few characters."""
-    if isinstance(value, str | bytes):
-        text = value if isinstance(value, str) else f"{len(value)} bytes"
-        return _printable(text if len(text) <= _TEXT else f"{text[:_TEXT]}…")
-    array = np.asarray(value)
-    if array.ndim == 0:
-        return _printable(f"{array.item():.6g}" if array.dtype.kind == "f" else str(array.item())[:_TEXT])
-    shape = " × ".join(map(str, array.shape))
-    if array.dtype.kind not in "biuf" or array.size > 64:
-        return f"{array.dtype} {shape}"
-    numbers = ", ".join(f"{number:.4g}" for number in np.ravel(array)[:_VALUES].astype(np.float64).tolist())
-    return f"{numbers}{', …' if array.size > _VALUES else ''} ({shape})"
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def _hex(colour: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)

@@ -39,7 +39,9 @@ class LoaderIterator(Iterator[Batch]):
         if not runs_in_threads(transform, loader.device):
             transform, later = None, transform
         picks = loader._picks(iteration)
-        work = BatchWork(dataset, layout, picks, loader._buffers, seeds_wanted, ahead, transform)
+        work = BatchWork(
+            dataset, layout, picks, loader._buffers, seeds_wanted, ahead, transform, loader.workers, loader._pace
+        )
         torch.get_num_threads()  # otherwise this thread would adopt what the Loader's threads set for themselves
         self._stage: Stage[SeededBatch] = Stage(
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread

@@ -21,6 +21,7 @@ from readers.loader.batches import (
     BatchPicks,
     Buffers,
     OwnBatchPicks,
+    Pace,
     PinnedBuffers,
     Ring,
     sample_seeds,
@@ -189,6 +190,7 @@ class Loader(Resumable):
             self._progress = EpochProgress(own, self._cut())
         rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
+        self._pace = Pace()
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._handed: Picks | None = None  # picks of the batch whose indices were given last
 

@@ -4,10 +4,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeVar
+from functools import cache, partial
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -24,6 +25,24 @@ _SHARE = 8
 """Batches that are read ahead take at most 1 / `_SHARE` of the memory that the page cache may keep."""
 
 
+class Divided(Generic[T]):
+    """A job that several threads may do together.
+
+    Parameters
+    ----------
+    parts : sequence of callable
+        Called once each, in any of the threads.
+    end : callable
+        Called after the last part; gives the job's result.
+    """
+
+    def __init__(self, parts: Sequence[Callable[[], None]], end: Callable[[], T]) -> None:
+        self.parts = parts
+        self.end = end
+        self.left = len(parts)
+        self.error: BaseException | None = None
+
+
 class Stage(Iterator[T]):
     """Runs ``work(number)`` for 0 … jobs-1 in threads; iterating gives the results in order.
 
@@ -33,7 +52,8 @@ class Stage(Iterator[T]):
     Parameters
     ----------
     work : callable
-        Called from any of the threads, once for each number.
+        Called from any of the threads, once for each number. Gives the result, or a `Divided` job: its parts go before
+        jobs that are not begun yet.
     jobs, threads, ahead : int
     timeout_s : float
         Time limit for one result.
@@ -45,7 +65,7 @@ class Stage(Iterator[T]):
 
     def __init__(
         self,
-        work: Callable[[int], T],
+        work: Callable[[int], T | Divided[T]],
         jobs: int,
         threads: int,
         ahead: int,
@@ -66,7 +86,10 @@ class Stage(Iterator[T]):
         self._done = threading.Condition(self._lock)
         self._started = self._taken = 0
         self._results: dict[int, tuple[T | None, BaseException | None]] = {}
-        self._running: dict[int, tuple[int, float]] = {}  # job to thread identifier and start
+        self._running: dict[int, dict[int, float]] = {}  # by job: when each thread, by its identifier, began with it
+        # parts of divided jobs, with the jobs' numbers
+        self._parts: deque[tuple[int, Callable[[], T | Divided[T]]]] = deque()
+        self._beginning = 0  # jobs of which it is not known yet whether they are divided
         self._stopped = False
         self._pid = os.getpid()
         self.times = StageTimes()
@@ -124,6 +147,7 @@ class Stage(Iterator[T]):
         with self._lock:
             self._stopped = True
             self._results.clear()
+            self._parts.clear()
             self._room.notify_all()
             self._done.notify_all()
         if threading.current_thread() in self._threads:  # it may hold the lock that the others need in order to end
@@ -136,38 +160,81 @@ class Stage(Iterator[T]):
         """What each thread does."""
         if self._enter is not None:
             self._enter()
-        while True:
-            begin = time.monotonic()
-            with self._lock:
-                while not self._stopped and self._started < self._jobs and self._started >= self._taken + self._ahead:
-                    self._room.wait()
-                if self._stopped or self._started >= self._jobs:
-                    self._room.notify()
-                    return
-                number = self._started
+        while self._act():
+            pass
+
+    def _act(self) -> bool:
+        """Do a part of a divided job, or begin one; False at the end. No reference to a result outlives the call."""
+        begin, thread = time.monotonic(), threading.get_ident()
+        with self._lock:
+            while not self._stopped and not self._parts and not self._may_begin() and not self._all_begun():
+                self._room.wait()
+            if self._stopped or not (self._parts or self._may_begin()):
+                self._room.notify()
+                return False
+            begins = not self._parts
+            act: Callable[[], T | Divided[T]]
+            if begins:
+                number, act = self._started, partial(self._work, self._started)
                 self._started += 1
-                start = time.monotonic()
-                self.times.blocked += start - begin
-                self._running[number] = (threading.get_ident(), start)
-            outcome: tuple[T | None, BaseException | None]
-            try:
-                outcome = (self._work(number), None)
-            except BaseException as error:  # the consumer raises it
-                outcome = (None, error)
-            with self._lock:
-                self.times.working += time.monotonic() - start
+                self._beginning += 1
+            else:
+                number, act = self._parts.popleft()
+            start = time.monotonic()
+            self.times.blocked += start - begin
+            self._running.setdefault(number, {})[thread] = start
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = act()
+        except BaseException as raised:  # the consumer raises it
+            error = raised
+        with self._lock:
+            self.times.working += time.monotonic() - start
+            del self._running[number][thread]
+            self._beginning -= begins
+            if self._stopped:
+                return True
+            if isinstance(result, Divided):
+                if begins:
+                    self._parts.extend((number, partial(self._do_part, result, part)) for part in result.parts)
+            else:
                 del self._running[number]
-                if not self._stopped:
-                    self._results[number] = outcome
-                    self._done.notify()
-            del outcome  # only the consumer refers to the batch from here on
+                self._results[number] = (result, error)
+                self._done.notify()
+            self._room.notify_all()
+        return True
+
+    def _may_begin(self) -> bool:
+        """Whether a job may be begun now; called with the lock held."""
+        return self._started < min(self._jobs, self._taken + self._ahead)
+
+    def _all_begun(self) -> bool:
+        """Whether there will be no further job, nor a part of one; called with the lock held."""
+        return self._started >= self._jobs and not self._beginning
+
+    def _do_part(self, job: Divided[T], part: Callable[[], None]) -> T | Divided[T]:
+        """Do a part of a job, and end the job if it was the last: its result, or the job itself if parts are left."""
+        try:
+            if job.error is None:
+                part()
+        except BaseException as error:
+            job.error = error
+        with self._lock:
+            job.left -= 1
+            last = not job.left
+        if not last:
+            return job
+        if job.error is not None:
+            raise job.error
+        return job.end()
 
     def _late(self, number: int) -> str:
         """The timeout's message; called with the lock held."""
         running = self._running.get(number)
-        if running is None:
+        if not running:
             return f"batch {number}: expected within {self._timeout_s:g} s, but no thread has begun it"
-        thread, start = running
+        thread, start = min(running.items(), key=lambda item: item[1])
         seconds = time.monotonic() - start
         return (
             f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is "

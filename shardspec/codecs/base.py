@@ -46,6 +46,20 @@ class Codec(Protocol):
         ...
 
 
+class PictureCodec(Codec, Protocol):
+    """A codec of pictures."""
+
+    def sides(self, data: Buffer) -> tuple[int, int]:
+        """Height and width of an encoded picture, by its header alone.
+
+        Raises
+        ------
+        CodecError
+            If there is no such header.
+        """
+        ...
+
+
 def check_picture(field: Field, value: Any) -> npt.NDArray[np.uint8]:
     """A picture as a C-contiguous array, (H, W, 3) uint8.
 

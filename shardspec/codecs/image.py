@@ -45,6 +45,16 @@ class PillowCodec:
             ) from error
         return file.getvalue()
 
+    def sides(self, data: Buffer) -> tuple[int, int]:
+        """Height and width of an encoded picture, by its header alone."""
+        try:
+            with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
+                return picture.height, picture.width
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+            raise CodecError(
+                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode: {error}"
+            ) from error
+
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
         """The picture, written into `out` if it is given."""
         try:

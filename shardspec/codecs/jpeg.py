@@ -36,6 +36,14 @@ class JPEGCodec(PillowCodec):
         subsampling = ":".join(str(configuration.get("subsampling", DEFAULT_SUBSAMPLING)))
         return {"quality": int(configuration.get("quality", DEFAULT_QUALITY)), "subsampling": subsampling}
 
+    def sides(self, data: Buffer) -> tuple[int, int]:
+        """Height and width of an encoded picture, by its header alone."""
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise CodecError(f"field {self.field.name!r}: expected JPEG bytes that decode: {error}") from error
+        return height, width
+
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
         """The picture; `out`, if given, is (H, W, 3) uint8, C-contiguous."""
         try:

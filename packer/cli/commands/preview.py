@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show masks and other further pictures, beside the picture, or tinting it (default: they are not shown)",
     )
     parser.add_argument("--rejects", action="store_true", help="show rejected items instead, drawn from --source")
-    parser.add_argument("--source", metavar="FOLDER", help="the folder that the dataset was packed from")
+    parser.add_argument(
+        "--source", metavar="FOLDER", help="the folder, or the archive, that the dataset was packed from"
+    )
     parser.add_argument(
         "--transform",
         metavar="MODULE:NAME",

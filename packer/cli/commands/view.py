@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         metavar="FOLDER",
-        help="the folder that it was packed from: draws whole frames with the box that was cut, and rejected items",
+        help="the folder, or the archive, that it was packed from: draws whole frames with the box that was cut, and rejected items",
     )
     parser.add_argument(
         "--with",

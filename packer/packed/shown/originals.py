@@ -1,17 +1,23 @@
 """The raw pictures and videos that a packed dataset was made from, to look at: items by their names."""
 
 import os
+import threading
+from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.item import is_picture, is_video
+from packer.sources.archives.lmdb import DATA_NAME
+from packer.sources.archives.opening import kind_of, list_archive
+from packer.sources.contents import opener
+from packer.sources.item import MEMBER_MARK, Item, ItemFile, is_picture, is_video
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
-from shardspec.errors import ItemError, UsageError
-from shardspec.wording import shorten
+from packer.workspace.spool import Spool, sorted_texts, texts
+from shardspec.errors import ItemError, ShardspecError, UsageError
+from shardspec.wording import LONG, cut, shorten
 
 MAX_PIXELS = 100 * 10**6
 
@@ -19,21 +25,30 @@ MAX_PIXELS = 100 * 10**6
 class Originals:
     """Frames of items, by the items' names relative to their source. Nothing outside the source is opened.
 
+    Safe to use from several threads.
+
     Parameters
     ----------
     root : path
-        The source's folder.
+        The source: its folder, or its one archive.
+    path_column : str
+        The column of an archive's pictures (`packer.recipe.Recipe.path_column`).
 
     Raises
     ------
     UsageError
-        If it is not a folder.
+        If it is neither.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], path_column: str = "path") -> None:
         self.root = Path(os.path.realpath(root))
-        if not self.root.is_dir():
-            raise UsageError(f"{root}: expected the folder that the dataset was packed from, found none")
+        self._path_column = path_column
+        self._lock = threading.Lock()
+        self._listed: tuple[Path, Spool[str]] | None = None
+        if not self.root.is_dir() and (not self.root.is_file() or kind_of(self.root.name) is None):
+            raise UsageError(
+                f"{root}: expected the folder that the dataset was packed from, or its archive, found none"
+            )
 
     def find(self, item: str) -> Path | None:
         """The file of an item; None if there is none, or if its name or a link leads out of the source."""
@@ -50,15 +65,51 @@ class Originals:
         Raises
         ------
         ItemError
-            If there is no such file, or it does not decode.
+            If there is no such file, or no such member of an archive, or it does not decode.
         """
         path = self.find(item)
-        if path is None:
+        if path is not None and path != self.root:
+            return read_frame(ItemFile(path.name, str(path), 0, 0), frame)
+        container = item.partition(MEMBER_MARK)[0]
+        archive = self._find_archive(container) if container != item else None
+        if archive is None:
             raise ItemError(f"{shorten(item)}: expected a file in the source, found none")
-        return read_frame(path, frame)
+        return read_frame(self._member(archive, container, item), frame)
+
+    def _find_archive(self, name: str) -> Path | None:
+        """The archive that items of a name before the mark lie in. An LMDB may be called as its folder is."""
+        if self.root.is_file():
+            own = self.root.parent.name if self.root.name == DATA_NAME else self.root.name
+            return self.root if name == own else None
+        candidates = [name, f"{name}/{DATA_NAME}", *([DATA_NAME] if name == self.root.name else [])]
+        found = (self.find(candidate) for candidate in candidates)
+        return next((path for path in found if path is not None and kind_of(path.name) is not None), None)
+
+    def _member(self, archive: Path, container: str, item: str) -> ItemFile:
+        """Where an item lies in an archive. The members of the archive asked for last are known, on the disk."""
+        with self._lock:
+            if self._listed is None or self._listed[0] != archive:
+                try:
+                    items = list_archive(archive, container, self._path_column).items
+                except (ShardspecError, OSError, ValueError) as error:
+                    raise ItemError(f"{shorten(container)}: cannot be listed: {cut(str(error), LONG)}") from error
+                lines = (f"{one.name}\0{_place_of(one)}" for one in items if one.path is not None)
+                self._listed = archive, texts().extend(sorted_texts(lines))
+            known = self._listed[1]
+            place = bisect_left(known, os.fsencode(f"{item}\0"), key=os.fsencode)
+            line = known[place] if place < len(known) else ""
+        name, _, document = line.partition("\0")
+        if name != item:
+            raise ItemError(f"{shorten(item)}: expected a member of the archive, found none")
+        return Item.from_line(document).file
 
 
-def read_frame(path: Path, frame: int = 0) -> npt.NDArray[np.uint8]:
+def _place_of(item: Item) -> str:
+    """Where an item lies, as a line."""
+    return Item(-1, item.name, item.path, item.bytes, item.mtime_ns, member=item.member).to_line()
+
+
+def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
     """A frame of a picture or a video: (H, W, 3) uint8 RGB.
 
     Raises
@@ -66,14 +117,15 @@ def read_frame(path: Path, frame: int = 0) -> npt.NDArray[np.uint8]:
     ItemError
         If the file does not decode, or is neither.
     """
+    name = shorten(file.name.rpartition("/")[2])
     try:
-        if is_picture(path.name):
-            return decode_picture(read_picture(path, max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
-        if not is_video(path.name):
-            raise ItemError(f"{path.name}: expected a picture or a video by its suffix")
-        with VideoReader(path, Sampling(at=(max(0, frame),)), max_pixels=MAX_PIXELS) as reader:
-            for found in reader:
-                return found.image
+        if is_video(file.name):
+            with VideoReader(opener(file), Sampling(at=(max(0, frame),)), max_pixels=MAX_PIXELS) as reader:
+                for found in reader:
+                    return found.image
+            raise ItemError(f"{name}: expected a frame {frame}, found none")
+        if file.member is None and not is_picture(file.name):
+            raise ItemError(f"{name}: expected a picture or a video by its suffix")
+        return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
     except OSError as error:
-        raise ItemError(f"{path.name}: cannot be read: {error.strerror or error}") from error
-    raise ItemError(f"{path.name}: expected a frame {frame}, found none")
+        raise ItemError(f"{name}: cannot be read: {error.strerror or error}") from error

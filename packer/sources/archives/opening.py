@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packer.recipe import Recipe
 from packer.sources.archives import lmdb, parquet, recordio
 from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import Archive, ArchiveSource, relative_archives
+from packer.sources.archives.listing import Archive, ArchiveSource, Found, Place, relative_archives
 from packer.sources.archives.tar import is_tar
 from packer.sources.archives.webdataset import WebDatasetSource
 from packer.sources.base import Source
@@ -61,6 +61,21 @@ def open_file(path: Path, recipe: Recipe) -> Source | None:
     path = path.absolute()
     name = path.parent.name if path.name == lmdb.DATA_NAME else path.name
     return _source(kind, [Archive(name, path)], recipe, 0)
+
+
+def list_archive(path: Path, name: str, path_column: str) -> Found:
+    """What lies in one archive, whose items are named after it.
+
+    Raises
+    ------
+    OSError, ShardspecError
+        If it cannot be listed.
+    """
+    kind, status = kind_of(path.name), path.stat()
+    if kind is None:
+        raise UsageError(f"{path}: expected an archive ({', '.join(SUFFIXES)})")
+    archive = Archive(name, path)
+    return _KINDS[kind].source([archive]).lister(path_column)(Place(archive, status.st_size, status.st_mtime_ns))
 
 
 def open_folder(folder: Path, recipe: Recipe) -> Source | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from starlette.testclient import TestClient
 from support.builds import parts_of
 from support.command import environment, run_packer, start_packer
 from support.media import scene, write_picture
+from support.packed_files import write_faces
 from support.pages import Page, assert_harmless
 
 from packer.packed.shown.dataset import ShownDataset
@@ -60,12 +62,23 @@ def files_of(root: Path) -> dict[Path, tuple[int, int]]:
 
 def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path]) -> None:
     started, out = build
-    before = files_of(out / ".build")
     building = Building(out)
+    deadline = time.monotonic() + 60
+    while not building.state().busy or building.state().workers[0].item != "real/098.png":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    before = files_of(out / ".build")
     state = building.state()
     assert (state.stage, state.items, state.done, state.rejected) == ("packing", ITEMS, 96, 1)
     assert state.samples == 95
     assert state.running is not False
+    (worker,) = state.workers
+    assert worker.item == "real/098.png"
+    if sys.platform == "linux":
+        assert worker.process is not None
+        assert b"packer.jobs.worker" in Path(f"/proc/{worker.process}/cmdline").read_bytes()
+        assert f"process {started.pid} on host" in state.held_by
+    assert worker.since_s >= 0
     assert state.sessions == 1
     pages = TestClient(Guard(Pages([building], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
     assert pages.get(f"/{TOKEN}/").url.path == f"/{TOKEN}/0/build"
@@ -81,6 +94,7 @@ def test_a_build_is_shown_while_it_runs_and_after_it_died(build: tuple[Any, Path
     assert pages.get(f"/{TOKEN}/0/build/samples/2/999").status_code == 404
     assert pages.get(f"/{TOKEN}/0/build/rejects/0/5.jpg").status_code == 404
     assert files_of(out / ".build") == before
+    assert "real/098.png" in Page(pages.get(f"/{TOKEN}/0/build/state").text).text
     started.send_signal(signal.SIGKILL)
     started.communicate()
     assert "Not running" in pages.get(f"/{TOKEN}/0/build/state").text or building.state().running is None
@@ -104,6 +118,36 @@ def test_a_build_that_ends_becomes_its_dataset(build: tuple[Any, Path], tmp_path
     assert answer.status_code == 200
     assert len(Page(answer.text).find("a", "card")) == 98
     assert pages.get(f"/{TOKEN}/0/row/0/original.jpg").headers["content-type"] == "image/jpeg"
+
+
+def test_a_dataset_that_cannot_be_shown_as_asked_for_is_said_on_the_page_of_its_build(tmp_path: Path) -> None:
+    Workspace(Layout(tmp_path / "d").build).root.mkdir(parents=True)
+    (tmp_path / "predictions.csv").write_text("key,loss\nnothing,1\n")
+    building = Building(tmp_path / "d")
+    asked: list[Path] = []
+
+    def opened(path: Path) -> Looking:
+        asked.append(path)
+        return Looking(ShownDataset(path, tmp_path / "predictions.csv"))
+
+    pages = TestClient(Guard(Pages([building], TOKEN, opened).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    assert "listing" in pages.get(f"/{TOKEN}/0/build/state").text
+    write_faces(tmp_path / "d", 3)
+    for _ in range(2):
+        page = Page(pages.get(f"/{TOKEN}/0/build/state").text)
+        assert "that it has not" in page.find("p", "error")[0].text
+    assert len(asked) == 1  # the table is not read again and again
+
+
+def test_a_dataset_leads_to_the_update_that_runs_on_it(tmp_path: Path) -> None:
+    write_faces(tmp_path / "d", 3)
+    looking = Looking(ShownDataset(tmp_path / "d"))
+    pages = TestClient(Guard(Pages([looking], TOKEN).app(), TOKEN, ""), base_url="http://127.0.0.1")
+    link = f'href="/{TOKEN}/0/build"'
+    assert link not in pages.get(f"/{TOKEN}/0/").text
+    Workspace(Layout(tmp_path / "d").build).root.mkdir()
+    assert link in pages.get(f"/{TOKEN}/0/").text
+    assert pages.get(f"/{TOKEN}/0/build/state").status_code == 200
 
 
 def test_a_build_that_packed_nothing_says_why(tmp_path: Path) -> None:

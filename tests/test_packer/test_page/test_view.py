@@ -1,5 +1,6 @@
 """``packer view``: pages that agree with the dataset, given to nobody but those who know the address."""
 
+import io
 import re
 import signal
 import socket
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
+from support import archives
 from support.command import environment, run_packer, start_packer
 from support.datasets import encode, face_schema, fixed, picture, text, write_dataset, write_encoded
 from support.media import scene, write_picture, write_video
@@ -22,8 +24,9 @@ from packer.packed.shown.dataset import ShownDataset
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages, Query
 from packer.page.view import describe_address
+from packer.sources.contents import close_contents
 from readers import open_dataset
-from shardspec.errors import DatasetError, UsageError
+from shardspec.errors import DatasetError, ItemError, UsageError
 from shardspec.schema import Schema
 
 TOKEN = "to-ken_1"
@@ -291,6 +294,41 @@ def test_rejects_are_listed_and_drawn_from_the_source(rejecting: tuple[Path, Pat
     (source / "<b>.jpg").write_bytes((source / "good.png").read_bytes())
     assert client(out, source=source).get(image.attributes["src"]).headers["content-type"] == "image/jpeg"
     assert pages.get(f"/{TOKEN}/0/rejects/7/0.jpg").status_code == 404
+
+
+@pytest.mark.parametrize("kind", ["tgz", "folder of tars", "lmdb", "parquet"])
+def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> None:
+    bad = b"\xff\xd8\xff no jpeg"
+    pictures = {"good": archives.encoded(1), "wrong": bad}
+    members = [(f"{key}.jpg", data) for key, data in pictures.items()]
+    if kind == "lmdb":
+        source = archives.write_lmdb(tmp_path / "in.lmdb", {key.encode(): data for key, data in pictures.items()})
+    elif kind == "parquet":
+        source = tmp_path / "in.parquet"
+        archives.write_parquet(source, 2, image=[{"bytes": data, "path": key} for key, data in pictures.items()])
+    else:
+        source = tmp_path / "in" / ("a.tgz" if kind == "tgz" else "deep/a.tar")
+        archives.write_tar(source, members)
+        if kind == "folder of tars":
+            archives.write_tar(tmp_path / "in" / "b.tar", [("other.jpg", archives.encoded(2))])
+            source = tmp_path / "in"
+    run_packer("build", source, tmp_path / "d", "--size", "16", "--quiet", "--max-rejects", "100%")
+    pages = client(tmp_path / "d", source=source)
+    (image,) = get(pages, "/0/rejects").find("img")
+    assert pages.get(image.attributes["src"]).headers["content-type"] == "image/svg+xml"  # it does not decode
+    assert [e.attributes["viewbox"] for e in get(pages, "/0/row/0/original").find("svg")] == []
+    original = pages.get(f"/{TOKEN}/0/row/0/original.jpg")
+    assert original.status_code == 200, original.text
+    with Image.open(io.BytesIO(original.content)) as found:
+        assert found.size == (32, 24)
+    one = Looking(ShownDataset(tmp_path / "d"), source)
+    with pytest.raises(ItemError, match="expected a member"):
+        one.originals.frame(one.rejects.report.kinds[0].examples[0].item + "x")
+    for name in ("../in/a.tar!good", "/etc/passwd!good", "nothing.tar!good", "!", "a.tar!\0"):
+        with pytest.raises(ItemError, match="expected a"):
+            one.originals.frame(name)
+    run_packer("preview", tmp_path / "d", "-o", tmp_path / "r.png", "--rejects", "--source", source)
+    close_contents()
 
 
 def test_over_ssh_the_tunnel_is_named() -> None:

@@ -127,6 +127,45 @@ def test_masks_follow_the_picture_by_their_nearest_pixels(tmp_path, plan):
         assert not batches[0]["place_mask"].equal(batches[1]["place_mask"])
 
 
+@pytest.mark.parametrize(
+    "plan", [CenterCrop((30, 40)), Resize((60, 30)), RandomResizedCrop(40, scale=(0.1, 1.0), flip=0.5)]
+)
+@pytest.mark.parametrize("kind", ["png", "jpeg", "raw"])
+def test_masks_of_other_sides_are_cropped_in_proportion(tmp_path, plan, kind):
+    """The mask has pixels of 3 x 2 of the picture's, and says where they are; so does the picture, up to its codec."""
+    y, x = np.mgrid[:96, :120]
+    image = np.stack([2 * x, 2 * y, 0 * x], axis=2).astype(np.uint8)
+    rows, columns = np.mgrid[:48, :40]
+    places = np.stack([columns, rows, 0 * rows], axis=2).astype(np.uint8)
+    sides, codec = (None, None), NamedConfig("png" if kind == "raw" else kind)
+    schema = Schema(
+        (
+            text("key"),
+            Field("image", "bytes", "|u1", (*sides, 3), codec),
+            Field("label_image", "bytes", "|u1", (*sides, 3), NamedConfig("png")),
+            fixed("raw_mask", "<u2", *((48, 40) if kind == "raw" else (1, 1))),
+        )
+    )
+    values = {
+        "key": keys(12),
+        "image": [image] * 12,
+        "label_image": [places] * 12,
+        "raw_mask": np.stack([(columns + 40 * rows) if kind == "raw" else np.zeros((1, 1))] * 12).astype(np.uint16),
+    }
+    write_dataset(tmp_path / "d", "lmdb", schema, values)
+    names = ["image", "label_image"] + ["raw_mask"] * (kind == "raw")
+    for batch in Loader(open_dataset(tmp_path / "d", names, decode={"image": plan}), 4, seed=2):
+        found = batch["label_image"].numpy()[:, :2].astype(float)
+        if kind == "raw":
+            flat = batch["raw_mask"].numpy()
+            assert np.array_equal(found, np.stack([flat % 40, flat // 40], axis=1))
+        # the nearest pixel is half a pixel away at most, the picture's own edges are whole pixels of the picture
+        sides = np.array([3, 2])
+        away = np.abs((batch["image"].numpy()[:, :2] / 2 + 0.5) / sides.reshape(2, 1, 1) - (found + 0.5))
+        assert (away.max((0, 2, 3)) <= 0.5 + (2 if kind == "jpeg" else 1) / sides + 1e-6).all()
+        assert away.mean() < 0.4
+
+
 class Inverted(Whole):
     """A plan of a caller's own, whose pixels stay where they are, and which says so as `Whole` does."""
 
