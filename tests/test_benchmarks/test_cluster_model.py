@@ -125,7 +125,7 @@ def test_a_part_that_costs_nothing_never_slows_a_build(way: str) -> None:
     for slow, expected in (
         (slow_coordinator, "coordinator"),
         ({**SOME, "cut_part_s": 50.0}, "cut"),
-        (NOTHING, "units"),
+        (NOTHING, "start"),
     ):
         alone, here = (simulate(BUILD, replace(cluster, nodes=n), way, slow) for n in (1, 8))
         assert limit(BUILD, cluster, way, slow, DESIGNS["as it is"], alone, here) == expected
