@@ -39,6 +39,10 @@ class WatchedEngine:
         self.longest_s = self.mean_s = 0.0
         self._count = 0
 
+    def describe(self, units: int) -> str:
+        """See `Engine`."""
+        return self._engine.describe(units)
+
     def idle(self) -> int:
         """See `Engine`."""
         return self._engine.idle()

@@ -21,7 +21,7 @@ def line_encoder(**options: Any) -> Callable[[Any], str]:
     make: Any = getattr(encoder, "c_make_encoder", None)
     if make is None:  # not in CPython
         return plain.encode
-    text = encoder.encode_basestring_ascii if plain.ensure_ascii else encoder.encode_basestring  # type: ignore[attr-defined]
+    text = encoder.encode_basestring_ascii if plain.ensure_ascii else encoder.encode_basestring
     marks = plain.key_separator, plain.item_separator
     prepared = make(None, plain.default, text, None, *marks, plain.sort_keys, plain.skipkeys, plain.allow_nan)
     return lambda value: "".join(prepared(value, 0))
