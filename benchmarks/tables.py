@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cluster_model
 from benchmarks.measure import check_document
 from benchmarks.targets import detector_table, targets_table
 
@@ -127,6 +128,7 @@ def _formats(found: Found) -> list[str]:
 
 
 TABLES: Mapping[str, Callable[[Found], list[str]]] = {
+    "cluster_model": cluster_model.table,
     "detector": lambda found: [faces_table(found)],
     "formats": _formats,
     "pack_vs_raw": lambda found: [packing_table(found["results"])],

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from packer.builds.job import BuildResult
     from packer.builds.pack import pack
     from packer.builds.writing.writer import Writer
+    from packer.cluster.agent import WorkResult, work
+    from packer.cluster.status import AgentStatus, StatusReport, status
+    from packer.cluster.submit import SubmitResult, submit
     from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
     from packer.known.listing import DatasetList, list_dataset
@@ -63,6 +66,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "AgentStatus": Entry("packer.cluster.status:AgentStatus"),
             "Array": Entry("packer.recipe.fields:Array"),
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
@@ -91,11 +95,14 @@ else:
             "ReportResult": Entry("packer.page.report:ReportResult"),
             "SplitPart": Entry("packer.packed.split:SplitPart"),
             "SplitResult": Entry("packer.packed.split:SplitResult"),
+            "StatusReport": Entry("packer.cluster.status:StatusReport"),
             "StepSpec": Entry("packer.recipe.recipe:StepSpec"),
+            "SubmitResult": Entry("packer.cluster.submit:SubmitResult"),
             "ValueCount": Entry("packer.packed.inspect:ValueCount"),
             "ValueCounts": Entry("packer.packed.inspect:ValueCounts"),
             "VerifyReport": Entry("packer.packed.verify.verify:VerifyReport"),
             "Viewer": Entry("packer.page.view:Viewer", "view"),
+            "WorkResult": Entry("packer.cluster.agent:WorkResult"),
             "Writer": Entry("packer.builds.writing.writer:Writer"),
             "add": Entry("packer.packed.columns:add"),
             "bench": Entry("packer.packed.bench.bench:bench"),
@@ -116,12 +123,16 @@ else:
             "rejects": Entry("packer.packed.rejects:rejects"),
             "report": Entry("packer.page.report:report"),
             "split": Entry("packer.packed.split:split"),
+            "status": Entry("packer.cluster.status:status"),
+            "submit": Entry("packer.cluster.submit:submit"),
             "verify": Entry("packer.packed.verify.verify:verify"),
             "view": Entry("packer.page.view:view", "view"),
+            "work": Entry("packer.cluster.agent:work"),
         },
     )
 
 __all__ = [
+    "AgentStatus",
     "Array",
     "BenchReport",
     "BuildOptions",
@@ -150,11 +161,14 @@ __all__ = [
     "ReportResult",
     "SplitPart",
     "SplitResult",
+    "StatusReport",
     "StepSpec",
+    "SubmitResult",
     "ValueCount",
     "ValueCounts",
     "VerifyReport",
     "Viewer",
+    "WorkResult",
     "Writer",
     "add",
     "bench",
@@ -175,6 +189,9 @@ __all__ = [
     "rejects",
     "report",
     "split",
+    "status",
+    "submit",
     "verify",
     "view",
+    "work",
 ]

@@ -4,10 +4,12 @@ The pack stage and the readers both split datasets. Both use this one rule, so a
 """
 
 import hashlib
+from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +144,7 @@ def assign_rows(
     counts = classes = None
     if strata is not None:
         counts = _count_strata(groups, ranked)
-        classes = [list(of) for of in counts]
+        classes = [tuple(of) for of in counts]
     elif labels is not None:
         classes = classes_of_groups(groups.of_row, labels, len(groups.names))
     chosen = assign_groups(groups.names, groups.sizes().tolist(), ratios, seed, classes, rest, counts)
@@ -235,28 +237,44 @@ def assign_groups(
     empty = set(wanted)
     chosen = [""] * len(names)
     shares = None if strata is None else _Shares(strata, sizes, ratios)
-    order = sorted(range(len(names)), key=lambda group: (-sizes[group].bit_length(), _draw(seed, names[group])))
-    for position, group in enumerate(order):
+    order = _draw_order(names, sizes, seed)
+    for position, group in enumerate(_in_turn(order)):
         must_fill = len(order) - position <= len(empty)
         open_splits = [name for name in ratios if name in empty or not must_fill]
         split = max(open_splits, key=lacking.__getitem__) if shares is None else shares.place(group, open_splits)
         empty.discard(split)
         lacking[split] -= sizes[group]
         chosen[group] = split
-    if strata is None:
-        _exchange(order, sizes, lacking, chosen)
+    if strata is None and len(order) <= _FEW_GROUPS:
+        _exchange(order.tolist(), sizes, lacking, chosen)
     if classes is not None:
         _Splits(order, sizes, classes, wanted, lacking, chosen).share_classes()
     return chosen
 
 
+def _draw_order(names: Iterable[str], sizes: Sequence[int], seed: int) -> IntArray:
+    """The order of groups, as `assign_groups` says."""
+    drawn = bytearray()
+    for name in names:
+        drawn += _draw(seed, name)[:16]
+    draws = np.frombuffer(drawn, ">u8").reshape(-1, 2)
+    digits = np.fromiter((-size.bit_length() for size in sizes), np.int64, len(sizes))
+    return np.lexsort((draws[:, 1], draws[:, 0], digits))
+
+
+def _in_turn(order: IntArray) -> Iterator[int]:
+    """The groups of an order, some made at a time: Python's numbers take five times the memory."""
+    for start in range(0, len(order), 1024):
+        yield from order[start : start + 1024].tolist()
+
+
 def _exchange(order: Sequence[int], sizes: Sequence[int], lacking: dict[str, float], chosen: list[str]) -> None:
     """Exchange pairs of groups between splits, the best pair first, while the ratios are missed by more than a tenth.
 
-    Many groups miss them by so much only where one is huge, which no exchange would mend.
+    Many groups miss them by so much only where one is huge, which no exchange would mend: these are not tried.
     """
     slack = sum(sizes) / 10
-    while len(order) <= _FEW_GROUPS and sum(map(abs, lacking.values())) > slack:
+    while sum(map(abs, lacking.values())) > slack:
         best, pair = 0.0, None
         for place, one in enumerate(order):
             for two in order[place + 1 :]:
@@ -274,7 +292,7 @@ def _exchange(order: Sequence[int], sizes: Sequence[int], lacking: dict[str, flo
         chosen[one], chosen[two] = chosen[two], chosen[one]
 
 
-def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[list[int]]:
+def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[tuple[int, ...]]:
     """The classes of each group's samples, ascending. A label below 0 stands for no class.
 
     Parameters
@@ -287,10 +305,13 @@ def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[l
         Number of groups.
     """
     known = labels >= 0
-    out: list[list[int]] = [[] for _ in range(groups)]
+    out: list[tuple[int, ...]] = [()] * groups
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     if known.any():
-        for group, label in np.unique(np.stack([of_row[known], labels[known].astype(np.int64)], 1), axis=0).tolist():
-            out[group].append(label)
+        found, classes, _ = count_pairs(of_row[known], labels[known].astype(np.int64))
+        for group, label in zip(_in_turn(found), _in_turn(classes), strict=True):
+            has = (*out[group], label)
+            out[group] = shared.setdefault(has, has)
     return out
 
 
@@ -305,7 +326,11 @@ class _Shares:
         totals: Counter[int | None] = Counter({None: sum(sizes)})
         for has in strata:
             totals.update(has)
-        self._of = [{None: size, **has} for has, size in zip(strata, sizes, strict=True)]
+        shared: dict[tuple[Any, ...], Mapping[int | None, int]] = {}
+        self._of = [
+            shared.setdefault((size, *has.items()), dict([(None, size), *has.items()]))
+            for has, size in zip(strata, sizes, strict=True)
+        ]
         self._totals = totals
         self._lacking = {
             name: {stratum: ratio * total for stratum, total in totals.items()} for name, ratio in ratios.items()
@@ -329,7 +354,7 @@ class _Shares:
 class _Splits:
     """Groups in splits, and how often each split has each class."""
 
-    order: Sequence[int]
+    order: IntArray
     sizes: Sequence[int]
     classes: Sequence[Collection[int]]
     wanted: Sequence[str]
@@ -346,10 +371,10 @@ class _Splits:
     def share_classes(self) -> None:
         """Exchange groups until no split lacks a class that another can spare. Each exchange removes one such lack."""
         exchanged = False
-        groups_of: dict[int, list[int]] = {}
-        for group in self.order:
+        groups_of: dict[int, array[int]] = {}
+        for group in _in_turn(self.order):
             for label in self.classes[group]:
-                groups_of.setdefault(label, []).append(group)
+                groups_of.setdefault(label, array("q")).append(group)
         for label in sorted(groups_of):
             if len(groups_of[label]) > 1:
                 for split in self.wanted:
@@ -405,7 +430,7 @@ class _Splits:
     def _spare_near(self, split: str, size: float) -> list[int]:
         """Groups that a split can spare, of the sizes nearest to a given one: at most one smaller and one larger."""
         if split not in self.members:
-            members = [group for group in self.order if self.chosen[group] == split]
+            members = [group for group in _in_turn(self.order) if self.chosen[group] == split]
             self.members[split] = sorted(members, key=self.sizes.__getitem__)  # groups of one size stay in order
         members = self.members[split]
         at = bisect_left(members, size, key=self.sizes.__getitem__)
@@ -438,11 +463,14 @@ def _rank_strata(strata: Groups) -> IntArray:
 
 def _count_strata(groups: Groups, ranked: IntArray) -> list[dict[int, int]]:
     """The samples that each group has of each stratum, the strata ascending."""
-    out: list[dict[int, int]] = [{} for _ in groups.names]
+    none: dict[int, int] = {}
+    out = [none] * len(groups.names)
+    shared: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
     if len(ranked):
         found = count_pairs(groups.of_row, ranked)
-        for group, stratum, count in zip(*(numbers.tolist() for numbers in found), strict=True):
-            out[group][stratum] = count
+        for group, stratum, count in zip(*map(_in_turn, found), strict=True):
+            has = {**out[group], stratum: count}
+            out[group] = shared.setdefault(tuple(has.items()), has)
     return out
 
 

@@ -44,6 +44,7 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
         "builds",
         "packed",
         "known",
+        "cluster",
         "page",
         "cli",
     ),

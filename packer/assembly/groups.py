@@ -1,12 +1,18 @@
 """Groups of samples: those that have the same value in a field, such as one video or one person."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.assembly.rows import PackedRows
+from packer.workspace.spool import Mapped, texts
+from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.schema import Field, Schema
 from shardspec.splits import NO_GROUP, Groups
@@ -26,20 +32,65 @@ def read_groups(path: Path, by: str) -> Groups:
 
 
 def _group(rows: PackedRows, by: str, field: Field) -> Groups:
-    """Group rows by a field."""
+    """Group rows by a field. The groups are numbered in the order of their first rows."""
     validity = f"{by}_valid"
     # Or a column of the user has that name.
     has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
-    numbers: dict[bytes | float | int | bool, int] = {}
-    of_row = np.empty(len(rows), np.int64)
-    at = 0
+    found: list[npt.NDArray[Any]] = []
+    known = np.ones(len(rows), np.bool_)
+    names, at = texts(), 0
     for batch in rows.batches([by, validity] if has_validity else [by]):
-        values = batch[by].tolist() if field.is_fixed else list(map(bytes, batch[by]))
-        known = batch[validity].tolist() if has_validity else [True] * len(values)
-        for value, is_known in zip(values, known, strict=True):
-            of_row[at] = numbers.setdefault(value, len(numbers)) if is_known and value != b"" else NO_GROUP
-            at += 1
-    return Groups(tuple(_name(field, value) for value in numbers), of_row)
+        values, count = batch[by], len(batch[by])
+        if has_validity:
+            known[at : at + count] = batch[validity]
+        if field.is_fixed:
+            found.append(np.array(values))
+        else:
+            values = list(map(bytes, values))
+            found.append(_digests(values))
+            names.extend(_name(field, value) for value in values)
+            known[at : at + count] &= np.fromiter(map(bool, values), np.bool_, count)
+        at += count
+    of_row = np.full(len(rows), NO_GROUP, np.int64)
+    if not known.any():
+        return Groups((), of_row)
+    column = np.concatenate(found)
+    found.clear()
+    if known.all():
+        first, of_row = _number(column)
+    else:
+        first, of_row[known] = _number(column[known])
+        first = np.flatnonzero(known)[first]
+    if not field.is_fixed:
+        return Groups(texts().extend(names[int(row)] for row in first), of_row)
+    return Groups(Mapped(column[first].tolist(), partial(_name, field)), of_row)
+
+
+def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
+    """Two numbers for each value, by which equal ones are known: the values would fill the memory."""
+    return np.frombuffer(b"".join(blake2b(value, digest_size=16).digest() for value in values), _DIGEST)
+
+
+_DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])
+
+
+def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
+    """Where each different value is for the first time, ascending, and which of these each value equals."""
+    if values.dtype.fields is None:
+        order = np.argsort(values, kind="stable")
+        same = values[order[1:]] == values[order[:-1]]
+    else:
+        order = np.lexsort((values["low"], values["high"]))  # stable
+        same = (values["high"][order[1:]] == values["high"][order[:-1]]) & (
+            values["low"][order[1:]] == values["low"][order[:-1]]
+        )
+    begins = np.concatenate(([True], ~same))
+    first = order[begins]
+    ranks = np.empty(len(first), np.int64)
+    ranks[np.argsort(first)] = np.arange(len(first))
+    numbers = np.empty(len(values), np.int64)
+    numbers[order] = ranks[np.cumsum(begins) - 1]
+    return np.sort(first), numbers
 
 
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:

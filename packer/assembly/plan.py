@@ -211,7 +211,7 @@ def write_index(
         return
     folder.mkdir(parents=True, exist_ok=True)
     count = len(source) if order is None else len(order)
-    step = _INDEX_ROWS if order is not None else _NEAR_ROWS
+    step = _NEAR_ROWS if order is None or np.all(order[1:] > order[:-1]) else _INDEX_ROWS
     with ExitStack() as stack:
         files = {}
         for field in fields:

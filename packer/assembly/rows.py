@@ -33,6 +33,9 @@ BATCH_BYTES = 16 * 10**6
 
 _BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
+_PASSED_BYTES = 64 * 10**6
+"""About so much is read before all shards are closed, and opened again when they are read again: what was read of a
+mapped file counts as memory of the process until then."""
 _UINT32_MAX = np.iinfo(np.uint32).max
 
 Check = Literal["digest", "size"]
@@ -154,6 +157,8 @@ class PackedRows:
         self._ends = np.cumsum([place.part.samples for place in self._places], dtype=np.int64)
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._compared: set[int] = set()
+        self._passed = 0
 
     @classmethod
     def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None) -> Self:
@@ -224,7 +229,11 @@ class PackedRows:
 
     def _read_part(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put rows of a shard or column into their places, adapted to the united schema."""
-        place, reader = self._place(number), self._reader(number)
+        place = self._place(number)
+        self._passed += len(rows) * place.part.bytes // max(1, place.part.samples)
+        if self._passed > _PASSED_BYTES:
+            self.close()
+        reader = self._reader(number)
         same = [name for name in fields if name not in place.adapters]
         changed = [name for name in fields if name in place.adapters]
         if same:
@@ -248,17 +257,23 @@ class PackedRows:
 
     def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
         """All rows in order, in batches of about `BATCH_BYTES`."""
-        for number, place in enumerate(self._places):
-            step = batch_rows(place.part, *place.manifest.columns)
-            for first in range(0, place.part.samples, step):
-                stop = min(first + step, place.part.samples)
-                yield self.read(self._start(number) + np.arange(first, stop), fields)
+        for number in range(self.shards):
+            for rows in self._steps(number):
+                yield self.read(self._start(number) + rows, fields)
+
+    def _steps(self, number: int) -> Iterator[IntArray]:
+        """The rows of a shard, some at a time."""
+        part, columns = self._places[number].part, self._places[number].manifest.columns
+        step = batch_rows(part, *columns)
+        for first in range(0, part.samples, step):
+            yield np.arange(first, min(first + step, part.samples))
 
     def close(self) -> None:
         """Close the shards."""
         for reader in self._open.values():
             reader.close()
         self._open.clear()
+        self._passed = 0
 
     def _start(self, number: int) -> int:
         return int(self._ends[number]) - self._places[number].part.samples
@@ -279,14 +294,11 @@ class PackedRows:
             scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
             return scanned
         self._reader(number)
-        shard, columns = self._places[number].part, self._places[number].manifest.columns
-        table = np.empty((shard.samples, len(self._varying)), np.int64)
-        step = batch_rows(shard, *columns)
-        for first in range(0, shard.samples if self._varying else 0, step):
-            stop = min(first + step, shard.samples)
-            values = self.read(self._start(number) + np.arange(first, stop), self._varying)
+        table = np.empty((self._places[number].part.samples, len(self._varying)), np.int64)
+        for rows in self._steps(number) if self._varying else ():
+            values = self.read(self._start(number) + rows, self._varying)
             for column, name in enumerate(self._varying):
-                table[first:stop, column] = [len(value) for value in values[name]]
+                table[rows, column] = [len(value) for value in values[name]]
         return table
 
     def _reader(self, number: int) -> ShardReader:
@@ -303,9 +315,10 @@ class PackedRows:
         place = self._place(number)
         layout, manifest, shard = place.layout, place.manifest, place.part
         with _reading(place):
-            if self._digests and not self._scanned(number):
+            if self._digests and number not in self._compared and not self._scanned(number):
                 for entry in shard.files:
                     layout.check_digest(entry)
+                self._compared.add(number)
             else:
                 layout.check_sizes(shard)
             return open_shard(layout, manifest, shard, place.superseded)

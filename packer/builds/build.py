@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.estimate import Estimate, estimate
-from packer.builds.growing.growth import Comparison, compare
+from packer.builds.growing.growth import Comparison, Growth, compare
 from packer.builds.job import BuildJob, BuildResult, check_rejects
 from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.provenance import describe_runtime
@@ -101,6 +101,39 @@ def run_build(
         See `packer.builds.job.BuildJob`.
     """
     listener = listener_of(progress)
+    planned = plan_build(source, out, recipe, options, listener, functions, declaration)
+    if isinstance(planned, BuildResult):
+        check_rejects(planned, options)
+        return planned
+    plan, notes, growth = planned
+    done = Job(plan, out, options, listener).run()
+    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
+    growth = None if growth is None else dataclasses.replace(growth, mended=plan.mended)
+    result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
+    check_rejects(result, options)
+    return result
+
+
+def plan_build(
+    source: Source,
+    out: Path,
+    recipe: Recipe,
+    options: BuildOptions,
+    listener: ProgressListener,
+    functions: Mapping[str, Step] | None = None,
+    declaration: Declaration | None = None,
+) -> tuple[BuildJob, tuple[str, ...], Growth | None] | BuildResult:
+    """List the items of a source and plan how they are packed.
+
+    Returns
+    -------
+    job : BuildJob
+    notes : tuple of str
+        What is to be known about the source, a line each.
+    growth : Growth or None
+        How the source compares with the dataset that is added to. If there is nothing to add to it, the result is
+        returned instead of all three.
+    """
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
@@ -115,19 +148,11 @@ def run_build(
         listing = comparison.listing
         if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER))
-            result = BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
-            check_rejects(result, options)
-            return result
+            return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
         plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
-    del listing, items  # the plan's file has the items, maybe millions
     notes = (*notes, *(plan.remarks if comparison is None else ()))
-    done = Job(plan, out, options, listener).run()
-    more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
-    growth = None if comparison is None else dataclasses.replace(comparison.growth, mended=plan.mended)
-    result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
-    check_rejects(result, options)
-    return result
+    return plan, notes, None if comparison is None else comparison.growth
 
 
 def _compare(
@@ -187,6 +212,19 @@ def _resolve(
     options: dict[str, Any],
 ) -> tuple[Source, Path, Recipe, BuildOptions, Mapping[str, Step]]:
     """Resolve source, folder, recipe, options and functions of a call."""
+    recipe, how, functions = resolve_options(recipe, options)
+    target = Path(out).absolute()
+    return open_source(source, target, recipe), target, recipe, how, functions
+
+
+def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Recipe, BuildOptions, Mapping[str, Step]]:
+    """Resolve recipe, options and functions of a call.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown or invalid.
+    """
     _refuse_unknown(options)
     how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
     functions: dict[str, Step] = {}
@@ -196,12 +234,11 @@ def _resolve(
         recipe = Recipe.from_options(options)
     elif options:
         raise UsageError(f"expected either a recipe or its options, found both: {', '.join(options)}")
-    target = Path(out).absolute()
     if functions and "engine" not in how:
         how["engine"] = FOR_FUNCTIONS
     # Absolute before planning: the plan must not depend on the current folder.
     recipe = dataclasses.replace(recipe, root=tuple(str(Path(root).absolute()) for root in recipe.root))
-    return open_source(source, target, recipe), target, recipe, BuildOptions(**how), functions
+    return recipe, BuildOptions(**how), functions
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:

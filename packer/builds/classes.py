@@ -12,6 +12,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.packed import is_packed
+from packer.workspace.spool import Mapped
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.schema import NO_CLASS, describe_wrong_classes
@@ -174,27 +175,31 @@ def _without_gaps(names: Mapping[int, str]) -> list[str]:
     return [names[number] for number in sorted(names)]
 
 
-def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: Sequence[str]) -> list[Item]:
+def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: Sequence[str]) -> Sequence[Item]:
     """The items with their labels numbered by a list of classes; labels without names are its numbers already.
 
     The label of no class stays.
     """
     numbers = {name: number for number, name in enumerate(classes)}
-    strange: Counter[Any] = Counter()
-    out = []
-    for item in items:
-        old = item.columns.get("label")
-        new: int | None
+
+    def find(old: Any) -> tuple[Any, int | None]:
+        """The name of a label, and its number."""
         if old == NO_CLASS:
-            name, new = None, NO_CLASS
-        elif names is None:
-            name, new = old, old if type(old) is int and 0 <= old < len(classes) else None
-        else:
-            name = names.get(old, old) if isinstance(old, int) else None
-            new = numbers.get(name) if isinstance(name, str) else None
+            return None, NO_CLASS
+        if names is None:
+            return old, old if type(old) is int and 0 <= old < len(classes) else None
+        name = names.get(old, old) if isinstance(old, int) else None
+        return name, numbers.get(name) if isinstance(name, str) else None
+
+    def renumber(item: Item) -> Item:
+        _, new = find(item.columns.get("label"))
+        return replace(item, columns={**item.columns, "label": 0 if new is None else new})
+
+    strange: Counter[Any] = Counter()
+    for item in items:
+        name, new = find(item.columns.get("label"))
         if new is None and item.reject is None:
             strange[name] += 1
-        out.append(replace(item, columns={**item.columns, "label": 0 if new is None else new}))
     if strange:
         wanted = list_some([repr(name) for name in classes])
         if names is None:
@@ -208,4 +213,4 @@ def _renumber(items: Sequence[Item], names: Mapping[int, str] | None, classes: S
             f"classes: expected labels in {wanted}, found {found}{like}: add them to the list, "
             "or leave these items out of the source"
         )
-    return out
+    return Mapped(items, renumber)

@@ -24,6 +24,7 @@ from packer.builds.plan import (
     describe_made,
     describe_mismatch,
     describe_taken_over,
+    facts_of,
     is_storable,
     live_columns,
     make_plan,
@@ -235,34 +236,62 @@ class BuildJob:
         declaration: Declaration | None = None,
         comparison: Comparison | None = None,
     ) -> None:
+        declared = None if declaration is None else declaration.to_json()
+        base = "" if comparison is None else comparison.base.digest
+        gone = "" if comparison is None else comparison.gone_digest
+        # Items that exist in this process only.
+        live: dict[int, Item] = {}
+        remarks = Remarks()
+
+        def observe(item: Item) -> None:
+            if not is_storable(item):
+                live[item.index] = item
+            remarks.add(item)
+
+        plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, observe)
+        self._set(recipe, plan, self._lines.facts, options, functions, declaration, comparison)
+        self._live |= live
+        if not ENGINES[options.engine].takes_functions:
+            _refuse_functions(self._live.values(), self._functions)
+        growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
+        items = listing.items[: recipe.limit]
+        self.notes += (*growth, *remarks.describe_repeats(items))
+        self.remarks += tuple(remarks.describe_contradictions(items, self.plan.classes.get("label")))
+
+    @classmethod
+    def of_workspace(cls, space: Workspace, document: Mapping[str, Any], options: BuildOptions) -> "BuildJob":
+        """The job of the plan in a workspace, to cut its rows into shards (`BuildPlan.is_whole`)."""
+        plan = BuildPlan.from_json(document)
+        assert plan.is_whole
+        job = cls.__new__(cls)
+        job._lines = ItemLines()
+        job._set(Recipe.from_options(plan.recipe), plan, facts_of(_lines_of(space)), options)
+        return job
+
+    def _set(
+        self,
+        recipe: Recipe,
+        plan: BuildPlan,
+        facts: bytearray,
+        options: BuildOptions,
+        functions: Mapping[str, Step] | None = None,
+        declaration: Declaration | None = None,
+        comparison: Comparison | None = None,
+    ) -> None:
         self._recipe = recipe
+        self.plan = plan
+        self._facts = facts
         self._declaration = declaration
         self._comparison = comparison
         self.base = None if comparison is None else comparison.base
         self.mended = 0
         self._options = options
         self._functions = functions or {}
-        self.shares_detector = _shares_detector(recipe, options)
-        declared = None if declaration is None else declaration.to_json()
-        base = "" if self.base is None else self.base.digest
-        gone = "" if comparison is None or not comparison.gone else sha256_json(sorted(comparison.gone))
-        # Items that exist in this process only.
+        self.shares_detector = shares_detector(recipe, options)
+        self.needs_gpus = _detects(recipe) and recipe.device.startswith("cuda") and not self.shares_detector
         self._live: dict[int, Item] = {}
-        remarks = Remarks()
-
-        def observe(item: Item) -> None:
-            if not is_storable(item):
-                self._live[item.index] = item
-            remarks.add(item)
-
-        self.plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, observe)
-        self._facts = self._lines.facts
-        if not ENGINES[options.engine].takes_functions:
-            _refuse_functions(self._live.values(), self._functions)
-        growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
-        items = listing.items[: recipe.limit]
-        self.notes = (*growth, *remarks.describe_repeats(items))
-        self.remarks = tuple(remarks.describe_contradictions(items, self.plan.classes.get("label")))
+        self.notes: tuple[str, ...] = ()
+        self.remarks: tuple[str, ...] = ()
         self.marked: int | None = None
         self.refilled: int | None = None
         self.broken_tracks: BrokenTracks | None = None
@@ -438,7 +467,7 @@ class BuildJob:
             fewer = left.get(str(number), {})
             counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
             # A plan finds what it has made by the fingerprint, and this is not that any more.
-            same = not fewer.get("packed_items") and not (self._comparison and self._comparison.gone and fewer)
+            same = not fewer.get("packed_items") and not (self.plan.gone and fewer)
             fingerprint = (
                 generation.fingerprint if same else sha256_json([generation.fingerprint, self.plan.fingerprint])
             )
@@ -488,9 +517,14 @@ def _next_shard(base: Manifest, space: Workspace) -> int:
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
 
 
-def _shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
+def _detects(recipe: Recipe) -> bool:
+    """Whether steps of the recipe run the detector."""
+    return recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
+
+
+def shares_detector(recipe: Recipe, options: BuildOptions) -> bool:
     """Whether one process runs the detector for all workers: if asked for, or by default for any device but the CPU."""
-    detects = recipe.boxes is None and any(step.use in ("detect", "faces") for step in recipe.chain)
+    detects = _detects(recipe)
     asked, can = options.shared_detector, os.name == "posix"
     if asked is None:
         return detects and can and recipe.device != "cpu" and ENGINES[options.engine].shares_detector

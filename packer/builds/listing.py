@@ -168,7 +168,7 @@ def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:
     """In words, the further pictures in archives that the recipe leaves out."""
     read = {field_name(column) for column in (recipe.also, recipe.boxes_from) if column is not None}
-    left = {field: len(files) for field, files in listing.members.items() if field not in read}
+    left = {field: count for field, count in listing.members.items() if field not in read}
     if not left:
         return []
     fields = list_some([f"{field} ({count})" for field, count in left.items()])
@@ -182,12 +182,9 @@ def boxes_name(item: Item) -> str:
 
 def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     """The items with the files that a column names, or with the further pictures of an archive."""
-    members = listing.members.get(field_name(column))
-    if members is not None:
-        return Mapped(
-            listing.items,
-            lambda item: _with_member(item, option, members[item.index]) if item.index in members else item,
-        )
+    if (name := field_name(column)) in listing.members:
+        beside = listing.beside
+        return Mapped(listing.items, lambda item: _with_member(item, option, beside[item.index].get(name)))
     field = listing.fields.get(column)
     lacks = field is not None and any(field not in item.columns for item in listing.items if item.reject is None)
     if listing.roots is None or field is None or lacks:
@@ -203,8 +200,10 @@ def _attach(listing: Listing, option: str, column: str) -> Sequence[Item]:
     return found
 
 
-def _with_member(item: Item, option: str, file: ItemFile) -> Item:
-    """An item with a further member of its archive."""
+def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:
+    """An item with a further member of its archive, if it has one."""
+    if file is None:
+        return item
     if file.is_video != item.is_video:
         wanted, found = ("a video", "a picture") if item.is_video else ("a picture", "a video")
         reason = f"{option}: expected {wanted} like {item.name!r}, found {found}, {shorten(file.name, LONG)}"

@@ -1,7 +1,6 @@
 """The plan: recipe and items become tasks and a fingerprint. A pure function; nothing here touches a worker."""
 
 import hashlib
-import json
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,6 +16,7 @@ from packer.recipe import Recipe
 from packer.sources.base import Listing, count_listed
 from packer.sources.item import Item
 from packer.sources.rows import digest_value
+from packer.workspace.lines import line_encoder
 from packer.workspace.machines import MADE_ON
 from packer.workspace.spool import Again, Spool
 from shardspec.entries import Generation
@@ -91,6 +91,11 @@ class BuildPlan:
         return sha256_json({**decides, "classes": dict(self.classes), **more})
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it says all that cutting shards needs: not if it adds to a dataset, or packs a function's samples."""
+        return not self.base and not self.declared
+
+    @property
     def terms(self) -> str:
         """SHA-256 of what decides, beside the item itself, what becomes of an item."""
         return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])
@@ -138,7 +143,7 @@ def _digest_facts(item: Item, columns: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(_SORTED(facts).encode("ascii")).digest()
 
 
-_SORTED = json.JSONEncoder(sort_keys=True).encode
+_SORTED = line_encoder(sort_keys=True)
 
 
 class ItemLines(Spool[str]):
@@ -273,6 +278,14 @@ def _facts_of_files(item: Item) -> list[Any]:
 
 def _facts_of_member(item: Item) -> list[Any]:
     return [] if item.member is None else [item.member, dict(item.arrays)]
+
+
+def facts_of(lines: Iterable[str]) -> bytearray:
+    """The first bytes of the facts of each item in some lines, as `ItemLines` has them."""
+    facts = bytearray()
+    for item in map(Item.from_line, lines):
+        facts += _digest_facts(item, item.columns)[:FACTS_BYTES]
+    return facts
 
 
 def is_storable(item: Item) -> bool:

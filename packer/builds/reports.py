@@ -3,13 +3,17 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from packer.sources.item import ItemReport
+from packer.workspace.lines import line_encoder
 from shardspec.entries import Counts
 from shardspec.errors import DatasetError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
@@ -106,8 +110,8 @@ class EarlierReports:
     ----------
     layout : Layout
     manifest : Manifest
-    gone : set of int
-        Numbers of items that are dropped. Their lines in ``items.jsonl`` stay, with the state ``"gone"``, so that every
+    gone : (items,) bool, optional
+        Which items, by their numbers, are dropped. Their lines in ``items.jsonl`` stay, with the state ``"gone"``, so that every
         item's number stays that of its line.
 
     Attributes
@@ -121,7 +125,7 @@ class EarlierReports:
         If a report is missing or does not match the manifest.
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest, gone: Collection[int] = ()) -> None:
+    def __init__(self, layout: Layout, manifest: Manifest, gone: npt.NDArray[np.bool_] | None = None) -> None:
         self._items = _Lines(checked_lines(layout, manifest, ITEMS_NAME))
         self._rejects = _Lines(checked_lines(layout, manifest, REJECTS_NAME))
         self._counted = _are_remarks_counted(layout, manifest)
@@ -137,7 +141,7 @@ class EarlierReports:
             number, self._number = self._number, self._number + 1
             if number == stop:
                 return earlier
-            if number in self._gone and earlier.state != GONE:
+            if self._gone is not None and self._gone[number] and earlier.state != GONE:
                 self.leave(earlier)
                 _write(items, {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]})
             else:
@@ -340,4 +344,4 @@ def _write(file: IO[bytes], document: dict[str, Any]) -> None:
     file.write(_ENCODE(document).encode("utf-8", "backslashreplace") + b"\n")
 
 
-_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+_ENCODE = line_encoder(ensure_ascii=False)

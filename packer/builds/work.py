@@ -1,7 +1,8 @@
 """The work of a build: items through the steps into parts, parts into shards."""
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from packer.builds.growing.kept import KeptItems, built_key
 from packer.builds.part import Part, PartWriter
 from packer.builds.plan import BuildPlan
 from packer.jobs.plan import OnItem, Unit, Verdicts
+from packer.jobs.progress import reason_kind
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, ItemReport, read_items
@@ -114,7 +116,7 @@ class BuildWork:
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
                 part.finish()
-            return {"rows": sum(report.samples for report in part.reports), "bytes": part.bytes, **self._flushed()}
+            return {**_summary(part.reports), "bytes": part.bytes, **self._flushed()}
 
     def close(self) -> None:
         """Close the parts, and what items were read from."""
@@ -201,11 +203,21 @@ class BuildWork:
                 part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return {"rows": sum(map(len, Part(joined).groups)), **self._flushed()}
+        return {**_summary(Part(joined).reports()), **self._flushed()}
 
     def _flushed(self) -> dict[str, Any]:
         """What the journal says of a part that this process has flushed itself."""
         return {FLUSHED: True} if self.workspace.elsewhere else {}
+
+
+def _summary(reports: Iterable[ItemReport]) -> dict[str, Any]:
+    """What the journal says of the items of a task: their samples, and the rejected ones by step and reason."""
+    rows, rejected = 0, Counter[str]()
+    for report in reports:
+        rows += report.samples
+        if not report.samples and not report.empty:
+            rejected[f"{report.step}: {reason_kind(str(report.reason))}"] += 1
+    return {"rows": rows, **({"rejected": dict(rejected)} if rejected else {})}
 
 
 def _begin_report(item: Item, on_item: OnItem) -> ItemReport:

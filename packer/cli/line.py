@@ -9,7 +9,7 @@ import io
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -23,6 +23,9 @@ from shardspec.wording import did_you_mean
 
 COMMANDS: Mapping[str, str] = {
     "build": "pack pictures, videos or a table of them into a dataset; repeat the command to resume",
+    "submit": "plan a build and leave its work to agents on a cluster; repeat the command to resume",
+    "work": "do what is left of a submitted build, beside other agents",
+    "status": "say how far a build is, who is at work on it, and what was rejected",
     "detect": "pack where the faces are, without pictures, for builds with --boxes; repeat the command to resume",
     "list": "list a public dataset, as it is published, as a table to build from",
     "inspect": "show what a packed dataset holds",
@@ -45,6 +48,8 @@ COMMANDS: Mapping[str, str] = {
 AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "compact", "convert", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
+    "submit": "to resume",
+    "work": "to go on (what is finished stays)",
 }
 """What repeating a command after an interruption does; the commands not listed leave nothing behind."""
 
@@ -125,6 +130,11 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "allow_abbrev": False})
         self._commands: argparse.Action | None = None
+        self._take_options: list[str] = []
+
+    def take_options(self, *names: str) -> None:
+        """Let the value of some options begin with a dash."""
+        self._take_options += names
 
     def add_subparsers(self, **options: Any) -> Any:
         """The commands, which are parsers of this class too."""
@@ -134,7 +144,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; report an unknown option before the errors that it causes."""
         if self._commands is None:
-            self._refuse_unknown(list(args or ()))
+            args = list(self._join(list(args or ())))
+            self._refuse_unknown(args)
         return super().parse_known_args(args, namespace)
 
     def refuse_rest(self, rest: Sequence[str]) -> NoReturn:
@@ -145,6 +156,13 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with exit status 2."""
         self.exit(2, f"{self.prog}: {message} ({self.prog} --help)\n")
+
+    def _join(self, words: Sequence[str]) -> Iterator[str]:
+        """The words, with each option whose value may begin with a dash and its value as one."""
+        rest = iter(words)
+        for word in rest:
+            value = next(rest, None) if word in self._take_options else None
+            yield word if value is None else f"{word}={value}"
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         known = self._option_string_actions

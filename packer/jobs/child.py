@@ -20,7 +20,8 @@ _READER_JOIN_S = 5.0
 _LOG_TAIL_BYTES = 1500
 _SIGKILL = 9  # not every system has the name
 
-Answers = queue.SimpleQueue["tuple[Child, dict[str, Any]]"]
+Answers = queue.SimpleQueue[tuple[Any, dict[str, Any]]]
+"""Answers, each with the process that it comes from."""
 
 
 class Child:
@@ -40,6 +41,10 @@ class Child:
         As for ``subprocess.Popen``.
     keep : sequence of int
         Descriptors that the process inherits.
+    prefix : sequence of str
+        A program, with its arguments, that runs the command elsewhere.
+    environment : mapping of str to str, optional
+        By default, that of `inherited_environment`.
     variables : mapping of str to str, optional
         Further environment variables.
 
@@ -57,17 +62,19 @@ class Child:
         *,
         stdin: int = subprocess.PIPE,
         keep: Sequence[int] = (),
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
         self.ready = False
         with log.open("wb") as file:
             self.process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                module_command(*command),
+                [*prefix, *module_command(*command)],
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env={**inherited_environment(), **(variables or {})},
+                env={**(inherited_environment() if environment is None else environment), **(variables or {})},
                 start_new_session=True,
                 pass_fds=keep,
             )
@@ -94,6 +101,10 @@ class Child:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended; a child of its own may still keep the pipe open, and hide that."""
+        return self.process.poll() is not None
+
     def describe_death(self) -> str:
         """How the process ended, with the last line that it wrote."""
         code = self.process.wait()
@@ -117,7 +128,7 @@ class Child:
                 message = _parse(line)
                 if message is not None:
                     self.take(message, answers)
-        answers.put((self, {"event": "died"}))
+        self.take({"event": "died"}, answers)
 
 
 class SyncChild(Child):

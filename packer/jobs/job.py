@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,19 +11,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.plan import ShardPlan, plan_assembly, write_index
+from packer.assembly.plan import ShardPlan
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.result import Result
 from packer.jobs.schedule import ItemTally, Schedule, describe_lost
-from packer.jobs.shards import assemble_shards
+from packer.jobs.shards import assemble_shards, cut_into_shards
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
+from packer.recipe.recipe import WORKER_BYTES
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed
+from packer.workspace.checkpoints import FLUSHED, Checkpoints, drop_unflushed, flush_all
 from packer.workspace.commit import commit
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import (
@@ -38,9 +40,10 @@ from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
 from packer.workspace.replacement import finish_replacement
+from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from shardspec.entries import Generation, Shard
 from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, UsageError
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, Layout
+from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import resolve
 from shardspec.wording import counted
@@ -113,6 +116,7 @@ class Job:
         self._listener = listener
         self._lock: FolderLock | None = None
         self._sessions = 1
+        self._lost_hosts: set[str] = set()
         self._started_s = time.time()
         self._engine: Engine | None = None
         self._team_size = 0
@@ -134,16 +138,61 @@ class Job:
             for line in self.plan.notes:
                 self._listener.on_message(line)
             with locked(self.workspace, self._listener.on_message) as self._lock:
-                made = None
-                if self.plan.rewritten is not None:
-                    self._enter_to_rewrite(self.plan.rewritten)
-                elif self.plan.base is not None:
-                    self._enter_beside(self.plan.base)
-                else:
-                    made = self._enter()
+                made = self._enter_alone()
                 if made is None:
                     return JobResult(self.layout.root, self._make(), resumed=self._sessions > 1)
         return JobResult(self.layout.root, made, resumed=True, found_finished=True)
+
+    def open_to_agents(self, check: Callable[[], None], submit: Callable[[], Mapping[str, Any]]) -> JobResult | None:
+        """Write the plan, or take up the one that was begun, and leave the work to agents.
+
+        Parameters
+        ----------
+        check : callable
+            Called once the folder is held, before anything in it changes.
+        submit : callable
+            Called once agents can begin, while the folder is held; returns what is to be noted about the agents.
+
+        Returns
+        -------
+        JobResult or None
+            The dataset, if there is nothing left to do.
+
+        Raises
+        ------
+        UsageError, ResumeMismatchError, BuildLockedError, BuildError
+            See `run`.
+        """
+        space, options = self.workspace, self._options
+        made = self._find_finished()
+        if made is None:
+            for line in self.plan.notes:
+                self._listener.on_message(line)
+            with locked(space, self._listener.on_message) as self._lock:
+                check()
+                made = self._enter_alone()
+                if made is None:
+                    names = ("item_timeout", "on_error", "shared_detector")
+                    terms = {"options": {name: getattr(options, name) for name in names}}
+                    with writing(space.out):
+                        flush_all(space)
+                        done = {path.name for path in space.part_files()}
+                        open_to_agents(space, terms, len(self.plan.tasks), lambda n: space.part(n).name in done)
+                    noted = submit()
+                    write_durably(space.array, json.dumps({**terms, **noted}).encode())
+                    return None
+        return JobResult(self.layout.root, made, resumed=True, found_finished=True)
+
+    def _enter_alone(self) -> Manifest | None:
+        """Enter the folder once no agent is at work in it."""
+        close_to_agents(self.workspace, self._listener.on_message)
+        if self.plan.rewritten is not None:
+            self._enter_to_rewrite(self.plan.rewritten)
+        elif self.plan.base is not None:
+            self._enter_beside(self.plan.base)
+        else:
+            return self._enter()
+        return None
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -341,9 +390,7 @@ class Job:
                     task = plan.tasks[event.unit.number]
                     raise failed_item(item_name(self.workspace.items, task, failed.item), failed.reason)
                 if event.kind == "done" and event.unit is not None:
-                    append_line(
-                        self.workspace.journal, {"did": event.unit.do, "number": event.unit.number, **event.result}
-                    )
+                    note_done(self.workspace, event)
                     note_part(event.unit, FLUSHED in event.result)
 
             def note_part(unit: Unit, flushed: bool) -> None:
@@ -355,7 +402,13 @@ class Job:
                     checkpoints.add(unit.number, flushed=flushed)
 
             units = [Unit("task", number) for number in missing]
-            self._run_units(units, on_event, shares_detector=plan.shares_detector, announced=plan.announce(done))
+            self._run_units(
+                units,
+                on_event,
+                shares_detector=plan.shares_detector,
+                needs_gpus=plan.needs_gpus,
+                announced=plan.announce(done),
+            )
 
     def _run_units(
         self,
@@ -363,6 +416,7 @@ class Job:
         on_event: Callable[[Event], None],
         *,
         shares_detector: bool = False,
+        needs_gpus: bool = False,
         announced: str = "",
     ) -> None:
         """Run units until all are done. A lost worker is reported in one line.
@@ -371,7 +425,7 @@ class Job:
         """
         if not units:
             return
-        engine, done_by = self._engine_for(len(units), shares_detector)
+        engine = self._engine_for(len(units), shares_detector, needs_gpus)
 
         def report(event: Event) -> None:
             self._check_lock()
@@ -380,7 +434,7 @@ class Job:
             on_event(event)
 
         if announced:
-            self._listener.on_message(f"{announced} {done_by}")
+            self._listener.on_message(f"{announced} {engine.describe(len(units))}")
         limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
             Schedule(engine, self.workspace, self.plan.tasks, report, limit_s).run(units)
@@ -390,14 +444,20 @@ class Job:
         if self.plan.preset == _WITH_MODELS:
             self._close_engine()
 
-    def _engine_for(self, units: int, shares_detector: bool) -> tuple[Engine, str]:
-        """The engine for some units, and in words where it does the work: the one that is open, if it will do."""
-        entry = ENGINES[self._options.engine]
-        workers = count_workers(self._options.workers, self.plan.preset, units) if entry.many_workers else 1
+    def _engine_for(self, units: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        """The engine for some units: the one that is open, if it will do."""
+        workers = self._count_workers(units)
         if self._engine is None or self._team_size < workers:
             self._close_engine()
-            self._engine, self._team_size = self._open_engine(units, workers, shares_detector), workers
-        return self._engine, entry.describe(workers)
+            self._engine, self._team_size = self._open_engine(units, workers, shares_detector, needs_gpus), workers
+        return self._engine
+
+    def _count_workers(self, units: int) -> int:
+        """How many workers there are to be; for an engine that finds its own hosts, how many at most."""
+        entry, requested = ENGINES[self._options.engine], self._options.workers
+        if entry.many_hosts:
+            return sys.maxsize if str(requested) == "auto" else int(requested)
+        return count_workers(requested, self.plan.preset, units) if entry.many_workers else 1
 
     def _close_engine(self) -> None:
         """End the workers."""
@@ -405,25 +465,30 @@ class Job:
             self._engine.close()
         self._engine = None
 
-    def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
+    def _open_engine(self, units: int, workers: int, shares_detector: bool, needs_gpus: bool) -> Engine:
+        options, entry = self._options, ENGINES[self._options.engine]
         # A worker that waits for the detecting process has nothing else to do meanwhile.
-        ahead = shares_detector or has_core_to_spare(min(workers, units))
-        team = Team(workers, self._options.item_timeout, ahead, shares_detector)
-        engine: Engine = resolve("engine", self._options.engine, ENGINES)(
+        ahead = shares_detector or (not entry.many_hosts and has_core_to_spare(min(workers, units)))
+        team = Team(
+            workers,
+            options.item_timeout,
+            ahead,
+            shares_detector,
+            per_node=options.workers_per_node,
+            worker_bytes=WORKER_BYTES[self.plan.preset],
+            gpus=needs_gpus,
+            address=options.ray_address,
+            lost=self._lost_hosts,
+        )
+        engine: Engine = resolve("engine", options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team
         )
         return engine
 
     def _cut(self) -> ShardPlan:
         """Write reports and index, and cut the rows into shards. The assembly plan is written last."""
-        space = self.workspace
-        found = self.plan.assemble(space)
-        assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
         before = None if self.plan.base is None else self._index_files(self.plan.base)
-        write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
-        assembly.source.close()
-        assembly.save()
-        return assembly
+        return cut_into_shards(self.plan, self.workspace, before)
 
     def _index_files(self, base: Manifest) -> dict[str, Path]:
         """The checked index files of a dataset, by field."""
@@ -464,6 +529,13 @@ class Job:
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
         return sum(line["did"] in what for line in self.workspace.read_journal())
+
+
+def note_done(space: Workspace, event: Event) -> None:
+    """Note in the journal that a unit is done, and when."""
+    assert event.unit is not None
+    unit, at_s = event.unit, round(time.time(), 2)
+    append_line(space.journal, {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result})
 
 
 def failed_item(item: str, why: str) -> BuildError:

@@ -173,6 +173,8 @@ class JobPlan(Protocol):
         What the tasks do, and what their items are, for the progress display, such as ``"packing"`` and ``"items"``.
     shares_detector : bool
         Whether one process runs the detector for all workers.
+    needs_gpus : bool
+        Whether each worker over the tasks wants a GPU of its own, from an engine that can ask for one.
     notes : sequence of str
         Lines for the user, reported before the work begins.
     remedy : str
@@ -206,6 +208,11 @@ class JobPlan(Protocol):
     @property
     def shares_detector(self) -> bool:
         """Whether one process runs the detector."""
+        ...
+
+    @property
+    def needs_gpus(self) -> bool:
+        """Whether each worker wants a GPU."""
         ...
 
     @property

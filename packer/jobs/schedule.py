@@ -1,5 +1,6 @@
 """The schedule: which unit runs next, what follows a worker's death or a slow item, and what counts as done."""
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -65,21 +66,44 @@ class Schedule:
         self._items_left: dict[int, int] = {}
         self._times = ItemTimes(Clock())
         self._item_timeout = item_timeout
-        self._verdicts = {line["item"]: (line["step"], line["reason"]) for line in workspace.read_verdicts()}
+        self._verdicts: dict[int, tuple[str, str]] = {}
 
-    def run(self, units: Iterable[Unit]) -> None:
+    def run(self, units: Iterable[Unit], more: Callable[[], Collection[Unit]] = tuple) -> None:
         """Run all units.
+
+        Parameters
+        ----------
+        units : iterable of Unit
+        more : callable
+            Called while a worker has nothing to do and no item is to be run alone: further units, if there are any now.
 
         Raises
         ------
         BuildError
             If the job cannot continue.
         """
-        self._waiting.extend((unit, False) for unit in units)
-        while self._waiting or self._alone or self._running:
+        self._add(units)
+        while True:
+            if not self._waiting and not self._alone and self._engine.idle():
+                self._add(more())
+            if not (self._waiting or self._alone or self._running):
+                return
             self._start()
             self._take(self._engine.wait())
             self._stop_overdue()
+
+    def withdraw(self) -> None:
+        """Run no unit that has not begun."""
+        self._waiting.clear()
+        self._alone.clear()
+
+    def _add(self, units: Iterable[Unit]) -> None:
+        """Queue units. What others have found out about their items meanwhile is read first."""
+        before = len(self._waiting)
+        self._waiting.extend((unit, False) for unit in units)
+        if any(unit.has_items for unit, _ in itertools.islice(self._waiting, before, None)):
+            for line in self._workspace.read_verdicts():
+                self._verdicts[line["item"]] = line["step"], line["reason"]
 
     def _take(self, event: Event) -> None:
         """Act on an event, and report it."""
@@ -236,7 +260,9 @@ class ItemTimes:
 
 
 def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
-    """One line about a lost worker and what follows; empty for any other event."""
+    """One line about a lost worker or host and what follows; empty for any other event."""
+    if event.kind == "node":
+        return f"packer: {event.message}"
     if not event.follows or event.unit is None:
         return ""
     unit = event.unit

@@ -1,24 +1,42 @@
-"""The stage of the shards: write every unfinished shard of the plan, and delete parts that no shard needs any more."""
+"""The stage of the shards: cut the rows into shards, write every unfinished shard of the plan, and delete parts that no shard needs any more."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 
-from packer.assembly.plan import ShardPlan
+from packer.assembly.plan import ShardPlan, plan_assembly, write_index
 from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Event
-from packer.jobs.plan import Unit
+from packer.jobs.plan import JobPlan, Unit
 from packer.jobs.progress import ProgressListener, Stage
-from packer.workspace import append_line
+from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder
 from packer.workspace.fresh import wait_for
 from packer.workspace.paths import RECORD_NAME
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
+from shardspec.layout import INDEX_FOLDER
 
 RunUnits = Callable[[list[Unit], Callable[[Event], None]], None]
 """Runs units until all are done, and passes every event on."""
+
+
+def cut_into_shards(plan: JobPlan, space: Workspace, before: Mapping[str, Path] | None = None) -> ShardPlan:
+    """Write reports and index, and cut the rows of all tasks into shards. The assembly plan is written last.
+
+    Parameters
+    ----------
+    before : mapping of str to Path, optional
+        By field, the index of the rows of the dataset that is added to.
+    """
+    found = plan.assemble(space)
+    assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
+    write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
+    assembly.source.close()
+    assembly.save()
+    return assembly
 
 
 def assemble_shards(plan: ShardPlan, run: RunUnits, listener: ProgressListener) -> tuple[Shard, ...]:

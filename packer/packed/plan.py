@@ -182,6 +182,7 @@ class Repack:
     stage: ClassVar[str] = "checking"
     items_are: ClassVar[str] = "shards"
     shares_detector: ClassVar[bool] = False
+    needs_gpus: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
     remedy: ClassVar[str] = ""
     base: ClassVar[None] = None

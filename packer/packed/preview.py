@@ -244,7 +244,7 @@ def _tints(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Seq
         value = np.asarray(sample[name], np.uint8)
         if not value.size:
             continue
-        mask = (
+        mask: npt.NDArray[Any] = (
             value.reshape(value.shape[:2]) if value.size == value.shape[0] * value.shape[1] else value.max(axis=2) > 0
         )
         (height, width), (rows, columns) = image.shape[:2], mask.shape

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from packer.packed.plan import (
     write_reports,
 )
 from packer.recipe.options import BuildOptions
+from packer.workspace.matching import Numbered
 from shardspec.columns import IntArray
 from shardspec.entries import Counts
 from shardspec.errors import UsageError
@@ -454,22 +455,23 @@ class _Items:
         for name in ("source", "key"):
             if name in one.manifest.schema:
                 groups = read_groups(one.path, name)
-                if not self._listed or self._lists(set(groups.names)):
+                if not self._listed or self._lists(Numbered(groups.names)):
                     self._groups = groups
                     break
 
-    def _lists(self, names: set[str]) -> bool:
+    def _lists(self, names: Container[str]) -> bool:
         """Whether the reports have an item of one of the names."""
         return any(str(line.get("item")) in names for _, line in read_report(self._one, ITEMS_NAME))
 
-    def of_rows(self, rows: IntArray) -> set[str]:
+    def of_rows(self, rows: IntArray) -> Numbered:
         """Names of the items that some rows came from."""
         if self._groups is None:
-            return set()
-        numbers = np.unique(self._groups.of_row[rows]).tolist()
-        return {self._groups.names[number] for number in numbers if number != NO_GROUP}
+            return Numbered(())
+        numbers = np.unique(self._groups.of_row[rows])
+        names = self._groups.names
+        return Numbered(names[number] for number in numbers[numbers != NO_GROUP].tolist())
 
-    def counts(self, names: set[str], samples: int) -> Counts:
+    def counts(self, names: Numbered, samples: int) -> Counts:
         """What became of some items, all of which gave samples."""
         packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
         for _, line in read_report(self._one, ITEMS_NAME):
@@ -483,9 +485,9 @@ class _Items:
         return Counts(packed, packed, 0, 0, samples, frames, damaged, progressive)
 
 
-def _keeps(names: set[str], line: Mapping[str, Any]) -> bool:
+def _keeps(names: Container[str], line: Mapping[str, Any]) -> bool:
     """Whether a report's line is about an item that has samples in a split."""
-    return line.get("item") in names and line.get("kind") != "item" and line.get("state", "packed") == "packed"
+    return str(line.get("item")) in names and line.get("kind") != "item" and line.get("state", "packed") == "packed"
 
 
 def _arrange(one: Input, options: Mapping[str, Any], rows: IntArray, items: _Items) -> Repack:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.builds.part import Part
+from packer.cluster.status import see_agents
 from packer.jobs.plan import Tasks
 from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
@@ -168,7 +169,7 @@ class Building:
             done = sum(task.items for task in tasks)
             items = self._count_items()
             rate = _rate(tasks)
-            running, holder = _is_held(self.space.lock), read_holder(self.space)
+            running, holder = self._has_agents() or _is_held(self.space.lock), read_holder(self.space)
             workers = self._workers.look(self.space, self._tasks()) if running is not False else []
             rejects = [reject for task in tasks for reject in task.rejects]
             return State(
@@ -302,6 +303,10 @@ class Building:
         except (OSError, BuildError, ValueError, KeyError):  # used up, or of another version
             return None
 
+    def _has_agents(self) -> bool:
+        """Whether agents are at work, which hold no folder."""
+        return any(one.state == "at work" for one in see_agents(self.space))
+
     def _stage(self) -> str:
         if self.space.reasons.exists():
             return "nothing was packed"
@@ -340,7 +345,7 @@ class Building:
 
     def _logs(self) -> Iterator[tuple[str, str]]:
         try:
-            paths = sorted(self.space.logs.glob("*.log"))  # beside them lie the numbers of the items in hand
+            paths = sorted(self.space.logs.rglob("*.log"))  # beside them lie the numbers of the items in hand
         except OSError:
             return
         for path in paths[-_LOGS:]:

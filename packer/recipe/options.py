@@ -41,8 +41,18 @@ class BuildOptions:
         "auto", "number of worker processes; 'auto' chooses it by the usable cores and memory", metavar="N"
     )
     engine: str = option(
-        "processes", "where the work runs: in this process (inline), or in worker processes", choices=tuple(ENGINES)
+        "processes",
+        "where the work runs: in this process (inline), in worker processes, or in workers on all nodes of a Slurm "
+        "allocation (srun) or of a Ray cluster (ray)",
+        choices=tuple(ENGINES),
     )
+    workers_per_node: int | None = option(
+        None,
+        "srun and ray: number of workers on each node (default: as many as its cores and memory allow, and with "
+        "--device cuda its GPUs)",
+        metavar="N",
+    )
+    ray_address: str | None = option(None, "ray: address of the cluster (default: as Ray finds it)", metavar="ADDRESS")
     shared_detector: bool | None = option(
         None,
         "faces: run the detector in one extra process for all workers "
@@ -82,7 +92,15 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
-        for name in ("workers", "shared_detector", "item_timeout", "overwrite", "update", "new_classes"):
+        for name in (
+            "workers",
+            "workers_per_node",
+            "shared_detector",
+            "item_timeout",
+            "overwrite",
+            "update",
+            "new_classes",
+        ):
             object.__setattr__(self, name, plain_value(getattr(self, name)))
         if isinstance(self.workers, bool) or not (
             self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
@@ -121,6 +139,19 @@ class BuildOptions:
             raise UsageError(
                 f"item_timeout: read only by the {_able('limits_items')} engine, found engine {self.engine}"
             )
+        if self.workers_per_node is not None:
+            if isinstance(self.workers_per_node, bool) or not isinstance(self.workers_per_node, int):
+                raise UsageError(f"workers_per_node: expected a number of 1 or more, found {self.workers_per_node!r}")
+            if self.workers_per_node < 1:
+                raise UsageError(f"workers_per_node: expected a number of 1 or more, found {self.workers_per_node}")
+            if not can.many_hosts:
+                raise UsageError(
+                    f"workers_per_node: read only by the {_able('many_hosts')} engine, found engine {self.engine}: "
+                    "take --workers"
+                )
+        if self.ray_address is not None and self.engine != "ray":
+            raise UsageError(f"ray_address: read only by the ray engine, found engine {self.engine}")
+        can.check_usable(self.engine)
         if self.on_error not in ("skip", "fail"):
             raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
         if (

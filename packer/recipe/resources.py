@@ -1,8 +1,15 @@
-"""What ``auto`` stands for: as many workers as the cores and the memory that this process may really use allow."""
+"""What ``auto`` stands for: as many workers as the cores and the memory that this process may really use allow.
+
+These are those of its affinity and of its cgroups; inside a Slurm job, where nothing may enforce it, what was asked for.
+"""
+
+import os
 
 from packer.recipe.recipe import WORKER_BYTES
 from readers.formats.machine import available_memory, available_processors
 from shardspec.errors import UsageError
+
+_DIGITS = 16
 
 
 def count_workers(requested: str | int, preset: str, units: int) -> int:
@@ -24,7 +31,7 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
         if not str(requested).isdecimal() or int(requested) < 1:
             raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {requested!r}")
         return int(requested)
-    memory, cores = available_memory(), available_processors()
+    memory, cores = _memory(), _processors()
     per_worker = WORKER_BYTES[preset]
     fitting = cores if memory is None else min(cores, memory // per_worker)
     return max(1, min(fitting, units))
@@ -32,4 +39,34 @@ def count_workers(requested: str | int, preset: str, units: int) -> int:
 
 def has_core_to_spare(workers: int) -> bool:
     """Whether there are two cores for each of this many workers."""
-    return available_processors() >= 2 * workers
+    return _processors() >= 2 * workers
+
+
+def _processors() -> int:
+    """Processors that this process may use, by the system and by Slurm."""
+    return min(available_processors(), _slurm_processors() or available_processors())
+
+
+def _memory() -> int | None:
+    """Bytes of memory that this process may use, by the system and by Slurm; None if neither says."""
+    found = [limit for limit in (available_memory(), _slurm_memory()) if limit is not None]
+    return min(found, default=None)
+
+
+def _slurm_processors() -> int | None:
+    """The processors of a task, or else of the job on this node; None outside Slurm."""
+    return _number_of("SLURM_CPUS_PER_TASK") or _number_of("SLURM_CPUS_ON_NODE")
+
+
+def _slurm_memory() -> int | None:
+    """Bytes of memory that the job may use on this node; None outside Slurm, or without a limit."""
+    node, processor = _number_of("SLURM_MEM_PER_NODE"), _number_of("SLURM_MEM_PER_CPU")
+    if node is None and processor is not None:
+        node = processor * (_number_of("SLURM_CPUS_ON_NODE") or _slurm_processors() or 1)
+    return None if node is None else node * 2**20
+
+
+def _number_of(variable: str) -> int | None:
+    """A number of 1 or more in the environment; None for anything else."""
+    text = os.environ.get(variable, "")
+    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < _DIGITS else None

@@ -38,8 +38,10 @@ class Listing:
         Fields with pictures, other than ``image``, that the items have.
     arrays : dict of str to tuple
         For each column of lists of numbers, which become arrays: the dtype, and the sizes of all axes but the first.
-    members : dict of str to dict
-        Further pictures that lie in archives beside the items: by field, the file of each item that has one, by index.
+    members : dict of str to int
+        By field, how many items have a further picture in their archives.
+    beside : sequence of dict
+        These further pictures of each item: by field, an `ItemFile`.
     outside : sequence of int
         The items whose paths lie outside `roots`, by index, ascending.
     outside_example : str
@@ -55,7 +57,8 @@ class Listing:
     fields: dict[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    members: Mapping[str, Mapping[int, ItemFile]] = field(default_factory=dict)
+    members: Mapping[str, int] = field(default_factory=dict)
+    beside: Sequence[Mapping[str, ItemFile]] = ()
     outside: Sequence[int] = ()
     outside_example: str = ""
     notes: Sequence[str] = ()

@@ -114,16 +114,12 @@ class Columns:
         rejects = [None if ok else f"{self._where(chunk.first + row)}: {reason}" for row, ok in enumerate(oks)]
         return out, rejects
 
-    def of_all(self, chunks: Iterable[Chunk]) -> tuple[dict[str, list[Any]], list[str | None]]:
-        """The same of all rows, in memory."""
-        values: dict[str, list[Any]] = {}
-        rejects: list[str | None] = []
+    def rows(self, chunks: Iterable[Chunk]) -> Iterator[tuple[dict[str, Any], str | None]]:
+        """The values of each row by field, and why the row is rejected."""
         for chunk in chunks:
-            some, reasons = self.of(chunk)
-            rejects += reasons
-            for name, found in some.items():
-                values.setdefault(name, []).extend(found)
-        return values, rejects
+            values, rejects = self.of(chunk)
+            for row, reject in enumerate(rejects):
+                yield {name: of_field[row] for name, of_field in values.items()}, reject
 
     @property
     def further(self) -> tuple[str, ...]:

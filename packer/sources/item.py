@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from packer.workspace.lines import line_encoder
 from packer.workspace.spool import Spool
 from shardspec.wording import cut
 
@@ -294,7 +295,7 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
 
 
-_TO_LINE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_TO_LINE = line_encoder(separators=(",", ":"), allow_nan=False)
 
 
 def spool_items() -> Spool[Item]:

@@ -1,16 +1,22 @@
 """A packed dataset as a source: each sample is an item with its fields decoded."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from packer.assembly.groups import read_groups
-from packer.assembly.rows import read_column
+from packer.assembly.rows import PackedRows, read_column
 from packer.sources.base import Listing, refuse_path_column
 from packer.sources.item import PACKED_ROW, Item
+from packer.workspace.matching import number_all
+from packer.workspace.spool import Mapped, texts
 from readers.formats.machine import available_processors
 from shardspec.errors import UsageError
 from shardspec.fields import is_further_picture
@@ -68,7 +74,7 @@ class PackedSource:
         manifest = layout.load()
         check_digests(layout, manifest)
         classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
-        labels: list[int | None] | None = None
+        labels: _Labels | None = None
         if label_from != "auto":
             classes.pop("label", None)
             if label_from != "none":
@@ -76,54 +82,53 @@ class PackedSource:
                 classes |= {} if names is None else {"label": names}
         digest = manifest.digest[:_DIGEST_DIGITS]
         row_bytes = manifest.stored_bytes // max(1, manifest.samples)
-        names = self._names(manifest)
-        taken = taken_ordinals(names)
-        items = [
-            describe_row(
-                row,
-                name,
-                self.root,
-                digest,
-                taken.get(name, 0),
-                row_bytes,
-                {} if labels is None else {"label": labels[row] or 0},
-            )
-            for row, name in enumerate(names)
-        ]
-        if labels is not None:
-            reason = f"expected a label in field {label_from!r}, found none"
-            items = [item if labels[item.index] is not None else replace(item, reject=reason) for item in items]
+        keys = self._keys(manifest)
+        taken = taken_ordinals(keys)
+        reason = f"expected a label in field {label_from!r}, found none"
+
+        def describe(row: int) -> Item:
+            name = keys[row]
+            item = describe_row(row, name, self.root, digest, taken.get(name, 0), row_bytes, {})
+            if labels is None:
+                return item
+            known = bool(labels.known[row])
+            columns = {**item.columns, "label": int(labels.values[row]) if known else 0}
+            return replace(item, columns=columns, reject=None if known else reason)
+
+        items = Mapped(range(len(keys)), describe)
         further = tuple(field.name for field in manifest.schema if field.is_image and is_further_picture(field.name))
         return Listing(items, classes=classes, further=further)
 
-    def _names(self, manifest: Manifest) -> list[str]:
+    def _keys(self, manifest: Manifest) -> Sequence[str]:
         """The names of the rows in reports: their keys."""
         if "key" not in manifest.schema:
-            return [f"row-{row:08d}" for row in range(manifest.samples)]
-        return [key.decode("utf-8", "surrogateescape") for key in read_column(self.root, manifest, "key")]
+            return Mapped(range(manifest.samples), "row-{:08d}".format)
+        with closing(PackedRows.of(self.root, check="size", manifest=manifest)) as rows:
+            batches = rows.batches(["key"])
+            return texts().extend(bytes(key).decode("utf-8", "surrogateescape") for b in batches for key in b["key"])
 
-    def _labels(self, field_name: str, manifest: Manifest) -> tuple[list[int | None], list[str] | None]:
-        """A field as labels: texts are numbered in sorted order; class numbers and integers stay as they are.
-
-        None stands for the label of a row without a value.
-        """
+    def _labels(self, field_name: str, manifest: Manifest) -> tuple["_Labels", list[str] | None]:
+        """A field as labels: texts are numbered in sorted order; class numbers and integers stay as they are."""
         groups = read_groups(self.root, field_name)
         field = manifest.schema[field_name]
         if field.kind == "text":
             names = sorted(groups.names)
             numbers = {name: number for number, name in enumerate(names)}
-            of_group = {number: numbers[name] for number, name in enumerate(groups.names)}
-            return [of_group.get(group) for group in groups.of_row.tolist()], names  # `NO_GROUP` is not in it
+            of_group = np.array([numbers[name] for name in groups.names] or [0], np.int64)
+            return _Labels(of_group[groups.of_row], groups.of_row != NO_GROUP), names
         if field.dtype[1] not in "iub":
             raise UsageError(
                 f"label_from: expected a field of text, integers or truth values, found {field_name!r} of {field.dtype}"
             )
-        values = read_column(self.root, manifest, field_name).tolist()
-        labels = [
-            None if group == NO_GROUP else int(value)
-            for value, group in zip(values, groups.of_row.tolist(), strict=True)
-        ]
-        return labels, None if field.classes is None else list(field.classes)
+        values = read_column(self.root, manifest, field_name)
+        return _Labels(values, groups.of_row != NO_GROUP), None if field.classes is None else list(field.classes)
+
+
+class _Labels(NamedTuple):
+    """The label of each row, and which rows have one."""
+
+    values: npt.NDArray[Any]
+    known: npt.NDArray[np.bool_]
 
 
 def check_digests(layout: Layout, manifest: Manifest) -> None:
@@ -142,11 +147,17 @@ def describe_row(
     return Item(index, name, str(root), row_bytes, columns={PACKED_ROW: row, **columns})
 
 
-def taken_ordinals(keys: Collection[str]) -> dict[str, int]:
+def taken_ordinals(keys: Sequence[str]) -> dict[str, int]:
     """For each key, the largest ordinal that other keys append to it: 2 for ``a`` where there is a key ``a-000002``."""
-    known, taken = set(keys), dict[str, int]()
-    for key in keys:
-        stem, _, ordinal = key.rpartition("-")
-        if stem in known and ordinal.isdecimal():
+    known = np.unique(number_all(keys))
+    stems = np.isin(number_all(_stem(key) for key in keys), known)
+    taken: dict[str, int] = {}
+    for row in np.flatnonzero(stems).tolist():
+        stem, _, ordinal = keys[row].rpartition("-")
+        if ordinal.isdecimal():
             taken[stem] = max(taken.get(stem, 0), int(ordinal))
     return taken
+
+
+def _stem(key: str) -> str:
+    return key.rpartition("-")[0]

@@ -8,6 +8,7 @@ shards are written, after which parts are deleted, all are flushed, unless the j
 
 import re
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
@@ -83,10 +84,7 @@ class Checkpoints:
         self._waiting, self._began_s, self._any = [], time.monotonic(), True
 
     def _flush(self, tasks: list[int]) -> list[int]:
-        for task in tasks:
-            fsync_file(self._workspace.part(task))
-        for folder in sorted({self._workspace.part(task).parent for task in tasks}):
-            fsync_folder(folder)
+        _fsync_parts(self._workspace, tasks)
         return tasks
 
     def _record(self, *, whole: bool = False) -> None:
@@ -103,6 +101,25 @@ class Checkpoints:
         if self._any:
             self._begin()
             self._record(whole=True)
+
+
+def flush_all(workspace: Workspace) -> None:
+    """Flush what a killed session may have left in the memory of this machine, so that others can build on it."""
+    flushed, _ = _flushed(workspace)
+    flush_parts(workspace, sorted(_tasks_with_parts(workspace) - flushed))
+
+
+def flush_parts(workspace: Workspace, tasks: Sequence[int]) -> None:
+    """Flush the parts of some tasks, and note in the owner's journal that they are."""
+    if tasks:
+        _fsync_parts(workspace, tasks)
+        append_line(workspace.journal, {"did": "flush", "tasks": list(tasks), "only": False})
+        fsync_file(workspace.journal)
+
+
+def note_whole(workspace: Workspace) -> None:
+    """Note that the parts of all tasks are flushed, by whomever."""
+    _note(workspace, [], whole=True)
 
 
 def drop_unflushed(workspace: Workspace) -> None:
@@ -138,10 +155,17 @@ def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
     for line in workspace.read_journal():
         if line.get("did") == "flush":
             flushed = {*line["tasks"], *(() if line["only"] else flushed)}
-            whole = line["whole"]
+            whole = line.get("whole", whole)
         elif line.get(FLUSHED) and line["did"] in ("task", "join"):
             flushed.add(line["number"])
     return flushed, whole
+
+
+def _fsync_parts(workspace: Workspace, tasks: Sequence[int]) -> None:
+    for task in tasks:
+        fsync_file(workspace.part(task))
+    for folder in sorted({workspace.part(task).parent for task in tasks}):
+        fsync_folder(folder)
 
 
 def _tasks_with_parts(workspace: Workspace) -> set[int]:

@@ -237,7 +237,6 @@ class _Lease:
 
     def claim(self) -> bool:
         """Take the lease if nobody has it."""
-        self._renew(0)
         try:
             with self._path.open("xb") as file:
                 file.write(self._record())
@@ -264,6 +263,7 @@ class _Lease:
 
     def keep(self, every_s: float) -> None:
         """Renew the lease from now on, in a thread."""
+        self._renew(0)
 
         def run() -> None:
             renewals = 0

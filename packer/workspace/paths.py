@@ -45,12 +45,15 @@ class Workspace:
     elsewhere : bool
         Whether this process may run on another machine than the coordinating one, which then cannot flush what this one
         writes, and may see late what it makes.
+    aside : str
+        The folder of the root in which the plan of the shards is made, with what goes with it; empty for the root.
     """
 
     root: Path
     key: str = ""
     owner: str = ""
     elsewhere: bool = False
+    aside: str = ""
 
     def __post_init__(self) -> None:
         if self.owner and not _OWNER.match(self.owner):
@@ -63,6 +66,10 @@ class Workspace:
     def of_owner(self, owner: str) -> "Workspace":
         """The workspace as another process writes to it."""
         return replace(self, owner=owner)
+
+    def set_aside(self) -> "Workspace":
+        """The workspace with a new plan of the shards, in a folder of its own (`take_cut` moves it into place)."""
+        return replace(self, aside=attempt_beside(Path("cut"), self.owner).name)
 
     def seen_from(self, *, elsewhere: bool) -> "Workspace":
         """The workspace as a process sees it that may run on another machine than the coordinating one."""
@@ -178,17 +185,17 @@ class Workspace:
     @property
     def assembly(self) -> Path:
         """The plan of the shards; once it exists, every task is done."""
-        return self.root / "assembly.json"
+        return self.root / self.aside / "assembly.json"
 
     @property
     def counts(self) -> Path:
         """What became of the items; it exists once every task is done."""
-        return self.root / "counts.json"
+        return self.root / self.aside / "counts.json"
 
     @property
     def order(self) -> Path:
         """The stored order of the rows, int64, if it differs from the order of the tasks."""
-        return self.root / "order.npy"
+        return self.root / self.aside / "order.npy"
 
     @property
     def columns(self) -> Path:
@@ -203,7 +210,7 @@ class Workspace:
     @property
     def final(self) -> Path:
         """Finished files that belong to no shard, moved into the dataset's folder at the commit."""
-        return self.root / "final"
+        return self.root / self.aside / "final"
 
     @property
     def reasons(self) -> Path:
@@ -212,8 +219,23 @@ class Workspace:
 
     @property
     def logs(self) -> Path:
-        """What workers write to their standard error."""
-        return self.root / "logs"
+        """What workers write to their standard error; each owner has a folder of its own."""
+        return self.root / "logs" / self.owner
+
+    @property
+    def agents(self) -> Path:
+        """The records of agents (`packer.workspace.sharing.leases`)."""
+        return self.root / "agents"
+
+    @property
+    def claims(self) -> Path:
+        """The claims of agents to the plan's tasks and shards (`packer.workspace.sharing.claims`)."""
+        return self.root / "claims" / self.key
+
+    @property
+    def array(self) -> Path:
+        """How agents are to work on the plan; it exists in a build that was submitted."""
+        return self.root / "array.json"
 
     @property
     def parts(self) -> Path:

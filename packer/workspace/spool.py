@@ -180,22 +180,41 @@ class Again(Iterable[T]):
         return self._make()
 
 
+def spool_plain() -> Spool[Any]:
+    """A spool of records that consist of plain values already."""
+    return Spool(_same, _same)
+
+
 def texts() -> Spool[str]:
     """A spool of texts."""
-    return Spool(_same, _same)
+    return spool_plain()
 
 
 def sorted_texts(found: Iterable[str]) -> Iterator[str]:
     """Texts in the order of their bytes as file names; of many, most are on the disk while they are sorted."""
-    runs: list[Iterable[str]] = []
-    run: list[str] = []
-    for text in found:
-        run.append(text)
+    return sorted_records(found, os.fsencode, texts)
+
+
+def sorted_records(found: Iterable[T], key: Callable[[T], Any], make_spool: Callable[[], Spool[T]]) -> Iterator[T]:
+    """Records in order; of many, most are on the disk while they are sorted.
+
+    Parameters
+    ----------
+    found : iterable
+    key : callable
+        By what of a record they are sorted.
+    make_spool : callable
+        Makes an empty spool for such records.
+    """
+    runs: list[Iterable[T]] = []
+    run: list[T] = []
+    for record in found:
+        run.append(record)
         if len(run) == _SORTED_AT_ONCE:
-            runs.append(texts().extend(sorted(run, key=os.fsencode)))
+            runs.append(make_spool().extend(sorted(run, key=key)))
             run = []
-    run.sort(key=os.fsencode)
-    return iter(run) if not runs else heapq.merge(*runs, run, key=os.fsencode)
+    run.sort(key=key)
+    return iter(run) if not runs else heapq.merge(*runs, run, key=key)
 
 
 def temporary_file(owner: object) -> Any:
@@ -205,5 +224,5 @@ def temporary_file(owner: object) -> Any:
     return file
 
 
-def _same(text: str) -> str:
-    return text
+def _same(record: Any) -> Any:
+    return record

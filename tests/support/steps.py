@@ -50,6 +50,13 @@ def log_items(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield sample
 
 
+def log_processes(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Write the number of this process into the log as every item is begun."""
+    for sample in samples:
+        log_line(str(os.getpid()))
+        yield sample
+
+
 def slow(samples: Iterator[Sample], seconds: float = 0.02) -> Iterator[Sample]:
     """Spend a while on every sample."""
     for sample in samples:
@@ -57,8 +64,32 @@ def slow(samples: Iterator[Sample], seconds: float = 0.02) -> Iterator[Sample]:
         yield sample
 
 
+HOLD = "PACKER_TEST_HOLD"
+"""Environment variable with the path of a file."""
+
+
+def hold(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Wait for as long as the file of `HOLD` exists at every sample whose source's name does not begin with a 0."""
+    for sample in samples:
+        while not Path(sample["source"]).name.startswith("0") and Path(os.environ.get(HOLD, "/none")).exists():
+            time.sleep(0.05)
+        yield sample
+
+
 def _is_bad(sample: Sample) -> bool:
     return BAD in sample["source"]
+
+
+GATE = "PACKER_TEST_GATE"
+"""The environment variable that names the file for which `wait_at_gate` waits; it is not part of the recipe."""
+
+
+def wait_at_gate(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Stay at a bad item until the gate is there."""
+    for sample in samples:
+        while _is_bad(sample) and not Path(os.environ[GATE]).exists():
+            time.sleep(0.01)
+        yield sample
 
 
 def kill_itself(samples: Iterator[Sample]) -> Iterator[Sample]:

@@ -42,7 +42,9 @@ class HDF5ShardWriter:
                 f"expected names that stay apart in HDF5, found two datasets {', '.join(doubled)}: rename a field"
             )
         # A chunk is written as soon as it is full, so no cache decides the order in the file.
-        self._file = h5py.File(folder / f"{name}.h5", "x", libver=("v110", "v110"), rdcc_nbytes=0, track_order=False)
+        # Nobody else has the file's name yet, and some file systems refuse locks.
+        how = {"libver": ("v110", "v110"), "rdcc_nbytes": 0, "track_order": False, "locking": False}
+        self._file = h5py.File(folder / f"{name}.h5", "x", **how)
         self._columns = {d.name: _Column(self._file, d) for d in datasets}
         self._ends = {field.name: 0 for field in schema if not field.is_fixed}
         for field in self._ends:

@@ -1,22 +1,29 @@
 """What a source has that a packed dataset lacks: items that are new, and rejected ones to be tried again."""
 
 import json
-import sys
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from packer.builds.parts import SchemaSettler
-from packer.builds.plan import BuildPlan, describe_changed_terms, item_facts
+from packer.builds.plan import FACTS_BYTES, BuildPlan, describe_changed_terms, item_facts
 from packer.builds.reports import GONE, Known, checked_lines
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing
-from packer.sources.item import PACKED_ROW, Item
+from packer.sources.item import PACKED_ROW, Item, spool_items
 from packer.sources.values import with_arrays
 from packer.steps.chain import STEPS
 from packer.steps.encode import Encoder, codecs_by_field, image_codec
+from packer.workspace.matching import match
+from packer.workspace.spool import Mapped, sorted_records
+from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS
 from shardspec.errors import DatasetError, UsageError
 from shardspec.fields import RESERVED
@@ -26,7 +33,7 @@ from shardspec.schema import Schema
 from shardspec.wording import counted, list_some, shorten
 
 _VALID = "_valid"
-FACTS_DIGITS = 16
+FACTS_DIGITS = 2 * FACTS_BYTES
 """Characters of an item's facts in ``items.jsonl``."""
 
 
@@ -102,10 +109,10 @@ class Comparison:
     growth : Growth
     runtime : mapping
         Versions, as those of the dataset.
-    gone : frozenset of int
-        The numbers of the items that are dropped.
-    superseded : dict of int to int
-        By the number of each item whose samples are superseded, how many these are.
+    gone : (items,) bool
+        Which of the dataset's items, by their numbers, are dropped.
+    superseded : (items,) int64
+        How many samples of each of the dataset's items are superseded.
     """
 
     layout: Layout
@@ -113,13 +120,18 @@ class Comparison:
     listing: Listing
     growth: Growth
     runtime: Mapping[str, Any]
-    gone: frozenset[int] = frozenset()
-    superseded: Mapping[int, int] = field(default_factory=dict)
+    gone: npt.NDArray[np.bool_]
+    superseded: IntArray
 
     @property
     def has_work(self) -> bool:
         """Whether the dataset is to change."""
-        return bool(self.listing.items or self.gone)
+        return bool(len(self.listing.items) or self.gone.any())
+
+    @property
+    def gone_digest(self) -> str:
+        """SHA-256 of the numbers of the items that are dropped; empty if none are."""
+        return sha256_json(np.flatnonzero(self.gone).tolist()) if self.gone.any() else ""
 
     @property
     def kind(self) -> str:
@@ -171,37 +183,40 @@ def compare(
     known = _Known.read(layout, base)
     retry = _to_retry(layout, base, known, options.retry_rejects)
     numbers, changed = known.find(listing.items)
-    again: list[Item] = []
-    new: list[Item] = []
-    replaced: list[int] = []
-    returned = differ = repaired = 0
+    again, new = spool_items(), spool_items()
+    replaced = np.zeros(len(known), np.bool_)
+    returned = differ = repaired = tried_again = 0
     for item, number, has_changed in zip(listing.items, numbers, changed, strict=True):
-        state = None if number is None else known.states[number]
-        tried = number in retry or (state == "rejected" and has_changed and options.changed == "replace")
-        if number is not None and tried:
-            retry.add(number)
-            again.append(replace(item, number=number))
-        elif number is None and options.update:
-            new.append(replace(item, number=len(known) + len(new)))
-        elif state == GONE and options.update:
+        if number < 0:
+            if options.update:
+                new.append(replace(item, number=len(known) + len(new)))
+            continue
+        state = known.states[number]
+        replaces = has_changed and options.changed == "replace"
+        tried = bool(retry[number]) or (state == _REJECTED and replaces)
+        if tried:
+            tried_again += 1
+        elif state == _GONE and options.update:
             returned += 1
-            again.append(replace(item, number=number))
-        elif number is not None and state == "packed" and has_changed and options.changed == "replace":
-            replaced.append(number)
-            again.append(replace(item, number=number))
-        differ += has_changed and not tried and state != GONE
-        repaired += has_changed and not tried and state == "rejected"
-    again.sort(key=lambda item: item.number or 0)
-    found = [replace(item, index=index) for index, item in enumerate([*again, *new])]
+        elif state == _PACKED and replaces:
+            replaced[number] = True
+        if tried or (state == _GONE and options.update) or replaced[number]:
+            again.append(replace(item, number=int(number)))
+        differ += bool(has_changed) and not tried and state != _GONE
+        repaired += bool(has_changed) and not tried and state == _REJECTED
+    found = spool_items()
+    for item in chain(sorted_records(again, lambda item: item.number, spool_items), new):
+        found.append(replace(item, index=len(found)))
     ignored = max(0, listing.ignored - sum(g.counts.ignored_files for g in base.generations))
-    left = known.find_left()
-    gone = frozenset(left if options.gone == "drop" else ())
-    superseded = {number: known.samples[number] for number in (*replaced, *gone) if known.states[number] == "packed"}
-    tried_again = len(again) - returned - len(replaced)
-    kept = len(known) - known.states.count(GONE) - len(left) - differ - tried_again
-    if gone and not kept + differ + tried_again:
+    states = np.frombuffer(known.states, np.uint8)
+    left = known.find_left(numbers)
+    gone = left if options.gone == "drop" else np.zeros(len(known), np.bool_)
+    superseded = np.where((replaced | gone) & (states == _PACKED), np.frombuffer(known.samples, np.int64), 0)
+    lost, dropped = int(left.sum()), int(gone.sum())
+    kept = len(known) - int((states == _GONE).sum()) - lost - differ - tried_again
+    if dropped and not kept + differ + tried_again:
         raise UsageError(
-            f"{layout.root}: expected a source with items of the dataset, found none of its {len(left)}, all of which "
+            f"{layout.root}: expected a source with items of the dataset, found none of its {lost}, all of which "
             "--gone drop would drop: give the source that it was packed from, or pack this one with --overwrite"
         )
     if found:
@@ -211,11 +226,11 @@ def compare(
         kept,
         differ,
         repaired,
-        len(left),
+        lost,
         tried_again,
-        replaced=len(replaced),
-        dropped=len(gone),
-        superseded=sum(superseded.values()),
+        replaced=int(replaced.sum()),
+        dropped=dropped,
+        superseded=int(superseded.sum()),
     )
     return Comparison(layout, base, replace(listing, items=found, ignored=ignored), growth, runtime, gone, superseded)
 
@@ -269,8 +284,8 @@ def _with_valid(schema: Schema, listing: Listing) -> Listing:
     }
     if not added:
         return listing
-    items = [replace(item, columns={**item.columns, **added}) for item in listing.items]
-    return replace(listing, items=items)
+    items = listing.items
+    return replace(listing, items=Mapped(items, lambda item: replace(item, columns={**item.columns, **added})))
 
 
 def _check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Recipe) -> None:
@@ -304,8 +319,9 @@ def _check_columns(layout: Layout, schema: Schema, listing: Listing, recipe: Rec
 def _number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bool) -> Listing:
     """The listing with the class numbers of the dataset; new classes follow them."""
     items, classes = listing.items, dict(listing.classes)
+    numbers_of: dict[str, list[int]] = {}
     for name in (one.name for one in schema if one.classes is not None and one.name not in classes):
-        if any(name in item.columns for item in items):
+        if any(name in item.columns for item in listing.items):
             raise UsageError(f"{layout.root}: expected names of classes in {name!r}, as in the dataset, found numbers")
     for name, found in listing.classes.items():
         known = schema[name].classes if name in schema else None
@@ -322,39 +338,42 @@ def _number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: bo
                 f"{list_some(list(map(shorten, new)))}: add --new-classes to append them; numbers of classes stay"
             )
         united = [*known, *new]
-        numbers = [united.index(one) for one in found]
-        items = [_renumbered(item, name, numbers) for item in items]
+        numbers_of[name] = [united.index(one) for one in found]
         classes[name] = united
-    return replace(listing, items=items, classes=classes)
+    if not numbers_of:
+        return listing
+    return replace(listing, items=Mapped(items, partial(_renumbered, numbers_of=numbers_of)), classes=classes)
 
 
-def _renumbered(item: Item, name: str, numbers: Sequence[int]) -> Item:
-    value = item.columns.get(name)
-    # The 0 of a rejected item may stand for a missing label.
-    if value is None or (item.reject is not None and value == 0):
-        return item
-    return replace(item, columns={**item.columns, name: numbers[value]})
+def _renumbered(item: Item, numbers_of: Mapping[str, Sequence[int]]) -> Item:
+    columns = dict(item.columns)
+    for name, numbers in numbers_of.items():
+        value = columns.get(name)
+        # The 0 of a rejected item may stand for a missing label.
+        if value is not None and (item.reject is None or value != 0):
+            columns[name] = numbers[value]
+    return replace(item, columns=columns)
+
+
+_STATES = ("packed", "rejected", GONE)
+_PACKED, _REJECTED, _GONE = range(3)
 
 
 class _Known:
-    """The items of a dataset, by their numbers, until each is found in the source.
+    """The items of a dataset, by their numbers: in memory is no object for each.
 
     Attributes
     ----------
-    states : list of str
-        ``"packed"``, ``"rejected"`` or ``"gone"``.
-    samples : list of int
-    rejected : list of int
-        Numbers of the items that are rejected.
+    states : bytearray
+        The place of each item's state in `_STATES`.
+    samples : array of int
     """
 
     def __init__(self) -> None:
-        self.states: list[str] = []
-        self.samples: list[int] = []
-        self.rejected: list[int] = []
-        self._names: list[str] = []
-        self._found: list[bool] = []
-        self._by_facts: dict[str, list[int]] = {}
+        self.states = bytearray()
+        self.samples = array("q")
+        self._facts = bytearray()
+        self._names = array("q")
 
     @classmethod
     def read(cls, layout: Layout, base: Manifest) -> "_Known":
@@ -367,66 +386,62 @@ class _Known:
                     f"{layout.root}: expected a dataset whose {ITEMS_NAME} says by what each item is known again, "
                     "found one of an earlier version: pack it once more with --overwrite"
                 )
-            if line["state"] == "rejected":
-                known.rejected.append(len(known))
-            known._by_facts.setdefault(str(line["facts"]), []).append(len(known))
-            known._names.append(str(line["item"]))
-            known._found.append(False)
-            known.states.append(sys.intern(line["state"]))
+            known._facts += bytes.fromhex(line["facts"])
+            known._names.append(hash(str(line["item"])))
+            known.states.append(_STATES.index(line["state"]))
             known.samples.append(int(line["samples"]))
-        for numbers in known._by_facts.values():
-            numbers.sort(key=known._is_gone)
+        if len(known._facts) != FACTS_BYTES * len(known):
+            raise DatasetError(f"{layout.root}: expected facts of {FACTS_DIGITS} digits in {ITEMS_NAME}, found others")
         return known
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.states)
 
-    def find(self, items: Sequence[Item]) -> tuple[list[int | None], list[bool]]:
-        """The number of each item of a source, None for new ones; and whether it has changed.
+    def find(self, items: Iterable[Item]) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """The number of each item of a source, -1 for new ones; and whether it has changed.
 
         An item is found by its facts first, then, among the items that are left, by its name; and, where several fit,
         among those that are not gone first.
         """
-        numbers = [self._take(item) for item in items]
-        left: dict[str, deque[int]] = {}
-        for number in sorted(range(len(self)), key=self._is_gone):
-            if not self._found[number]:
-                left.setdefault(self._names[number], deque()).append(number)
-        changed = [False] * len(items)
-        for place, item in enumerate(items):
-            if numbers[place] is None and left.get(item.name):
-                numbers[place], changed[place] = left[item.name].popleft(), True
-                self._found[numbers[place] or 0] = True
+        facts, names = bytearray(), array("q")
+        for item in items:
+            facts += bytes.fromhex(item_facts(item)[:FACTS_DIGITS])
+            names.append(hash(item.name))
+        order = np.argsort(np.frombuffer(self.states, np.uint8) == _GONE, kind="stable")
+        numbers = _match(np.frombuffer(self._facts, np.int64), order, np.frombuffer(facts, np.int64))
+        new = np.flatnonzero(numbers < 0)
+        order = order[self.find_left(numbers, gone=True)[order]]
+        numbers[new] = _match(np.frombuffer(self._names, np.int64), order, np.frombuffer(names, np.int64)[new])
+        changed = np.zeros(len(numbers), np.bool_)
+        changed[new] = numbers[new] >= 0
         return numbers, changed
 
-    def find_left(self) -> list[int]:
-        """The numbers of the items that were not found, without those that are known to be gone."""
-        return [n for n, found in enumerate(self._found) if not found and self.states[n] != GONE]
-
-    def _is_gone(self, number: int) -> bool:
-        return self.states[number] == GONE
-
-    def _take(self, item: Item) -> int | None:
-        numbers = self._by_facts.get(item_facts(item)[:FACTS_DIGITS])
-        if not numbers:
-            return None
-        number = numbers.pop(0)
-        self._found[number] = True
-        return number
+    def find_left(self, numbers: IntArray, *, gone: bool = False) -> npt.NDArray[np.bool_]:
+        """Which items are none of some numbers; without those that are known to be gone, unless these count, too."""
+        left = np.ones(len(self), np.bool_)
+        left[numbers[numbers >= 0]] = False
+        return left if gone else left & (np.frombuffer(self.states, np.uint8) != _GONE)
 
 
-def _to_retry(layout: Layout, base: Manifest, known: _Known, wanted: bool | str) -> set[int]:
-    """The numbers of the rejected items that are to be tried again."""
-    if wanted is False:
-        return set()
-    if wanted is True:
-        return set(known.rejected)
+def _match(known: IntArray, order: IntArray, sought: IntArray) -> IntArray:
+    """For each number that is sought, where among the known ones it is, the first of equal ones in an order; or -1."""
+    found = match(known[order], sought)
+    return np.where(found < 0, -1, order[found]) if len(order) else found
+
+
+def _to_retry(layout: Layout, base: Manifest, known: _Known, wanted: bool | str) -> npt.NDArray[np.bool_]:
+    """Which items, by their numbers, were rejected and are to be tried again."""
+    rejected = np.frombuffer(known.states, np.uint8) == _REJECTED
+    if not isinstance(wanted, str):
+        return rejected if wanted else np.zeros_like(rejected)
     lines = map(json.loads, checked_lines(layout, base, REJECTS_NAME))
-    reasons = [f"{line['step']}: {line['reason']}" for line in lines if line["kind"] == "item"]
-    if len(reasons) != len(known.rejected):
-        raise DatasetError(
-            f"{layout.root}: expected as many rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {len(known.rejected)}, "
-            f"found {len(reasons)}"
-        )
     sought = wanted.casefold()
-    return {number for number, reason in zip(known.rejected, reasons, strict=True) if sought in reason.casefold()}
+    fits = [sought in f"{line['step']}: {line['reason']}".casefold() for line in lines if line["kind"] == "item"]
+    if len(fits) != rejected.sum():
+        raise DatasetError(
+            f"{layout.root}: expected as many rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}, "
+            f"found {len(fits)}"
+        )
+    retry = np.zeros(len(known), np.bool_)
+    retry[np.flatnonzero(rejected)] = fits
+    return retry

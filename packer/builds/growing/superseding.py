@@ -1,7 +1,8 @@
 """Samples that an update supersedes: where they are stored, and what the dataset's generations are without them."""
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate
@@ -18,38 +19,38 @@ from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 
 
-def find_rows(layout: Layout, base: Manifest, items: Mapping[int, int]) -> IntArray:
+def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
     """The rows of some items of a dataset, ascending.
 
     Their keys begin with the numbers of the items. Digests are not compared, since every shard would have to be read.
 
     Parameters
     ----------
-    items : mapping of int to int
-        The number of samples of each item, by the item's number.
+    samples : (items,) int64
+        How many samples each item of the dataset has, by its number; 0 for those whose rows are not looked for.
 
     Raises
     ------
     DatasetError
         If these are not the samples that the dataset has of them.
     """
-    found: list[int] = []
-    if items:
+    found = array("q")
+    if samples.any():
         row = 0
         with closing(PackedRows.of(layout.root, check="size", manifest=base)) as rows:
             for batch in rows.batches(["key"]):
                 for key in batch["key"]:
                     number = bytes(key).partition(b"-")[0]
-                    if number.isdigit() and int(number) in items:
+                    if number.isdigit() and (item := int(number)) < len(samples) and samples[item]:
                         found.append(row)
                     row += 1
-    expected = sum(items.values())
+    expected = samples.sum()
     if len(found) != expected:
         raise DatasetError(
             f"{layout.root}: expected {expected} samples of the items that are replaced or dropped, found {len(found)}: "
             "pack it once more with --overwrite"
         )
-    return np.array(found, np.int64)
+    return np.frombuffer(found, np.int64)
 
 
 def write_superseded(folder: Path, layout: Layout, base: Manifest, rows: IntArray) -> None:

@@ -44,6 +44,7 @@ class WrittenJob:
     stage: ClassVar[str] = "packing"
     items_are: ClassVar[str] = "samples"
     shares_detector: ClassVar[bool] = False
+    needs_gpus: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[tuple[Task, ...]] = ()
     remedy: ClassVar[str] = ""

@@ -28,12 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("out", metavar="OUT", help="folder of the dataset: new, empty, or with the build to resume")
     parser.add_argument(
-        "--config", metavar="FILE.toml", help="recipe file; options on the command line take precedence"
-    )
-    parser.add_argument(
         "--dry-run", action="store_true", help="show the plan and an estimate of time and size; write nothing"
     )
     add_output_arguments(parser)
+    add_build_options(parser)
+
+
+def add_build_options(parser: argparse.ArgumentParser) -> None:
+    """Add the recipe file, and every option of `Recipe` and `BuildOptions`."""
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="recipe file; options on the command line take precedence"
+    )
     for title, kind in (("what is made", Recipe), ("how it runs", BuildOptions)):
         group = parser.add_argument_group(title)
         for spec in dataclasses.fields(kind):
@@ -42,10 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, and print what was made."""
-    chosen = _read_config(options.config) if options.config else {}
-    if options.config:
-        _let_import(Path(options.config).absolute().parent)
-    chosen |= {name: value for name, value in vars(options).items() if name in OPTION_NAMES}
+    chosen = read_config(options.config) if options.config else {}
+    chosen |= given_options(options)
     if options.dry_run:
         print_result(options, dry_run(options.source, options.out, progress=not options.quiet, **chosen))
         return 0
@@ -73,8 +76,14 @@ def _let_import(folder: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
-def _read_config(path: str) -> dict[str, Any]:
-    """Read the keys of a recipe file, in which ``-`` and ``_`` are the same."""
+def given_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of a build that were given on the command line."""
+    return {name: value for name, value in vars(options).items() if name in OPTION_NAMES}
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """Read the keys of a recipe file, in which ``-`` and ``_`` are the same. Modules beside it can be imported then."""
+    _let_import(Path(path).absolute().parent)
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

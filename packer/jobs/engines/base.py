@@ -10,7 +10,7 @@ from packer.jobs.plan import Unit, Verdicts
 TICK_S = 0.5
 """Longest time that an engine waits for an event, in seconds."""
 
-EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "tick"]
+EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "node", "tick"]
 
 
 class Ended(NamedTuple):
@@ -32,10 +32,10 @@ class Event:
 
     Attributes
     ----------
-    kind : {"start", "items", "done", "failed", "died", "timeout", "again", "tick"}
+    kind : {"start", "items", "done", "failed", "died", "timeout", "again", "node", "tick"}
         An item is under way, as was seen for the first time (those that end soon are not seen); items ended; a unit
         ended; the job cannot continue; a worker died; an item took too long and its worker was ended; a unit must run
-        again through no fault of its own; nothing happened for a while.
+        again through no fault of its own; a host was lost or is back; nothing happened for a while.
     unit : Unit or None
     item : int or None
         The item that is or was under way.
@@ -75,6 +75,10 @@ class Engine(Protocol):
 
     def wait(self) -> Event:
         """The next event; a ``tick`` after about `TICK_S` without one."""
+        ...
+
+    def describe(self, units: int) -> str:
+        """Where this many units are done, in words."""
         ...
 
     def held(self) -> Collection[Unit]:

@@ -57,6 +57,10 @@ class InlineEngine:
                 self._events.append(Event("done", unit, result=result))
         return self._events.popleft() if self._events else Event("tick")
 
+    def describe(self, units: int) -> str:
+        """Where the work is done, in words."""
+        return "in this process"
+
     def held(self) -> Collection[Unit]:
         """No units: nothing is shared."""
         return ()

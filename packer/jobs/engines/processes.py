@@ -10,6 +10,7 @@ from typing import Any
 from packer.jobs.child import Answers, Child
 from packer.jobs.engines.base import TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
+from packer.jobs.engines.worker import Worker
 from packer.jobs.place import Place
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.recipe.engines import Team
@@ -20,12 +21,8 @@ _START_ATTEMPTS = 5
 """Processes in a row that may die before they are ready (killed from outside, say) before the job gives up."""
 
 
-class _Worker(Child):
-    """A worker process, and what it is doing. `serial` is new for each process; `place` is used again.
-
-    `seen` is the item that was under way when the process was last looked at. The reading thread sets `lost_detector`,
-    so it is known once `end` was called.
-    """
+class _Worker(Child, Worker):
+    """A worker process on this host. The reading thread sets `lost_detector`, so it is known once `end` was called."""
 
     def __init__(
         self,
@@ -36,13 +33,7 @@ class _Worker(Child):
         answers: Answers,
         detector: DetectorChild | None,
     ) -> None:
-        self.place = place
-        self.serial = serial
-        self.unit: Unit | None = None
-        self.seen: int | None = None
-        self.used = False
-        self.lost_detector = False
-        self.pending: dict[str, Any] | None = None
+        Worker.__init__(self, place, serial)
         at = workspace.logs / f"worker-{place:03d}.item"
         self._at = Place.create(at)
         command = ["packer.jobs.worker", str(workspace.root), str(at), str(int(decodes_ahead))]
@@ -52,7 +43,7 @@ class _Worker(Child):
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command += [str(keep[0]), str(detector.item_timeout)]
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
-            super().__init__(command, log, answers, keep=keep, variables=variables)
+            Child.__init__(self, command, log, answers, keep=keep, variables=variables)
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
         """See `Child`."""
@@ -78,20 +69,20 @@ class ProcessesEngine:
     If an extra process runs the detector for all workers and dies, all workers are ended, and everything starts afresh.
     """
 
-    def __init__(self, workspace: Workspace, _open_work: Callable[[], Work], team: Team) -> None:
+    def __init__(self, workspace: Workspace, _open_work: Callable[[], Work] | None, team: Team) -> None:
         self._workspace = workspace
         self._team = team
         self._detector: DetectorChild | None = None
         self._answers: Answers = queue.SimpleQueue()
-        self._workers: list[_Worker | None] = [None] * team.workers
+        self._workers: list[Worker | None] = [None] * team.workers
         self._serials = itertools.count()
         self._events: deque[Event] = deque()
-        self._failed_starts: Counter[type[Child]] = Counter()
+        self._failed_starts: Counter[type] = Counter()
         self._clock = Clock()
 
     def idle(self) -> int:
         """Number of workers without a unit."""
-        return sum(worker is None or worker.unit is None for worker in self._workers)
+        return len(self._free())
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Give a unit to an idle worker, starting a process if there is none.
@@ -104,8 +95,7 @@ class ProcessesEngine:
                     assert worker.unit is None
                     worker.end()
             self._workers[:] = [None] * len(self._workers)
-        places = [i for i, worker in enumerate(self._workers) if worker is None or worker.unit is None]
-        place = min(places, key=lambda i: self._workers[i] is None)
+        place = min(self._free(), key=lambda i: self._workers[i] is None)
         worker = self._workers[place]
         if worker is not None and fresh and worker.used:
             worker.end()
@@ -119,7 +109,7 @@ class ProcessesEngine:
     def wait(self) -> Event:
         """The next event."""
         while True:
-            self._look_for_late_detector()
+            self._look_around()
             self._look_at_items()
             if self._events:
                 return self._events.popleft()
@@ -133,6 +123,10 @@ class ProcessesEngine:
                 self._translate(child, message)
             finally:
                 self._clock.tick()
+
+    def describe(self, units: int) -> str:
+        """Where the work is done, in words."""
+        return in_words(len(self._workers))
 
     def held(self) -> Collection[Unit]:
         """Units whose item waits for the faces of another worker's frames."""
@@ -160,7 +154,15 @@ class ProcessesEngine:
             self._detector.end()
         self._detector = None
 
-    def _start_worker(self, place: int) -> _Worker:
+    def _free(self) -> list[int]:
+        """The places without a unit."""
+        return [place for place, worker in enumerate(self._workers) if worker is None or worker.unit is None]
+
+    def _look_around(self) -> None:
+        """Look at what no message tells."""
+        self._look_for_late_detector()
+
+    def _start_worker(self, place: int) -> Worker:
         if self._team.shares_detector and self._detector is None:
             self._detector = DetectorChild(self._workspace, self._answers, self._team.item_timeout)
         return _Worker(
@@ -176,7 +178,7 @@ class ProcessesEngine:
                 worker.send(worker.pending)
                 worker.pending = None
 
-    def _translate(self, child: Child, message: dict[str, Any]) -> None:
+    def _translate(self, child: Child | Worker, message: dict[str, Any]) -> None:
         """Turn a process's message into events. Messages of a process that was ended no longer count."""
         kind = message["event"]
         if child is not self._detector and child not in self._workers:
@@ -185,12 +187,12 @@ class ProcessesEngine:
             child.ready = True
             self._failed_starts[type(child)] = 0
             self._send_pending()
-        elif isinstance(child, _Worker):
+        elif isinstance(child, Worker):
             self._translate_work(child, kind, message)
         elif kind == "died":
             self._lose_detector()
 
-    def _translate_work(self, worker: _Worker, kind: str, message: dict[str, Any]) -> None:
+    def _translate_work(self, worker: Worker, kind: str, message: dict[str, Any]) -> None:
         unit = worker.unit
         if kind == "items":
             self._events.append(Event("items", unit, ends=[Ended(*one) for one in message["ends"]]))
@@ -212,17 +214,17 @@ class ProcessesEngine:
 
     def _look_for_silent_deaths(self) -> None:
         """Find processes that ended while a child of theirs keeps the pipe open and so hides the end of the answers."""
-        if self._detector is not None and self._detector.process.poll() is not None:
+        if self._detector is not None and self._detector.has_ended():
             self._lose_detector()
         for worker in self._workers:
-            if worker is not None and worker.process.poll() is not None:
+            if worker is not None and worker.has_ended():
                 self._bury(worker)
 
     def _look_for_late_detector(self) -> None:
         if self._detector is not None and (late := self._detector.overdue(self._clock.now_s())):
             self._lose_detector(late)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: Worker) -> None:
         """Forget a worker that has died."""
         message = worker.describe_death()
         worker.end()
@@ -263,10 +265,15 @@ class ProcessesEngine:
                 item = worker.item if known else None
                 self._events.append(Event("died", worker.unit, item, message=message))
 
-    def _failed_start(self, what: str, message: str, child: Child) -> bool:
+    def _failed_start(self, what: str, message: str, child: Child | Worker) -> bool:
         """Count processes that died before they were ready, and return whether the job is given up."""
         self._failed_starts[type(child)] += 1
         if self._failed_starts[type(child)] < _START_ATTEMPTS:
             return False
         self._events.append(Event("failed", message=f"{what} not start: {message} (log: {child.log})"))
         return True
+
+
+def in_words(workers: int) -> str:
+    """Who does the work, for a message."""
+    return f"by {workers} worker processes" if workers > 1 else "by 1 worker process"

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,30 +64,25 @@ class KeyTable:
             raise UsageError(f"{path}: expected keys, found none")
         return cls(path, rows)
 
-    def join(self, items: Sequence[Item]) -> tuple[list[Item], int]:
-        """The items that the keys name, with their columns, and the number of the others.
+    def join(self, items: Iterable[Item]) -> Iterator[Item | None]:
+        """The items that the keys name, with their columns, and None in the place of each other one.
 
         An item is named by its name in the archive, with or without its suffix. What the source rejected stays. A key
         without an item becomes a reject.
         """
-        found: list[Item] = []
         used: set[str] = set()
-        left = 0
         for item in items:
             name = item.name.partition(MEMBER_MARK)[2]
             key = next((key for key in (name, _stem(name)) if key in self.rows), None)
             if key is not None and item.reject is None:
-                found.append(replace(item, columns={**item.columns, **self.rows[key]}))
-            elif item.reject is not None:
-                found.append(item)
+                yield replace(item, columns={**item.columns, **self.rows[key]})
             else:
-                left += 1
+                yield None if item.reject is None else item
             used.update([] if key is None else [key])
         for key in self.rows:
             if key not in used:
                 reason = f"expected this key of {self.path.name} in the source, found none"
-                found.append(Item(-1, key, None, reject=reason))
-        return found, left
+                yield Item(-1, key, None, reject=reason)
 
 
 def _stem(name: str) -> str:

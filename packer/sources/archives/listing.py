@@ -1,19 +1,22 @@
 """What the sources of archives have in common: the archives of a set, and the items of all of them as one listing."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.sources.archives.keys import KeyTable
 from packer.sources.base import Listing, count_listed
-from packer.sources.columns import chunks_of, read_columns
+from packer.sources.columns import Chunk, chunks_of, read_columns
 from packer.sources.folders.finding import Ignored
-from packer.sources.item import MEMBER_MARK, Item, ItemFile
+from packer.sources.item import MEMBER_MARK, Item, spool_items
 from packer.vision.faults import may_pass, system_reason
+from packer.workspace.spool import Mapped, Spool
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, UsageError
 from shardspec.fields import RESERVED
@@ -48,7 +51,7 @@ class Found:
 
     Attributes
     ----------
-    items : list of Item
+    items : Spool of Item
         In order. Their columns are as they were found, their indices are not set, and `Item.files` has every further
         picture, by field.
     ignored : Ignored
@@ -57,7 +60,7 @@ class Found:
         Names of the classes of integer columns, if the archive gives them.
     """
 
-    items: list[Item] = field(default_factory=list)
+    items: Spool[Item] = field(default_factory=spool_items)
     ignored: Ignored = field(default_factory=Ignored)
     classes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -176,59 +179,82 @@ def list_archives(
     BuildError
         If an archive cannot be examined, for a reason that may pass.
     """
-    found: list[Item] = []
     classes: dict[str, list[str]] = {}
     entries = Ignored()
-    with ThreadPoolExecutor(available_processors()) as threads:
-        for archive, one in zip(archives, threads.map(lambda a: _list_one(a, list_one), archives), strict=True):
+
+    def listed() -> Iterator[Item]:
+        for archive, one in _list_each(archives, list_one):
             for column, names in one.classes.items():
                 if classes.setdefault(column, names) != names:
                     raise UsageError(
                         f"{archive.path}: expected the class names of the archives before it in column {column!r}, "
                         "found others: pack them apart"
                     )
-            found += one.items
-            count_listed(len(one.items))
             entries.merge(one.ignored)
+            yield from one.items
+            count_listed(len(one.items))
+
+    raw, good, naming = spool_items(), array("q"), _Naming(prefix, label_from)
+    members: Counter[str] = Counter()
+    for item in listed() if keys is None else keys.join(listed()):
+        if item is None:
+            ignored += 1
+            continue
+        if item.reject is None:
+            good.append(len(raw))
+            naming.look_at(item.columns)
+            members.update(item.files.keys())
+        raw.append(item)
     ignored += entries.count
-    if keys is not None:
-        found, left = keys.join(found)
-        ignored += left
-    good = [item for item in found if item.reject is None]
-    rows = _rename([dict(item.columns) for item in good], prefix, label_from)
-    if label_from == "folder":
-        for row, item in zip(rows, good, strict=True):
-            row["label"] = _folder_of(item.name)
+    naming.settle()
+
+    def chunks() -> Iterator[Chunk]:
+        return chunks_of(naming.row(item) for item in raw if item.reject is None)
+
     chosen = "auto" if label_from == "folder" else label_from
-    typed = read_columns(partial(chunks_of, rows), chosen, types, lambda row: shorten(good[row].name))
-    values, rejects = typed.of_all(chunks_of(rows))
-    named = {"label" if name == label_from else typed.fields.get(name, name): names for name, names in classes.items()}
-    named = {field: names for field, names in named.items() if field in values}
-    members = {name: dict[int, ItemFile]() for item in good for name in item.files}
-    items: list[Item] = []
-    place = 0
-    for index, item in enumerate(found):
+    columns = read_columns(chunks, chosen, types, lambda row: shorten(raw[good[row]].name))
+    items, rows = spool_items(), columns.rows(chunks())
+    fields: set[str] = set()
+    for index, item in enumerate(raw):
         if item.reject is not None:
             items.append(Item(index, item.name, None, reject=item.reject))
             continue
-        columns = {name: of_field[place] for name, of_field in values.items()}
+        values, reject = next(rows)
+        fields |= values.keys()
         arrays = {
             f"npy_{name}" if name in values or name in RESERVED else name: member
             for name, member in item.arrays.items()
         }
-        items.append(replace(item, index=index, columns=columns, files={}, arrays=arrays, reject=rejects[place]))
-        for name, file in item.files.items():
-            members[name][index] = file
-        place += 1
+        items.append(replace(item, index=index, columns=values, files={}, arrays=arrays, reject=reject))
+    named = {
+        "label" if name == label_from else columns.fields.get(name, name): names for name, names in classes.items()
+    }
+    named = {field: names for field, names in named.items() if field in fields}
     return Listing(
         items,
         ignored,
-        {**named, **typed.classes},
-        fields=typed.fields,
-        arrays=typed.arrays,
+        {**named, **columns.classes},
+        fields=columns.fields,
+        arrays=columns.arrays,
         members=members,
-        notes=[*typed.notes, *([entries.describe("ignored entries")] if entries.count else [])],
+        beside=Mapped(raw, lambda item: item.files),
+        notes=[*columns.notes, *([entries.describe("ignored entries")] if entries.count else [])],
     )
+
+
+def _list_each(archives: Sequence[Archive], list_one: ListOne) -> Iterator[tuple[Archive, Found]]:
+    """What lies in each archive, in order. Some are listed ahead, side by side."""
+    count = available_processors()
+    with ThreadPoolExecutor(count) as threads:
+        left = iter(archives)
+        waiting: deque[tuple[Archive, Future[Found]]] = deque()
+        while True:
+            for archive in islice(left, 2 * count - len(waiting)):
+                waiting.append((archive, threads.submit(_list_one, archive, list_one)))
+            if not waiting:
+                return
+            archive, found = waiting.popleft()
+            yield archive, found.result()
 
 
 def _list_one(archive: Archive, list_one: ListOne) -> Found:
@@ -239,7 +265,7 @@ def _list_one(archive: Archive, list_one: ListOne) -> Found:
         if may_pass(error):
             raise BuildError(f"{archive.path}: cannot be examined: {error}: run the same command again") from error
         reason = f"expected a readable archive, found: {system_reason(error)}"
-        return Found([Item(-1, archive.name, None, reject=reason)])
+        return Found(spool_items().extend([Item(-1, archive.name, None, reject=reason)]))
 
 
 def _folder_of(name: str) -> str | None:
@@ -255,27 +281,62 @@ _LABEL_VALUE = "value"
 """What that column becomes if it holds measurements and not classes."""
 
 
-def _rename(rows: list[dict[str, Any]], prefix: str, label_from: str) -> list[dict[str, Any]]:
-    """Rows whose columns can become fields: `LABEL` becomes ``label``, and reserved names get a prefix."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if len(names) > FIELDS_MAX:
-        raise UsageError(
-            f"expected at most {FIELDS_MAX} fields in the archives, found {len(names)}: names that differ from item "
-            "to item are data, not fields"
-        )
-    kinds = {type(row[LABEL]) for row in rows if LABEL in row}
-    if {int, str} <= kinds:  # 1 is a class beside cat
-        rows = [{**row, LABEL: str(row[LABEL])} if type(row.get(LABEL)) is int else row for row in rows]
-    label = "label" if label_from == "auto" and "label" not in names else LABEL
-    changed = {LABEL: _LABEL_VALUE if float in kinds else label} if LABEL in names else {}
-    taken = {LABEL, *changed.values()}
-    for name in names:
-        if name in (LABEL, label_from):
-            continue
-        lower = str(name).lower()
-        if lower in RESERVED or lower in taken or (label_from == "folder" and lower == "label"):
-            changed[name] = f"{prefix}_{lower}"
-    return [{changed.get(name, name): value for name, value in row.items()} for row in rows]
+class _Naming:
+    """Names the columns of items so that they can become fields: `LABEL` becomes ``label``, reserved ones get a prefix.
+
+    Parameters
+    ----------
+    prefix, label_from : str
+        See `list_archives`.
+    """
+
+    def __init__(self, prefix: str, label_from: str) -> None:
+        self._prefix = prefix
+        self._label_from = label_from
+        self._names: dict[str, None] = {}
+        self._kinds: set[type] = set()
+        self._changed: dict[str, str] = {}
+
+    def look_at(self, row: Mapping[str, Any]) -> None:
+        """Take in the columns of the next item.
+
+        Raises
+        ------
+        UsageError
+            If there are too many different ones.
+        """
+        if not row.keys() <= self._names.keys():
+            self._names |= dict.fromkeys(row)
+            if len(self._names) > FIELDS_MAX:
+                raise UsageError(
+                    f"expected at most {FIELDS_MAX} fields in the archives, found more: names that differ from item "
+                    "to item are data, not fields"
+                )
+        if LABEL in row:
+            self._kinds.add(type(row[LABEL]))
+
+    def settle(self) -> None:
+        """Choose the names, after the last item."""
+        names, label_from = self._names, self._label_from
+        label = "label" if label_from == "auto" and "label" not in names else LABEL
+        changed = {LABEL: _LABEL_VALUE if float in self._kinds else label} if LABEL in names else {}
+        taken = {LABEL, *changed.values()}
+        for name in names:
+            if name in (LABEL, label_from):
+                continue
+            lower = str(name).lower()
+            if lower in RESERVED or lower in taken or (label_from == "folder" and lower == "label"):
+                changed[name] = f"{self._prefix}_{lower}"
+        self._changed = changed
+
+    def row(self, item: Item) -> dict[str, Any]:
+        """The columns of an item by their new names."""
+        row = {self._changed.get(name, name): value for name, value in item.columns.items()}
+        if {int, str} <= self._kinds and type(item.columns.get(LABEL)) is int:  # 1 is a class beside cat
+            row[self._changed.get(LABEL, LABEL)] = str(item.columns[LABEL])
+        if self._label_from == "folder":
+            row["label"] = _folder_of(item.name)
+        return row
 
 
 def relative_archives(root: Path, paths: Iterable[Path]) -> list[Archive]:

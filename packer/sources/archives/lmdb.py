@@ -4,14 +4,21 @@ A key with a suffix says what its value is; of a key without one, the first byte
 ``label-X``, as sets of text recognition have them, are pairs.
 """
 
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
+
+import numpy as np
 
 from packer.sources.archives.listing import PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.lmdb_tree import Entry, TreeDamage, walk_lmdb
 from packer.sources.archives.sniffing import SNIFFED_BYTES, is_pickle, seems_picture
 from packer.sources.base import refuse_path_column
-from packer.sources.item import Item, Member, is_picture, is_video
+from packer.sources.item import Item, Member, is_picture, is_video, spool_items
+from packer.workspace.matching import match
+from packer.workspace.spool import spool_plain
+from shardspec.columns import IntArray
 from shardspec.wording import shorten
 
 DATA_NAME = "data.mdb"
@@ -35,15 +42,16 @@ class LMDBSource(ArchiveSource):
 def list_keys(place: Place) -> Found:
     """The pictures and videos of one file. After damage, they end, and a reject stands for the rest."""
     found = Found()
-    waiting: dict[str, int] = {}
-    texts: dict[str, str] = {}
+    pictures, places, named = array("q"), array("q"), array("q")
+    texts = spool_plain()
     with place.archive.path.open("rb") as file:
         try:
             for entry in walk_lmdb(place.archive.path):
                 name = entry.key.decode("utf-8", "surrogateescape").replace("\\", "/")
                 if name.startswith(_LABEL) and not PurePosixPath(name).suffix and entry.size <= _TEXT_BYTES_MAX:
                     file.seek(entry.offset)
-                    texts[name.removeprefix(_LABEL)] = file.read(entry.size).decode("utf-8", "replace")
+                    named.append(hash(name.removeprefix(_LABEL)))
+                    texts.append((name, file.read(entry.size).decode("utf-8", "replace")))
                     continue
                 file.seek(entry.offset)
                 item = _item(place, name, entry, file.read(min(entry.size, SNIFFED_BYTES)))
@@ -51,17 +59,26 @@ def list_keys(place: Place) -> Found:
                     found.ignored.add(place.name_of(name))
                     continue
                 if name.startswith(_IMAGE):
-                    waiting[name.removeprefix(_IMAGE)] = len(found.items)
+                    pictures.append(hash(name.removeprefix(_IMAGE)))
+                    places.append(len(found.items))
                 found.items.append(item)
         except TreeDamage as damage:
             found.items.append(place.rest(str(damage)))
-    for number, text in texts.items():
-        at = waiting.get(number)
-        if at is None:
-            found.ignored.add(place.name_of(f"{_LABEL}{number}"))
-        elif found.items[at].reject is None:
-            found.items[at] = replace(found.items[at], columns={"text": text})
+    if texts:
+        at = match(np.frombuffer(pictures, np.int64), np.frombuffer(named, np.int64))
+        for number in np.flatnonzero(at < 0).tolist():
+            found.ignored.add(place.name_of(texts[number][0]))
+        text_of = np.full(len(found.items), -1, np.int64)
+        text_of[np.frombuffer(places, np.int64)[at[at >= 0]]] = np.flatnonzero(at >= 0)
+        found.items = spool_items().extend(_with_texts(found.items, text_of, texts))
     return found
+
+
+def _with_texts(items: Iterable[Item], text_of: IntArray, texts: Sequence[tuple[str, str]]) -> Iterator[Item]:
+    """Items with their texts; each one's number in `texts` is in `text_of`, -1 if it has none."""
+    for item, number in zip(items, text_of, strict=True):
+        has_text = number >= 0 and item.reject is None
+        yield replace(item, columns={"text": texts[int(number)][1]}) if has_text else item
 
 
 def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:

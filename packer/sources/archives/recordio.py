@@ -9,15 +9,20 @@ number that is not a picture's, and the last of an identity (``arcface_torch/dat
 
 import math
 import struct
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from packer.sources.archives.listing import LABEL, PICKLED, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.sniffing import is_pickle
 from packer.sources.base import refuse_path_column
 from packer.sources.item import Item, Member
+from packer.workspace.spool import texts
 from shardspec.errors import ItemError
 from shardspec.wording import shorten
 
@@ -69,9 +74,8 @@ def list_records(place: Place) -> Found:
     """The pictures of one file. After damage, those that the index names, and a reject for each that it lacks."""
     path = place.archive.path
     found = Found()
-    names = _read_index(path.with_suffix(".idx"))
+    index = _Index.read(path.with_suffix(".idx"))
     faces = False
-    seen: set[int] = set()
     with path.open("rb") as file:
         end = place.bytes
         at, number = 0, 0
@@ -80,11 +84,11 @@ def list_records(place: Place) -> Found:
                 record = _read_record(file, at, end)
             except _Damage as damage:
                 found.items.append(place.rest(str(damage)))
-                at = min((start for start in names if start > at), default=end)
+                at = index.following(at, end)
                 continue
-            name = names.get(at, str(number))
+            named = index.take(at)
+            name = str(number) if named is None else named
             number += 1
-            seen.add(at)
             at = record.pieces[-2] + record.pieces[-1]
             at += -(at - record.start) % 4
             try:
@@ -96,9 +100,8 @@ def list_records(place: Place) -> Found:
                 faces |= record.start == 0
                 continue
             found.items.append(_item(place, name, record, label[:1] if faces else label, start))
-    lost = [start for start in names if start not in seen]
     reason = "expected a record where the index says it begins, found none: index and records do not belong together"
-    found.items += [place.item(names[start], reject=reason) for start in lost]
+    found.items.extend(place.item(name, reject=reason) for name in index.left())
     return found
 
 
@@ -187,15 +190,54 @@ def _before(pieces: Sequence[int], stop: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _read_index(path: Path) -> dict[int, str]:
-    """The keys of records by where they begin; empty without an index."""
-    names: dict[int, str] = {}
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(_INDEX_LINE_BYTES_MAX):
-                cells = line.split()
-                if len(cells) == 2 and cells[1].isdigit() and len(cells[1]) < 20:
-                    names.setdefault(int(cells[1]), shorten(cells[0].decode("utf-8", "replace")).strip("'\""))
-    except FileNotFoundError:
-        return {}
-    return names
+class _Index:
+    """The keys of records, by where the records begin. In memory are a few numbers for each.
+
+    Parameters
+    ----------
+    starts : sequence of int
+        Where they begin, in the order of the index.
+    names : sequence of str
+    """
+
+    def __init__(self, starts: "array[int]", names: Sequence[str]) -> None:
+        given = np.frombuffer(starts, np.int64)
+        ordered, self._lines = np.unique(given, return_index=True)  # of equal ones, the first
+        self._starts = array("q", ordered.tobytes())
+        self._names = names
+        self._taken = np.zeros(len(given), np.bool_)
+
+    @classmethod
+    def read(cls, path: Path) -> "_Index":
+        """Read a file; there are no keys without one."""
+        starts, names = array("q"), texts()
+        try:
+            with path.open("rb") as file:
+                while line := file.readline(_INDEX_LINE_BYTES_MAX):
+                    cells = line.split()
+                    if len(cells) == 2 and cells[1].isdigit() and len(cells[1]) < 19:
+                        starts.append(int(cells[1]))
+                        names.append(shorten(cells[0].decode("utf-8", "replace")).strip("'\""))
+        except FileNotFoundError:
+            pass
+        return cls(starts, names)
+
+    def take(self, start: int) -> str | None:
+        """The key of the record that begins at a place, and note that the record is there; None if it has none."""
+        at = bisect_left(self._starts, start)
+        if at == len(self._starts) or self._starts[at] != start:
+            return None
+        line = int(self._lines[at])
+        self._taken[line] = True
+        return self._names[line]
+
+    def following(self, start: int, end: int) -> int:
+        """Where the first record behind a place begins; `end` if there is none."""
+        at = bisect_right(self._starts, start)
+        return end if at == len(self._starts) else self._starts[at]
+
+    def left(self) -> Iterator[str]:
+        """The keys of the records that are not there, in the order of the index."""
+        for line in np.sort(self._lines).tolist():
+            if not self._taken[line]:
+                yield self._names[line]

@@ -6,15 +6,20 @@ and videos are read in place; texts, numbers and JSON are read when the items ar
 
 import json
 import re
+from array import array
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NoReturn
+
+import numpy as np
 
 from packer.recipe import field_name
 from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, ArchiveSource, Found, ListOne, Place
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
 from packer.sources.base import refuse_path_column
 from packer.sources.contents import MAX_UNPACKED_BYTES
-from packer.sources.item import ItemFile, Member, is_picture, is_video
+from packer.sources.item import Item, ItemFile, Member, is_picture, is_video, spool_items
+from packer.workspace.matching import repeated
 from shardspec.errors import ItemError
 from shardspec.wording import list_some, shorten
 
@@ -46,7 +51,14 @@ class WebDatasetSource(ArchiveSource):
 
 def list_tar(place: Place) -> Found:
     """The samples of one tar file. After damage, they end, and a reject stands for the rest."""
-    samples = _Samples(place)
+    samples = _collect(place, frozenset())
+    scattered = samples.repeated()
+    return (_collect(place, scattered) if scattered else samples).found
+
+
+def _collect(place: Place, scattered: Collection[int]) -> "_Samples":
+    """The samples of one tar file, those with keys of some numbers known to be scattered over it."""
+    samples = _Samples(place, scattered)
     try:
         for member in walk_tar(place.archive.path, _READ):
             samples.add(member)
@@ -54,22 +66,36 @@ def list_tar(place: Place) -> Found:
         samples.end(str(damage))
     else:
         samples.end()
-    return samples.found
+    return samples
 
 
 class _Samples:
-    """Collects the members of one tar file into samples."""
+    """Collects the members of one tar file into samples.
 
-    def __init__(self, place: Place) -> None:
+    Parameters
+    ----------
+    place : Place
+    scattered : collection of int
+        Numbers of the keys that come again later. They are known once a file was listed; only these keys are kept.
+    """
+
+    def __init__(self, place: Place, scattered: Collection[int]) -> None:
         self.found = Found()
         self._place = place
         self._compressed = is_compressed(place.archive.path)
         self._key: str | None = None
         self._members: list[tuple[str, TarMember]] = []
-        self._items: dict[str, int] = {}
+        self._scattered = scattered
+        self._numbers = array("q")
+        self._first: dict[str, int] = {}
+        self._rejected: dict[int, Item] = {}
         self._fields: frozenset[str] = frozenset()
         self._held = 0
         self._crowded = False
+
+    def repeated(self) -> Collection[int]:
+        """The numbers of the keys that came more than once."""
+        return repeated(np.frombuffer(self._numbers, np.int64))
 
     def add(self, member: TarMember) -> None:
         """Take the next member."""
@@ -104,6 +130,9 @@ class _Samples:
         self._close()
         if damage is not None:
             self.found.items.append(self._place.rest(damage))
+        if self._rejected:
+            items = self.found.items
+            self.found.items = spool_items().extend(self._rejected.get(n, item) for n, item in enumerate(items))
 
     def _close(self) -> None:
         """Make the collected members a sample."""
@@ -111,7 +140,11 @@ class _Samples:
             self._key = None
             return
         key, members = self._key, self._members
-        before = self._items.get(key)
+        number, place = hash(key), len(self.found.items)
+        self._numbers.append(number)
+        before = self._first.get(key)
+        if before is None and number in self._scattered:
+            self._first[key] = place
         try:
             if self._crowded:
                 raise ItemError(
@@ -123,15 +156,12 @@ class _Samples:
                     "expected the members of a sample side by side, found some elsewhere in the archive: "
                     "write it in the order of their names (tar --sort=name)"
                 )
-                first = self.found.items[before]
-                if first.reject is None:
-                    self.found.items[before] = self._place.item(key, reject=scattered)
+                if before not in self._rejected and self.found.items[before].reject is None:
+                    self._rejected[before] = self._place.item(key, reject=scattered)
                 raise ItemError(scattered)
             self._make(key, members)
             self._fields = frozenset(suffix for suffix, _ in members)
-            self._items[key] = len(self.found.items) - 1
         except ItemError as error:
-            self._items.setdefault(key, len(self.found.items))
             self._reject(str(error))
         self._forget()
 

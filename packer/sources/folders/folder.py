@@ -1,15 +1,15 @@
 """A folder of pictures and videos, nested."""
 
 import os
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe, field_name
 from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
-from packer.sources.columns import Chunk, Columns, chunks_of, describe_replaced, read_columns
+from packer.sources.columns import Chunk, chunks_of, describe_replaced, read_columns
 from packer.sources.folders.finding import FoundFile, FoundFiles
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
@@ -106,8 +106,11 @@ class FolderSource:
     ) -> Listing:
         """The items with columns from their paths and sidecars. An item whose path or sidecar is wrong is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
-        raw = spool_items()
-        raw.extend(read.item(examiner.file(index, file.name), file.sidecars) for index, file in enumerate(files))
+        raw, good = spool_items(), array("q")
+        for index, file in enumerate(files):
+            raw.append(item := read.item(examiner.file(index, file.name), file.sidecars))
+            if item.reject is None:
+                good.append(index)
         if not raw:
             return Listing(raw)
         notes += read.describe(raw)
@@ -121,14 +124,14 @@ class FolderSource:
             chunks,
             wanted,
             self._types,
-            lambda row: shorten(next(islice((i.name for i in raw if i.reject is None), row, None)), LONG),
+            lambda row: shorten(raw[good[row]].name, LONG),
             cells=lambda name: name in placeholders and name not in self._types,
         )
         if label_from == "folder":
             names = [*placeholders, *(name for name in read.names if name not in placeholders)]
             notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
         notes += columns.notes
-        found, rows = spool_items(), _rows_of(columns, chunks())
+        found, rows = spool_items(), columns.rows(chunks())
         for item in raw:
             if item.reject is None:
                 values, reject = next(rows)
@@ -136,14 +139,6 @@ class FolderSource:
             found.append(item)
         roots = Roots((self.root,))
         return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
-
-
-def _rows_of(columns: Columns, chunks: Iterable[Chunk]) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """The values of each row, and why it is rejected."""
-    for chunk in chunks:
-        values, rejects = columns.of(chunk)
-        for row, reject in enumerate(rejects):
-            yield {name: of_field[row] for name, of_field in values.items()}, reject
 
 
 class _Read:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 BASELINE, PROGRESSIVE = 0xC0, 0xC2
 """Second bytes of the SOF markers that every decoder reads."""
@@ -33,8 +33,7 @@ _MOST_WIDTH = 128
 """Width of an interval in pixels, above which an interval of less than 32 pixels is the better choice."""
 
 
-@dataclass(frozen=True, slots=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """The frame header (ITU-T T.81, B.2.2) and the EXIF block of a JPEG's first picture.
 
     Attributes

@@ -1,13 +1,16 @@
 """What a build keeps in memory while it works."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.builds import write_pictures
 
 import packer
+from benchmarks.pack_scale import make_files, run, write_table
 from packer.sources.item import Item
 
 ITEMS = 100
@@ -38,3 +41,33 @@ def test_the_items_of_the_plan_are_not_kept(tmp_path: Path) -> None:
 def _is_line(value: object) -> bool:
     """Whether it is the first line of a plan's file."""
     return type(value) is str and value.startswith('[0,"000.png",')
+
+
+FEW, MANY = 200_000, 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_a_million_items_take_as_much_memory_as_some_thousands(tmp_path: Path) -> None:
+    """The memory of the coordinating process, without libraries and mapped files, which the system takes back."""
+    names = make_files(tmp_path, 3)
+    found: dict[str, list[int]] = {}
+    for items in (FEW, MANY):
+        table, out, parts = tmp_path / f"{items}.csv", tmp_path / f"out-{items}", tmp_path / f"parts-{items}"
+        write_table(table, names, items)
+        workers = ("--workers", "2", "--quiet")
+        build = ("build", str(table), str(out), "--format", "npy", *workers)
+        commands = {
+            "build": build,
+            "found finished": build,
+            "update": (*build, "--update"),
+            "verify": ("verify", str(out), "--quiet"),
+            "split": ("split", str(out), str(parts), "--by", "source", "--ratios", "train=0.9,val=0.1", *workers),
+            "merge": ("merge", str(parts / "train"), str(parts / "val"), str(tmp_path / f"merged-{items}"), *workers),
+        }
+        for name, command in commands.items():
+            found.setdefault(name, []).append(run(command).own_bytes)
+    assert {name: (more - less) / (MANY - FEW) < 100 for name, (less, more) in found.items()} == dict.fromkeys(
+        found, True
+    ), found
+    assert max(more for _, more in found.values()) < 400 * 10**6

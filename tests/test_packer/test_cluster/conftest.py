@@ -1,10 +1,18 @@
 """Clusters on this machine, started once for all tests that need them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support import ray_cluster
 from support import slurm as slurm_cluster
+from support.builds import TESTS, write_pictures
+from support.cluster_builds import NAMES, OPTIONS, STEPS
+from support.command import environment, run_packer
+from support.packed import fingerprints
+from support.ray_cluster import Ray
 from support.slurm import Slurm
+from support.steps import LOG
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +30,28 @@ def slurm(_slurm: Slurm) -> Iterator[Slurm]:
     _slurm.rest()
     yield _slurm
     _slurm.rest()
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Ray]:
+    """A cluster of a head without cores and two nodes with two cores each. A test that ends a node starts another."""
+    lacking = ray_cluster.missing()
+    if lacking:
+        pytest.skip(lacking)
+    with ray_cluster.cluster() as ray:
+        yield ray
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of builds that are disturbed."""
+    return write_pictures(tmp_path_factory.mktemp("source") / "pictures", NAMES)
+
+
+@pytest.fixture(scope="session")
+def expected(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What it becomes on one host."""
+    folder = tmp_path_factory.mktemp("expected")
+    env = environment(python_path=TESTS, **{LOG: str(folder / "log")})
+    run_packer("build", pictures, folder / "out", *OPTIONS, *STEPS, env=env)
+    return fingerprints(folder / "out")

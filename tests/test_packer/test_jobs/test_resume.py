@@ -484,7 +484,8 @@ def test_two_builds_at_once(mixed: Path, reference: Path, tmp_path: Path) -> Non
     for build, message in zip(builds, reported, strict=True):
         if build.returncode:
             assert build.returncode == 1
-            assert "another build is at work in this folder: wait for it, or end it" in message
+            assert "another build is at work in this folder" in message
+            assert "wait for it, or end it" in message
     assert fingerprints(out) == fingerprints(reference)
 
 

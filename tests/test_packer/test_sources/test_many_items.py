@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,25 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.archives import rec_header, write_lmdb, write_rec, write_tar
 from support.command import environment
 
 import packer
+from packer.builds.listing import list_items
+from packer.builds.plan import item_facts
 from packer.jobs import progress as progress_module
+from packer.recipe import Recipe
 from packer.sources import columns as columns_module
 from packer.sources.columns import Chunk, chunks_of, read_columns
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item, ItemFile, Member, spool_items
+from packer.sources.opening import open_source
 from packer.sources.rows import Lines
 from packer.sources.table import CsvTable, ParquetTable
 from packer.workspace import spool as spool_module
 from packer.workspace.spool import Mapped, sorted_texts, texts
 from shardspec.errors import BuildError, UsageError
+from shardspec.layout import Layout, describe_file
 
 
 class TestSpool:
@@ -126,7 +134,7 @@ def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cel
             patch.setattr(columns_module._Column, "scan", lambda column, _: setattr(column, "_odd", True))
         try:
             found = read_columns(lambda: chunks_of(rows), label_from, types, "row {}".format, cells=lambda _: cells)
-            return found.of_all(chunks_of(rows)), found.classes, found.fields, found.arrays, found.notes
+            return list(found.rows(chunks_of(rows))), found.classes, found.fields, found.arrays, found.notes
         except UsageError as error:
             return str(error)
 
@@ -184,45 +192,131 @@ def test_a_parquet_table_that_changes_between_two_passes_is_refused(tmp_path: Pa
 def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
     rows = [{"label": "fake"}, {"label": None}]
     columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
-    assert columns.of_all(chunks_of(rows))[0]["label"] == [0, 0]
+    assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, 0]
     with pytest.raises(UsageError, match="expected rows that are the same every time, found 'real'"):
-        columns.of_all(chunks_of([{"label": "real"}]))
+        list(columns.rows(chunks_of([{"label": "real"}])))
 
 
 PLAN = """
 import json, resource, sys
 from pathlib import Path
+from packer.builds.growing.growth import compare
 from packer.builds.listing import Remarks, list_items
 from packer.builds.plan import make_plan
 from packer.recipe import Recipe
+from packer.recipe.options import BuildOptions
 from packer.sources.opening import open_source
+from shardspec.layout import Layout
 
-found, recipe = [], Recipe()
-for path in sys.argv[1:]:
+found, bases = [], sys.argv[2:] if sys.argv[1] == "update" else ()
+recipe = Recipe(**json.loads(sys.argv[1])) if not bases else Recipe()
+for path in map(Path, sys.argv[2:]):
     remarks = Remarks()
-    listing = list_items(open_source(Path(path), Path("nowhere"), recipe), recipe)
-    plan, lines = make_plan(recipe, {}, listing, observe=remarks.add)
-    assert remarks.describe_repeats(listing.items)
+    listing = list_items(open_source(path.with_suffix(".csv") if bases else path, Path("nowhere"), recipe), recipe)
+    base = ""
+    if bases:
+        manifest = Layout(path).load()
+        options = BuildOptions(update=True, changed="replace", gone="drop", new_classes=True)
+        compared = compare(Layout(path), manifest, listing, recipe, manifest.generations[-1].runtime, options)
+        listing, base = compared.listing, manifest.digest
+        print(compared.growth.describe(), file=sys.stderr)
+    plan, lines = make_plan(recipe, {}, listing, base=base, observe=remarks.add)
+    remarks.describe_repeats(listing.items)
     found.append([len(lines), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024])
     del remarks, listing, plan, lines
 print(json.dumps(found))
 """
+FEW, MANY = 8_000, 32_000
+BYTES = 160
+"""An object for each item takes a thousand; the least of the blocks that are read at a time varies with the allocator."""
+
+
+def write_table_of(path: Path, rows: int) -> Path:
+    lines = (f"{'ab'[n % 2]}.jpg,class-{n % 10},{n},a text of row {n},{n / 7}" for n in range(rows))
+    path.write_text("path,label,take,note,sharpness\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def tar_of(path: Path, rows: int) -> Path:
+    """A tar with a picture, a class and a JSON document for each item; as long a header is made for each by `tarfile`."""
+    members = (
+        (f"{n % 100:02d}/{n:06d}.{end}", data)
+        for n in range(rows)
+        for end, data in (("cls", b"%d" % (n % 10)), ("jpg", b"x"), ("json", b'{"caption": "text %d"}' % n))
+    )
+    return write_tar(path, members)
+
+
+def lmdb_of(path: Path, rows: int) -> Path:
+    pairs = {b"image-%09d" % n: b"\xff\xd8\xff\xe0picture" for n in range(rows)}
+    return write_lmdb(path, pairs | {b"label-%09d" % n: b"text %d" % n for n in range(rows)}, folder=False)
+
+
+def rec_of(path: Path, rows: int) -> Path:
+    return write_rec(path, {n: rec_header(float(n % 10), n, b"\xff\xd8picture") for n in range(rows)})
+
+
+def parquet_of(path: Path, rows: int) -> Path:
+    columns = {"image": [{"bytes": b"x", "path": "a.jpg"}] * rows, "label": [n % 10 for n in range(rows)]}
+    columns["note"] = [f"a text of row {n}" for n in range(rows)]
+    pq.write_table(pa.table(columns), path, row_group_size=1000)
+    return path
+
+
+def packed_of(path: Path, rows: int) -> Path:
+    with packer.Writer(path, format="npy", progress=False) as writer:
+        for number in range(rows):
+            writer.write(x=number, name=f"name {number}")
+    return path
+
+
+def built_of(path: Path, rows: int) -> Path:
+    """A dataset of one sample, whose reports say that it has many items; a table with most of them, some changed."""
+    table = write_table_of(path.with_suffix(".csv"), 1)
+    packer.build(table, path, progress=False, engine="inline")
+    rows_of = write_table_of(table, rows)
+    listing = list_items(open_source(rows_of, path, Recipe()), Recipe())
+    line = '{"item": "%s", "state": "packed", "samples": 1, "frames": 1, "facts": "%s"}\n'
+    with Layout(path).items.open("w") as file:
+        file.writelines(line % (item.name, item_facts(item)[:16]) for item in listing.items)
+    lines = rows_of.read_text().splitlines(keepends=True)
+    changed = (text.replace("a text", "another text") for text in lines[rows // 2 : -100])
+    rows_of.write_text("".join((*lines[: rows // 2], *changed)))
+    manifest = Layout(path).load()
+    entry = describe_file(path, Layout(path).items)
+    files = tuple(entry if one.name == entry.name else one for one in manifest.files)
+    Layout(path).manifest.write_bytes(replace(manifest, files=files).dumps())
+    return path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux")
-def test_the_memory_of_planning_hardly_grows_with_the_items(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"x")
-    (tmp_path / "b.jpg").write_bytes(b"y")
-    tables = []
-    for rows in (20_000, 80_000):
-        tables.append(tmp_path / f"{rows}.csv")
-        lines = (f"{'ab'[n % 2]}.jpg,class-{n % 10},{n},a text of row {n},{n / 7}" for n in range(rows))
-        tables[-1].write_text("path,label,take,note,sharpness\n" + "\n".join(lines) + "\n")
-    command = [sys.executable, "-c", PLAN, *map(str, tables)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
+@pytest.mark.parametrize(
+    ("write", "name", "what"),
+    [
+        (write_table_of, "{}.csv", "{}"),
+        (tar_of, "{}.tar", "{}"),
+        (lmdb_of, "{}.lmdb", "{}"),
+        (rec_of, "{}.rec", "{}"),
+        (parquet_of, "{}.parquet", "{}"),
+        (packed_of, "{}", '{"label_from": "x"}'),
+        (built_of, "{}", "update"),
+    ],
+)
+def test_the_memory_of_planning_hardly_grows_with_the_items(
+    tmp_path: Path, write: Callable[[Path, int], Path], name: str, what: str
+) -> None:
+    for picture in ("a.jpg", "b.jpg"):
+        cv2.imwrite(str(tmp_path / picture), np.zeros((8, 8, 3), np.uint8))
+    paths = [write(tmp_path / name.format(rows), rows) for rows in (FEW, MANY)]
+    command = [sys.executable, "-c", PLAN, what, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
     (few, less), (many, more) = json.loads(done.stdout)
-    assert (few, many) == (20_000, 80_000)
-    assert (more - less) / (many - few) < 150  # bytes; an object for each item takes a thousand
+    if what == "update":
+        assert (few, many) == (FEW // 2 - 99, MANY // 2 - 99), done.stderr  # those that have changed
+    else:
+        assert (few, many) == (FEW, MANY)
+    assert (more - less) / (MANY - FEW) < BYTES
 
 
 def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> None:

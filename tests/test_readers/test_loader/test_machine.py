@@ -86,3 +86,26 @@ def test_auto_gives_as_many_workers_as_nested_groups_allow(system, eight_process
 def test_a_loader_starts_as_many_threads_as_the_quota_allows(system, eight_processors, raw_path: Path):
     system("0::/\n", cpu_DOT_max="200000 100000\n")
     assert Loader(open_dataset(raw_path), 4).workers == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 6),
+        ({"SLURM_CPUS_ON_NODE": "4"}, 4),
+        ({"SLURM_CPUS_ON_NODE": "4", "SLURM_CPUS_PER_TASK": "2"}, 2),
+        ({"SLURM_CPUS_ON_NODE": "64"}, 6),
+        ({"SLURM_MEM_PER_NODE": "1300"}, 3),
+        ({"SLURM_MEM_PER_CPU": "350", "SLURM_CPUS_ON_NODE": "5"}, 4),
+        ({"SLURM_MEM_PER_NODE": "0", "SLURM_CPUS_ON_NODE": "2(x3)", "SLURM_CPUS_PER_TASK": "-1"}, 6),
+        ({"SLURM_MEM_PER_NODE": "1" * 5000, "SLURM_CPUS_ON_NODE": "\u0664"}, 6),
+    ],
+)
+def test_workers_within_what_slurm_has_given(system, eight_processors, monkeypatch, variables, expected):
+    for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    groups = {"slurm__job_7__cpu_DOT_max": "600000 100000\n", "slurm__job_7__step_0__cpu_DOT_max": "max 100000\n"}
+    system("0::/slurm/job_7/step_0\n", **groups)
+    assert count_workers("auto", "images", 99) == expected

@@ -1,0 +1,635 @@
+"""The simulation of a build on a cluster, by discrete events; `benchmarks.cluster_model` says what it is for."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer.builds.plan import TASK_BYTES, TASK_ITEMS
+from packer.recipe import Recipe
+
+WAYS = ("srun", "array")
+CORES = 64
+
+_MOST_TASK_ITEMS, _TASKS = 512, 256
+"""As `packer.builds.plan` has them: the most items in a task, and the share of the items that a task has."""
+
+BATCH_S, PAUSE_S, BLOCKS = 20.0, 1.0, 4096
+"""As `packer.cluster.phase` and `packer.workspace.array` have them: the work, in seconds, that an agent claims at a
+time; how long it waits where there is nothing to claim; and the least number of blocks of a large plan."""
+
+_NAMES_A_LISTING = 1000
+"""Names that a file system returns with one operation."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A shared file system, by assumption.
+
+    Attributes
+    ----------
+    latency_s : float
+        What one metadata operation takes, its way there and back included, beyond what it takes on a local disk.
+    operations_per_s : float
+        Metadata operations that the server does in all.
+    bytes_per_s : float
+        What all nodes together read and write.
+    node_bytes_per_s : float
+        What one node reads and writes.
+    """
+
+    latency_s: float = 0.5e-3
+    operations_per_s: float = 20_000.0
+    bytes_per_s: float = 10e9
+    node_bytes_per_s: float = 2.5e9
+
+
+LOCAL = Shared(0.0, math.inf, math.inf, math.inf)
+"""A disk of the node itself, whose operations are in what was measured."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build, as far as its time depends on it.
+
+    Attributes
+    ----------
+    items : int
+    item_s : float
+        Seconds of a core for one item.
+    spread : float
+        The standard deviation of that, relative to it.
+    source_bytes, part_bytes, rows : float
+        Of one item: bytes read, bytes of its part, samples.
+    weight : int
+        What a byte of an item counts when the planner cuts tasks.
+    start_s : float
+        Seconds of a core from the start of a worker until it is ready.
+    workers : int
+        On each node.
+    shard_bytes : int
+    task_items : int
+        Items in a task; 0 for as many as the planner takes.
+    """
+
+    items: int
+    item_s: float
+    spread: float
+    source_bytes: float
+    part_bytes: float
+    rows: float
+    weight: int
+    start_s: float
+    workers: int = CORES
+    shard_bytes: int = Recipe().shard_size
+    task_items: int = 0
+
+    @property
+    def items_a_task(self) -> int:
+        """Items in a task of equal items, as the planner cuts them."""
+        by_bytes = int(TASK_BYTES // max(1.0, self.source_bytes * self.weight))
+        return self.task_items or max(1, min(max(TASK_ITEMS, self.items // _TASKS), _MOST_TASK_ITEMS, by_bytes))
+
+    def tasks(self) -> list[int]:
+        """The items of each task."""
+        whole, rest = divmod(self.items, self.items_a_task)
+        return [self.items_a_task] * whole + [rest] * (rest > 0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a build runs.
+
+    Attributes
+    ----------
+    nodes : int
+    shared : Shared
+    steps_per_s : float
+        Steps that Slurm's controller starts in a second.
+    cores : float
+        Cores of all nodes together, if they share them, as nodes on one host do.
+    """
+
+    nodes: int
+    shared: Shared = Shared()
+    steps_per_s: float = math.inf
+    cores: float = math.inf
+
+
+@dataclass(frozen=True)
+class Design:
+    """What could be built otherwise than it was measured.
+
+    Attributes
+    ----------
+    ahead : int
+        Files that the plan and the cut open, or ask for their attributes, at a time.
+    passes : int
+        How often the cut opens each part.
+    looks : bool
+        Whether the coordinator looks at all workers with each event, and not a few times a second.
+    per_node : bool
+        Whether Slurm starts a step for each node, and not for each worker.
+    """
+
+    ahead: int = 1
+    passes: int = 4
+    looks: bool = True
+    per_node: bool = False
+
+
+MEASURED = Design()
+PROPOSED = Design(ahead=32, passes=1, looks=False, per_node=True)
+DESIGNS: Mapping[str, Design] = {"as it is": MEASURED, "proposed": PROPOSED}
+
+
+class Parts:
+    """What the parts of a build cost, as `cluster_parts` has measured it.
+
+    Parameters
+    ----------
+    found : mapping
+        The ``parts`` of its document.
+    without : str
+        A part that costs nothing.
+    design : Design
+    """
+
+    def __init__(self, found: Mapping[str, Any], without: str = "", design: Design = MEASURED) -> None:
+        self._found = found
+        self.without = without
+        self.design = design
+
+    def of(self, name: str, limit: str) -> float:
+        """A figure, by name; 0 if what it belongs to is left out."""
+        return 0.0 if limit == self.without else float(self._found[name])
+
+    def coordinator_s(self, workers: int) -> float:
+        """Seconds of a coordinator for one task, from the messages of a worker to the next task."""
+        if self.without == "coordinator":
+            return 0.0
+        if not self.design.looks:
+            workers = min(workers, CORES)
+        counts, seconds = zip(*((c["workers"], c["task_s"]) for c in self._found["coordinator"]), strict=True)
+        if workers <= counts[-1]:
+            return float(np.interp(workers, counts, seconds))
+        slope = (seconds[-1] - seconds[-2]) / (counts[-1] - counts[-2])
+        return float(seconds[-1] + slope * (workers - counts[-1]))
+
+
+class Server:
+    """Serves requests one after another, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._free_s = 0.0
+
+    def use(self, now_s: float, took_s: float) -> float:
+        """When a request that takes so long and comes now is served."""
+        self._free_s = max(self._free_s, now_s) + took_s
+        return self._free_s
+
+
+class Pool:
+    """Serves so many units a second in all. Requests may be made in any order, also for later times.
+
+    Time is cut into slots, each of which serves as many units as fit into it; a request takes what is free from the
+    slot on in which it comes.
+    """
+
+    SLOT_S = 0.01
+
+    def __init__(self, units_per_s: float) -> None:
+        self._slot = units_per_s * self.SLOT_S
+        self._left: dict[int, float] = {}
+        self._next: dict[int, int] = {}
+
+    def use(self, now_s: float, units: float) -> float:
+        """When a request for so many units is served that comes now."""
+        if math.isinf(self._slot) or not units:
+            return now_s
+        slot = self._free(int(now_s / self.SLOT_S))
+        while units > (left := self._left.get(slot, self._slot)):
+            units -= left
+            self._left[slot] = 0.0
+            self._next[slot] = slot + 1
+            slot = self._free(slot + 1)
+        self._left[slot] = left - units
+        return (
+            max(now_s, (slot + 1 - self._left[slot] / self._slot) * self.SLOT_S)
+            if left < self._slot
+            else (max(now_s, slot * self.SLOT_S) + units / self._slot * self.SLOT_S)
+        )
+
+    def _free(self, slot: int) -> int:
+        """The first slot from one on that has something left."""
+        passed = []
+        while slot in self._next:
+            passed.append(slot)
+            slot = self._next[slot]
+        for one in passed:
+            self._next[one] = slot
+        return slot
+
+
+class FileSystem:
+    """The shared file system under load.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    without : str
+        A part that costs nothing: ``"metadata"``, ``"bandwidth"``.
+    """
+
+    def __init__(self, cluster: Cluster, without: str = "") -> None:
+        shared = cluster.shared
+        self._latency_s = 0.0 if without == "metadata" else shared.latency_s
+        self._server = Pool(math.inf if without == "metadata" else shared.operations_per_s)
+        fast = without == "bandwidth"
+        self._disks = Pool(math.inf if fast else shared.bytes_per_s)
+        self._nodes = [Pool(math.inf if fast else shared.node_bytes_per_s) for _ in range(cluster.nodes)]
+        self.operations = 0.0
+
+    def operate(self, now_s: float, operations: float, ahead: int = 1) -> float:
+        """When so many operations are done, so many of them at a time."""
+        self.operations += operations
+        return self._server.use(now_s, operations) + operations * self._latency_s / ahead
+
+    def move(self, now_s: float, node: int, size: float) -> float:
+        """When a node has read or written so many bytes."""
+        return max(self._disks.use(now_s, size), self._nodes[node].use(now_s, size))
+
+
+class Handed(NamedTuple):
+    """A unit that a worker is given, and when; without one, when to ask again, or never (infinity)."""
+
+    unit: int | None
+    at_s: float
+
+
+class Central:
+    """One coordinator: it hears that a unit is done, and gives the next one out.
+
+    Parameters
+    ----------
+    units : int
+    unit_s : float
+        Seconds of the coordinator for one unit.
+    operations : float
+        Of the file system, for one unit.
+    files : FileSystem
+    """
+
+    def __init__(self, units: int, unit_s: float, operations: float, files: FileSystem) -> None:
+        self._left = deque(range(units))
+        self._server = Server()
+        self._unit_s, self._operations, self._files = unit_s, operations, files
+
+    def next(self, now_s: float, node: int, done: bool) -> Handed:
+        """What a worker does next that is ready, or has done a unit."""
+        at_s = self._server.use(now_s, self._unit_s)
+        if done and self._operations:
+            at_s = self._server.use(now_s, self._files.operate(at_s, self._operations) - at_s)
+        return Handed(self._left.popleft(), at_s) if self._left else Handed(None, math.inf)
+
+
+class Agents:
+    """An agent on each node, which claims blocks of units for its workers (`packer.cluster.phase`).
+
+    Parameters
+    ----------
+    nodes, workers : int
+    units, block : int
+        How many there are, and how many a claim is to.
+    mean_s : float
+        What a unit takes, which an agent learns from the first that is done.
+    unit_s : float
+        Seconds of an agent for one unit.
+    operations : float
+        Of the file system, for one unit.
+    claim_s : float
+        Seconds of an agent for one claim.
+    claim_operations, agent_operations : float
+        Of the file system, for one claim to a block, and for a look at the record of one agent.
+    files : FileSystem
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        workers: int,
+        units: int,
+        block: int,
+        mean_s: float,
+        unit_s: float,
+        operations: float,
+        claim_s: float,
+        claim_operations: float,
+        agent_operations: float,
+        files: FileSystem,
+    ) -> None:
+        self._nodes, self._workers, self._block = nodes, workers, block
+        self._blocks = deque(range(first, min(first + block, units)) for first in range(0, units, block))
+        self._all = len(self._blocks)
+        self._unit_s, self._operations = unit_s, operations
+        self._claim_s, self._claim_operations, self._agent_operations = claim_s, claim_operations, agent_operations
+        self._files = files
+        self._agents = [Server() for _ in range(nodes)]
+        self._local: list[deque[int]] = [deque() for _ in range(nodes)]
+        self._idle = [workers] * nodes
+        self._mean_s = mean_s
+        self._known = [False] * nodes
+
+    def next(self, now_s: float, node: int, done: bool) -> Handed:
+        """What a worker does next that is ready, or has done a unit."""
+        agent, local = self._agents[node], self._local[node]
+        at_s = agent.use(now_s, self._unit_s)
+        if done:
+            self._idle[node] += 1
+            self._known[node] = True
+            if self._operations:
+                at_s = agent.use(now_s, self._files.operate(at_s, self._operations) - at_s)
+        if not local and self._blocks:
+            at_s = agent.use(now_s, self._claim(at_s, node) - at_s)
+        if not local:
+            return Handed(None, math.inf)
+        self._idle[node] -= 1
+        return Handed(local.popleft(), at_s)
+
+    def _claim(self, now_s: float, node: int) -> float:
+        """Claim as many blocks as an agent does; returns when it has."""
+        enough = float(max(1, self._idle[node]))
+        if self._known[node] and self._mean_s:
+            fair = len(self._blocks) * self._block / (2 * self._nodes)
+            enough = max(enough, min(self._workers * BATCH_S / self._mean_s, fair))
+        count = min(len(self._blocks), math.ceil(enough / self._block))
+        names = 2 * (self._all - len(self._blocks))
+        looks = 2 + names / _NAMES_A_LISTING + self._nodes * self._agent_operations
+        done_s = self._files.operate(now_s, looks + count * self._claim_operations) + self._claim_s * count
+        for _ in range(count):
+            self._local[node].extend(self._blocks.popleft())
+        return done_s
+
+
+class Stage(NamedTuple):
+    """What a stage of units took: until the last was done, how many were, and how busy all workers were."""
+
+    end_s: float
+    done: int
+    worked_s: float
+
+
+def run_units(
+    feed: Central | Agents,
+    ready_s: Sequence[Sequence[float]],
+    unit_s: Sequence[float],
+    read: Callable[[int], float],
+    write: Callable[[int], float],
+    operations: Callable[[int], tuple[float, float]],
+    files: FileSystem,
+    publish_s: float,
+) -> Stage:
+    """Simulate a stage.
+
+    Parameters
+    ----------
+    feed : Central or Agents
+        Gives units out.
+    ready_s : by node, by worker
+        When the worker is ready.
+    unit_s : by unit
+        Seconds of a core.
+    read, write : callable
+        Bytes of a unit.
+    operations : callable
+        Operations of the file system before a unit's work, and after it.
+    publish_s : float
+        Seconds for publishing what a unit has made, on a local disk.
+    """
+    queue: list[tuple[float, int, str, int, int]] = []
+    number = 0
+    for node, workers in enumerate(ready_s):
+        for at_s in workers:
+            queue.append((at_s, number, "free", node, -1))
+            number += 1
+    heapq.heapify(queue)
+    done, worked_s, end_s = bytearray(len(unit_s)), 0.0, 0.0
+    while queue:
+        now_s, _, what, node, unit = heapq.heappop(queue)
+        number += 1
+        if what in ("free", "done"):
+            if what == "done":
+                done[unit] += 1
+                end_s = max(end_s, now_s)
+            handed = feed.next(now_s, node, what == "done")
+            if handed.unit is not None:
+                heapq.heappush(queue, (handed.at_s, number, "begin", node, handed.unit))
+        elif what == "begin":
+            opened_s = files.operate(now_s, operations(unit)[0])
+            # The source is read while it is worked on.
+            ready = max(opened_s + unit_s[unit], files.move(opened_s, node, read(unit)))
+            worked_s += unit_s[unit]
+            heapq.heappush(queue, (ready, number, "publish", node, unit))
+        else:
+            moved_s = files.move(now_s, node, write(unit)) + publish_s
+            heapq.heappush(queue, (files.operate(moved_s, operations(unit)[1]), number, "done", node, unit))
+    if any(count != 1 for count in done):
+        raise AssertionError(f"units done once: {done.count(1)} of {len(done)}")
+    return Stage(end_s, len(done), worked_s)
+
+
+LIMITS = ("start", "plan", "coordinator", "metadata", "bandwidth", "cut", "shards")
+"""Parts of which one may be left out. If no part gains anything by that, the number of units is the limit."""
+
+
+def simulate(
+    build: Build,
+    cluster: Cluster,
+    way: str,
+    found: Mapping[str, Any],
+    without: str = "",
+    design: Design = MEASURED,
+) -> dict[str, float]:
+    """The seconds of a build, by stage.
+
+    Parameters
+    ----------
+    build : Build
+    cluster : Cluster
+    way : {"srun", "array"}
+        One coordinator with workers on all nodes, or an agent on each node.
+    found : mapping
+        The measured parts.
+    without : str
+        The part that is to cost nothing, one of `LIMITS`; empty for none.
+    design : Design
+
+    Returns
+    -------
+    dict of str to float
+        ``plan_s``, ``tasks_s``, ``cut_s``, ``shards_s``, ``commit_s``, and ``s``, their sum; ``tasks`` and ``shards``
+        that were done, ``operations`` of the file system, and ``worked_s``, the seconds that workers computed.
+    """
+    parts, files = Parts(found, without, design), FileSystem(cluster, without)
+    tasks = build.tasks()
+    seconds: dict[str, float] = {}
+
+    def stage(name: str, begin_s: float, end_s: float) -> float:
+        seconds[name] = end_s - begin_s
+        return end_s
+
+    planned_s = parts.of("agent_start_s", "start") + build.items * parts.of("plan_item_s", "plan")
+    listed = build.items * parts.of("list_item_operations", "plan")
+    planned_s = files.operate(planned_s, listed, design.ahead)
+    now_s = stage("plan_s", 0.0, planned_s)
+    before = files.operate(now_s, 2 + len(tasks) * parts.of("look_task_operations", "metadata"), design.ahead)
+    drawn = _drawn(build, tasks)
+    feed = _feed(
+        way,
+        len(tasks),
+        max(1, len(tasks) // BLOCKS),
+        build.item_s * build.items_a_task,
+        build.workers,
+        cluster,
+        parts,
+        files,
+    )
+    size = [float(count) for count in tasks]
+    of_task = (parts.of("task_begin_operations", "metadata"), parts.of("task_end_operations", "metadata"))
+    of_item = parts.of("source_operations", "metadata")
+    done = run_units(
+        feed,
+        _ready(before, build.start_s, build.workers, cluster, way, parts),
+        drawn,
+        lambda unit: size[unit] * build.source_bytes,
+        lambda unit: size[unit] * build.part_bytes,
+        lambda unit: (of_task[0] + of_item * size[unit], of_task[1]),
+        files,
+        parts.of("publish_s", "metadata"),
+    )
+    now_s = stage("tasks_s", now_s, done.end_s)
+    seconds |= {"tasks": done.done, "worked_s": done.worked_s}
+    rows = build.items * build.rows
+    cut_s = len(tasks) * parts.of("cut_part_s", "cut") + rows * parts.of("cut_row_s", "cut")
+    cut_s += parts.of("cut_s", "cut") + (PAUSE_S / 2 if way == "array" and without != "cut" else 0.0)
+    cut_operations = len(tasks) * parts.of("cut_part_operations", "cut") * design.passes / MEASURED.passes
+    now_s = stage("cut_s", now_s, files.operate(now_s + cut_s, cut_operations, design.ahead))
+    whole = build.items * build.part_bytes
+    shards = max(1, math.ceil(whole / build.shard_bytes))
+    now_s = stage("shards_s", now_s, _write_shards(build, cluster, way, parts, files, shards, now_s))
+    commit_s = parts.of("commit_s", "shards") + shards * parts.of("commit_shard_s", "shards")
+    commit_operations = shards * parts.of("commit_shard_operations", "shards")
+    stage("commit_s", now_s, files.operate(now_s + commit_s, commit_operations))
+    seconds["s"] = sum(seconds[name] for name in ("plan_s", "tasks_s", "cut_s", "shards_s", "commit_s"))
+    return {**seconds, "shards": shards, "operations": files.operations}
+
+
+def _ready(
+    now_s: float, start_s: float, workers: int, cluster: Cluster, way: str, parts: Parts, agent: bool = True
+) -> list[list[float]]:
+    """When each worker of each node is ready."""
+    if parts.without == "start":
+        return [[now_s] * workers for _ in range(cluster.nodes)]
+    crowd = max(1.0, cluster.nodes * workers / cluster.cores)  # cores that several share
+    start_s *= crowd
+    if way == "array":
+        begin_s = now_s + (parts.of("agent_start_s", "start") if agent else 0.0)
+        return [[begin_s + start_s] * workers for _ in range(cluster.nodes)]
+    start_s += parts.of("launch_s", "start") * crowd
+    a_step_s, steps = 1 / cluster.steps_per_s, 1 if parts.design.per_node else workers
+    return [
+        [now_s + (1 + node * steps + min(worker, steps - 1)) * a_step_s + start_s for worker in range(workers)]
+        for node in range(cluster.nodes)
+    ]
+
+
+def _feed(
+    way: str, units: int, block: int, mean_s: float, workers: int, cluster: Cluster, parts: Parts, files: FileSystem
+) -> Central | Agents:
+    operations = parts.of("coordinator_task_operations", "coordinator")
+    if way == "srun":
+        return Central(units, parts.coordinator_s(cluster.nodes * workers), operations, files)
+    return Agents(
+        cluster.nodes,
+        workers,
+        units,
+        block,
+        mean_s,
+        parts.coordinator_s(workers),
+        operations,
+        parts.of("claim_s", "coordinator"),
+        parts.of("claim_operations", "coordinator"),
+        parts.of("agent_look_operations", "coordinator"),
+        files,
+    )
+
+
+def _write_shards(
+    build: Build, cluster: Cluster, way: str, parts: Parts, files: FileSystem, shards: int, now_s: float
+) -> float:
+    """When all shards are written."""
+    workers = min(build.workers, math.ceil(shards / cluster.nodes)) if way == "srun" else min(build.workers, shards)
+    size = build.items * build.part_bytes / shards
+    tasks = len(build.tasks()) / shards
+    unit_s = parts.of("shard_s", "shards") + size * parts.of("shard_byte_s", "shards")
+    before = tasks * parts.of("shard_part_operations", "shards")
+    done = run_units(
+        _feed(way, shards, 1, unit_s, workers, cluster, parts, files),
+        _ready(now_s, parts.of("shard_start_s", "start"), workers, cluster, way, parts, agent=False),
+        [unit_s] * shards,
+        lambda _: size,
+        lambda _: size,
+        lambda _: (before, parts.of("shard_operations", "shards")),
+        files,
+        parts.of("publish_s", "shards"),
+    )
+    return done.end_s
+
+
+def _drawn(build: Build, tasks: Iterable[int]) -> list[float]:
+    """The seconds of a core that each task takes."""
+    counts = np.array(list(tasks), np.float64)
+    if not build.spread:
+        return list(counts * build.item_s)
+    spread = build.spread / np.sqrt(counts)
+    sigma = np.sqrt(np.log1p(spread**2))
+    factors = np.random.default_rng(0).lognormal(-(sigma**2) / 2, sigma)
+    return list(counts * build.item_s * factors)
+
+
+OF_TASKS = ("start", "coordinator", "metadata", "bandwidth")
+"""What may limit the stage of the tasks."""
+
+
+def limit(
+    build: Build,
+    cluster: Cluster,
+    way: str,
+    found: Mapping[str, Any],
+    design: Design,
+    alone: Mapping[str, float],
+    here: Mapping[str, float],
+) -> str:
+    """What keeps a build from being linear.
+
+    It is the stage that takes the longest beyond its share of its time on one node, ``"plan"``, ``"cut"`` or
+    ``"shards"``. If that is the stage of the tasks, it is the part without which the tasks would be done the soonest, or
+    ``"units"``, their number, if that gains nothing.
+
+    Parameters
+    ----------
+    alone, here : mapping
+        What `simulate` says for one node, and for the nodes of the cluster.
+    """
+    beyond = {
+        name: here[f"{name}_s"] - alone[f"{name}_s"] / cluster.nodes for name in ("plan", "tasks", "cut", "shards")
+    }
+    if (stage := max(beyond, key=lambda one: beyond[one])) != "tasks":
+        return stage
+    times = {name: simulate(build, cluster, way, found, name, design)["tasks_s"] for name in OF_TASKS}
+    name = min(times, key=lambda one: times[one])
+    return name if times[name] < 0.99 * here["tasks_s"] else "units"

@@ -1,0 +1,60 @@
+"""``packer submit SOURCE OUT``."""
+
+import argparse
+from pathlib import Path
+
+from packer.cli.arguments import add_output_arguments, print_result
+from packer.cli.commands.build import add_build_options, given_options, read_config
+from packer.cli.line import CommandParser
+from packer.cluster.scripts import words_of
+from packer.cluster.slurm import ELEMENTS
+from packer.cluster.submit import submit_build
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the jobs, and every option of the build."""
+    parser.add_argument("source", metavar="SOURCE", help="as for packer build; every host must see it under this path")
+    parser.add_argument("out", metavar="OUT", help="folder of the dataset, on a disk that every host sees")
+    add_output_arguments(parser)
+    group = parser.add_argument_group("how it is submitted")
+    group.add_argument(
+        "--slurm",
+        action="store_true",
+        help="submit an array of agents and a finishing job (default: plan only; start packer work OUT by other means)",
+    )
+    group.add_argument(
+        "--array",
+        metavar="N",
+        default=ELEMENTS,
+        help=f"number of agents, or N%%M for M at a time; any number goes with any number of items (default {ELEMENTS})",
+    )
+    group.add_argument(
+        "--sbatch", metavar="OPTIONS", default="", help='options for sbatch, in one text: "--partition=cpu --time=60"'
+    )
+    if isinstance(parser, CommandParser):
+        parser.take_options("--sbatch")
+    group.add_argument("--print", action="store_true", help="show the scripts; submit nothing, write nothing")
+    add_build_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit, and print the numbers of the jobs."""
+    given = given_options(options)
+    words = words_of(given)
+    chosen = {}
+    if options.config:
+        chosen = read_config(options.config)
+        words = [f"--config={Path(options.config).absolute()}", *words]
+    how = {name: getattr(options, name) for name in ("slurm", "array", "sbatch")}
+    result = submit_build(
+        options.source,
+        options.out,
+        words,
+        recipe=None,
+        progress=not options.quiet,
+        options={**chosen, **given},
+        print_only=options.print,
+        **how,
+    )
+    print_result(options, result)
+    return 0

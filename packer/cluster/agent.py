@@ -1,0 +1,433 @@
+"""``packer.work``: an agent, which does what it can of a submitted build, beside any number of others on any hosts."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from operator import add
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from packer.assembly.plan import ShardPlan
+from packer.assembly.shard import published_shard
+from packer.builds.job import BuildJob, shares_detector
+from packer.builds.plan import BuildPlan
+from packer.cluster.limits import TimeLimit
+from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
+from packer.jobs.engines.base import Engine, Event
+from packer.jobs.job import failed_item, note_done
+from packer.jobs.progress import ProgressListener, Stage, listener_of
+from packer.jobs.result import Result
+from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
+from packer.jobs.shards import cut_into_shards
+from packer.recipe import Recipe
+from packer.recipe.engines import ENGINES, Team
+from packer.recipe.options import BuildOptions
+from packer.recipe.resources import count_workers, has_core_to_spare
+from packer.sources.item import item_name
+from packer.workspace import Workspace
+from packer.workspace.checkpoints import flush_parts, note_whole
+from packer.workspace.durable import remove_tree, writing
+from packer.workspace.folder import committed
+from packer.workspace.machines import enter_plan
+from packer.workspace.sharing.array import block_size, read_terms, take_cut
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, Lease, Observer
+from shardspec.errors import BuildError, UsageError
+from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.registry import resolve
+from shardspec.wording import counted
+
+ENGINE = "processes"
+_SHOWN = 8
+
+
+@dataclass(frozen=True, repr=False)
+class WorkResult(Result):
+    """What an agent has done, and why it ended.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    tasks, items, samples, rejected, shards : int
+        What this agent has done.
+    ended : str
+        Why: ``"nothing is left"``, ``"the time is up"``, ``"the build is finished"``, or who has taken it over.
+    """
+
+    path: Path
+    tasks: int
+    items: int
+    samples: int
+    rejected: int
+    shards: int
+    ended: str
+
+    def describe(self) -> str:
+        """What was done, and why it ended, in one line."""
+        done = [counted(self.tasks, "task"), counted(self.items, "item"), f"{self.rejected} rejected"]
+        return f"{self.path}: {', '.join(done)}, {counted(self.shards, 'shard')}; ended: {self.ended}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as JSON."""
+        return {**vars(self), "path": str(self.path)}
+
+
+class _OverError(Exception):
+    """The agent is to end, in order; the message says why."""
+
+
+def work(
+    out: str | os.PathLike[str],
+    *,
+    workers: str | int = "auto",
+    time_limit: str | float = "auto",
+    progress: bool | ProgressListener = True,
+) -> WorkResult:
+    """Do what is left of a submitted build, beside other agents. It ends when nothing is left, or the time is up.
+
+    SIGUSR1 ends it at once, in order; what is finished stays.
+
+    Parameters
+    ----------
+    out : path
+        Folder of the dataset, where `submit` has left a plan.
+    workers : int or "auto"
+        Number of worker processes.
+    time_limit : float or "auto"
+        Minutes; ``"auto"`` for the limit of the Slurm job that this process runs in, or none.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    WorkResult
+
+    Raises
+    ------
+    UsageError
+        If the call is invalid, or there is no submitted build in the folder.
+    BuildError
+        If this agent cannot continue; others may.
+    """
+    limit, target = TimeLimit(time_limit), Path(out).absolute()
+    listener = listener_of(progress)
+    space = Workspace(target / BUILD_FOLDER)
+    document = _read_plan(space)
+    terms = None if document is None else read_terms(space)
+    if document is None or terms is None or "closed" in terms:
+        return WorkResult(target, 0, 0, 0, 0, 0, _why_closed(space, document, terms))
+    options = BuildOptions(workers=workers, **terms["options"])
+    agent = Agent.here()
+    space, document = enter_plan(space.of_plan(document["fingerprint"]).of_owner(agent.name))
+    return _Worker(space, document, agent, options, limit, listener).run()
+
+
+def _read_plan(space: Workspace) -> dict[str, Any] | None:
+    try:
+        document: dict[str, Any] = json.loads(space.plan.read_bytes())
+    except FileNotFoundError:
+        return None
+    if document["kind"] != "build":
+        raise UsageError(f"{space.out}: expected a submitted build, found a {document['kind']}: run its command again")
+    return document
+
+
+def _why_closed(space: Workspace, document: Mapping[str, Any] | None, terms: Mapping[str, Any] | None) -> str:
+    """Why there is nothing for an agent to do.
+
+    Raises
+    ------
+    UsageError
+        If the build was never submitted.
+    """
+    if document is None and committed(Layout(space.out)) is not None:
+        return "the build is finished"
+    if terms is None or document is None:
+        found = "a build that was not" if document is not None else "no build"
+        raise UsageError(f"{space.out}: expected a submitted build, found {found}: packer submit SOURCE {space.out}")
+    return describe_closed(terms)
+
+
+def describe_closed(terms: Mapping[str, Any]) -> str:
+    """In words, which process has taken a submitted build over."""
+    closed = terms["closed"]
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(closed["since_s"]))
+    return f"process {closed['pid']} on {closed['host']} goes on with the build alone, since {since}"
+
+
+class _Worker:
+    """One agent at work."""
+
+    def __init__(
+        self,
+        space: Workspace,
+        document: Mapping[str, Any],
+        agent: Agent,
+        options: BuildOptions,
+        limit: TimeLimit,
+        listener: ProgressListener,
+    ) -> None:
+        self._document = document
+        self._plan = BuildPlan.from_json(document)
+        self._tasks = self._plan.tasks
+        self._options = options
+        self._limit = limit
+        self._listener = listener
+        self._agent = agent
+        self._space = space
+        self._observer = Observer(self._space)
+        self._engine: WatchedEngine | None = None
+        self._items: dict[int, int] = {}
+        self._workers = 0
+        self._told = False
+        self._failed = ""
+        self._done = {"task": 0, "shard": 0}
+        self._gained = Gain(0, 0, 0)
+
+    def run(self) -> WorkResult:
+        """Work until there is a reason to end."""
+        space = self._space
+        self._lease = Lease(space, self._agent, self._watch)
+        try:
+            with writing(space.out), _told_to_end(self._tell), self._lease:
+                try:
+                    why = self._work()
+                except _OverError as over:
+                    why = str(over)
+                except (BuildError, FileNotFoundError) as error:
+                    why = self._why_gone()
+                    if not why:
+                        self._lease.end(f"failed: {error}")
+                        raise
+                self._lease.end(why)
+        except FileNotFoundError:
+            why = self._why_gone()
+            if not why:
+                raise
+        items, samples, rejected = self._gained
+        return WorkResult(space.out, self._done["task"], items, samples, rejected, self._done["shard"], why)
+
+    def _work(self) -> str:
+        space = self._space
+        space.logs.mkdir()
+        self._check()
+        if not space.assembly.exists():
+            if not self._run_tasks():
+                return "the time is up"
+            if not self._cut():
+                return "nothing is left but the shards, which packer build writes"
+        if not self._write_shards():
+            return "the time is up"
+        return "nothing is left"
+
+    def _run_tasks(self) -> bool:
+        """Do tasks; return whether all are done."""
+        space, tasks = self._space, self._tasks
+        before = {path.name for path in space.part_files()}
+        tally = ItemTally(tasks)
+
+        def is_done(number: int, first: bool) -> bool:
+            # A look at each file would cost a shared disk as much as the claims do.
+            return space.part(number).name in before or (not first and space.part(number).exists())
+
+        def accept(numbers: Sequence[int]) -> None:
+            flush_parts(space, [number for number in numbers if space.part(number).name not in before])
+
+        share = Share("task", len(tasks), block_size(len(tasks)), is_done, accept)
+        with self._phase(share, "packing", "items") as (phase, stage):
+
+            def on_event(event: Event) -> None:
+                self._note(event)
+                reasons = [ended.reason for ended in event.ends if ended.rejected]
+                gain, frames = tally.take(event), event.frames if event.kind == "tick" else None
+                self._gained = Gain(*map(add, self._gained, gain))
+                stage.advance(*gain, size=event.result.get("bytes", 0), reasons=reasons, frames=frames)
+                failed = next((ended for ended in event.ends if ended.rejected), None)
+                if failed is not None and self._options.on_error == "fail":
+                    assert event.unit is not None
+                    error = failed_item(item_name(space.items, tasks[event.unit.number], failed.item), failed.reason)
+                    self._failed = str(error)
+                    raise error
+                if event.kind == "done" and event.unit is not None:
+                    note_done(space, event)
+                    self._done["task"] += event.unit.do in ("task", "join")
+                phase.take(event, schedule)
+
+            schedule = self._schedule(on_event)
+            return phase.run(schedule)
+
+    def _cut(self) -> bool:
+        """See that the rows are cut into shards, by this agent or another; return whether an agent can do that."""
+        space, claims = self._space, Claims(self._space, "cut", 1)
+        if not self._plan.is_whole or not any(line.get("rows") for line in space.read_journal()):
+            return False
+        while not space.assembly.exists():
+            self._check()
+            claims.look()
+            self._observer.look()
+            if (claims.fresh() or claims.freed(self._observer)) and claims.take(0):
+                try:
+                    self._cut_alone()
+                finally:
+                    if space.assembly.exists():
+                        claims.finish(0)
+                    claims.give_back(list(claims.held))
+            else:
+                time.sleep(PAUSE_S)
+        return True
+
+    def _cut_alone(self) -> None:
+        space = self._space
+        job = BuildJob.of_workspace(space, self._document, self._options)
+        self._listener.on_message("packer: all tasks are done; this agent cuts the rows into shards")
+        cut = space.set_aside()
+        cut.final.parent.mkdir()
+        try:
+            cut.final.mkdir()
+            cut_into_shards(job, cut).staging.mkdir()
+            note_whole(space)
+            take_cut(cut, space)
+        finally:
+            remove_tree(cut.final.parent)
+
+    def _write_shards(self) -> bool:
+        """Write shards; return whether all are written."""
+        space = self._space
+        plan = ShardPlan.load(space)
+
+        def is_done(number: int, first: bool) -> bool:
+            return published_shard(plan.published(number)) is not None
+
+        share = Share("shard", len(plan.sizes), 1, is_done, lambda numbers: None)
+        with self._phase(share, "writing", "shards") as (phase, stage):
+
+            def on_event(event: Event) -> None:
+                self._note(event)
+                done = event.kind == "done"
+                if done:
+                    note_done(space, event)
+                    self._done["shard"] += 1
+                stage.advance(int(done), size=event.result.get("bytes", 0) if done else 0)
+                phase.take(event, schedule)
+
+            schedule = self._schedule(on_event)
+            return phase.run(schedule)
+
+    @contextmanager
+    def _phase(self, share: Share, stage: str, unit: str) -> Iterator[tuple[Phase, Stage]]:
+        """The engine and the claims of a phase."""
+        options = self._options
+        recipe = Recipe.from_options(self._plan.recipe)
+        workers = self._workers = count_workers(options.workers, recipe.preset, share.count)
+        shares = share.do == "task" and shares_detector(recipe, options)
+        team = Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
+        engine: Engine = resolve("engine", ENGINE, ENGINES)(self._space, _no_work, team)
+        self._engine = WatchedEngine(engine)
+        claims = Claims(self._space, share.do, share.blocks)
+        phase = Phase(share, claims, self._observer, self._engine, workers, lambda: self._limit.left_s, self._check)
+        self._listener.on_message(f"{stage}: agent {self._agent.name}, with {counted(workers, 'worker')}")
+        try:
+            with phase, Stage(self._listener, stage, None, unit) as shown:
+                try:
+                    yield phase, shown
+                finally:
+                    self._engine.close()
+        finally:
+            self._engine = None
+
+    def _schedule(self, on_event: Any) -> Schedule:
+        assert self._engine is not None
+
+        def report(event: Event) -> None:
+            if lost := describe_lost(event, self._space, self._tasks):
+                self._listener.on_message(lost)
+            on_event(event)
+
+        return Schedule(self._engine, self._space, self._tasks, report, self._options.item_timeout)
+
+    def _note(self, event: Event) -> None:
+        """Note which items are under way, and end if the agent was told to, or its time is up."""
+        if event.unit is not None:
+            if event.kind == "start" and event.item is not None:
+                self._items[event.unit.number] = event.item
+            elif event.kind not in ("start", "items"):
+                self._items.pop(event.unit.number, None)
+        if self._told:
+            raise _OverError("it was told to")
+        if self._limit.left_s <= 0:
+            raise _OverError("the time is up")
+        if self._lease.gone:
+            raise _OverError(self._why_gone() or "the build is gone")
+
+    def _check(self) -> bool:
+        """See that the build is still open to agents; return whether the lease was over meanwhile."""
+        why = self._why_gone()
+        if why:
+            raise _OverError(why)
+        for agent in self._observer.agents:
+            if agent.failed:
+                raise BuildError(f"{agent.failed} (found by {agent.describe()})")
+        lost, self._lease.lost = self._lease.lost, False
+        return lost
+
+    def _why_gone(self) -> str:
+        """Why the build is not open to this agent any more; empty if it is."""
+        space = self._space
+        terms = read_terms(space)
+        if terms is not None and "closed" in terms:
+            return describe_closed(terms)
+        if terms is not None and space.claims.is_dir() and space.agents.is_dir():
+            return ""
+        with suppress(BuildError):
+            if not space.plan.exists() and committed(Layout(space.out)) is not None:
+                return "the build is finished"
+        return "the build was removed, or begun anew"
+
+    def _tell(self) -> None:
+        self._told = True
+
+    def _watch(self) -> dict[str, Any]:
+        """What is new about this agent; called by the thread of the lease."""
+        engine = self._engine
+        units = [] if engine is None else list(engine.running)[:_SHOWN]
+        doing = []
+        for unit in units:
+            item = self._items.get(unit.number)
+            named = ""
+            if item is not None:
+                with suppress(OSError, ValueError, IndexError):
+                    named = f": {item_name(self._space.items, self._tasks[unit.number], item)}"
+            doing.append(f"{unit.do} {unit.number}{named}")
+        more = 0 if engine is None else len(engine.running) - len(units)
+        doing += [f"and {more} more"] if more > 0 else []
+        done = {"tasks": self._done["task"], "shards": self._done["shard"]}
+        return {"doing": tuple(doing), "workers": self._workers, "failed": self._failed, **done}
+
+
+def _no_work() -> Any:
+    raise AssertionError("an agent's engine works in processes")
+
+
+@contextmanager
+def _told_to_end(tell: Any) -> Iterator[None]:
+    """Inside the block, SIGUSR1 tells the agent to end, if the system has it and this is the main thread."""
+    number = getattr(signal, "SIGUSR1", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        tell()
+
+    before = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

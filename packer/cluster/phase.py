@@ -1,0 +1,242 @@
+"""The tasks, or the shards, of a build, as far as one agent claims and does them."""
+
+import bisect
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from packer.jobs.engines.base import Engine, Event
+from packer.jobs.plan import Unit, Verdicts
+from packer.jobs.schedule import Schedule
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Observer
+
+BATCH_S = 20.0
+"""About so much work, in seconds, is claimed at a time, so that the shared file system sees few claims."""
+
+PAUSE_S = 1.0
+"""Seconds between two looks while all that is left is in the hands of others."""
+
+
+class WatchedEngine:
+    """An engine that notes which units are under way, and how long they take.
+
+    Attributes
+    ----------
+    running : dict of Unit to float
+        Since when, by the monotonic clock.
+    longest_s, mean_s : float
+        Of the units that are done; 0 before the first.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.running: dict[Unit, float] = {}
+        self.longest_s = self.mean_s = 0.0
+        self._count = 0
+
+    def describe(self, units: int) -> str:
+        """See `Engine`."""
+        return self._engine.describe(units)
+
+    def idle(self) -> int:
+        """See `Engine`."""
+        return self._engine.idle()
+
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
+        """See `Engine`."""
+        self._engine.start(unit, verdicts, fresh, alone=alone)
+        self.running[unit] = time.monotonic()
+
+    def wait(self) -> Event:
+        """See `Engine`."""
+        event = self._engine.wait()
+        if event.unit is not None and event.kind in ("done", "died", "timeout", "again"):
+            began_s = self.running.pop(event.unit, None)
+            if event.kind == "done" and began_s is not None:
+                took_s = time.monotonic() - began_s
+                self._count += 1
+                self.longest_s = max(self.longest_s, took_s)
+                self.mean_s += (took_s - self.mean_s) / self._count
+        return event
+
+    def held(self) -> Collection[Unit]:
+        """See `Engine`."""
+        return self._engine.held()
+
+    def stop(self, unit: Unit, item: int) -> bool:
+        """See `Engine`."""
+        stopped = self._engine.stop(unit, item)
+        if stopped:
+            self.running.pop(unit, None)
+        return stopped
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._engine.close()
+        self.running.clear()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What there is to do in a phase.
+
+    Attributes
+    ----------
+    do : {"task", "shard"}
+    count : int
+        The number of units.
+    size : int
+        The units in a block, which is claimed as a whole.
+    is_done : callable
+        Whether a unit was done before; also told whether its block is claimed for the first time.
+    accept : callable
+        Makes durable what others have done, as far as it is not known to be.
+    """
+
+    do: Literal["task", "shard"]
+    count: int
+    size: int
+    is_done: Callable[[int, bool], bool]
+    accept: Callable[[Sequence[int]], None]
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return -(-self.count // self.size)
+
+    def units(self, block: int) -> range:
+        """The numbers of the units in a block."""
+        return range(block * self.size, min(self.count, (block + 1) * self.size))
+
+
+class Phase:
+    """Claims blocks of units while workers have nothing to do. Use as a context manager: the end gives back the rest.
+
+    Parameters
+    ----------
+    share : Share
+    claims : Claims
+        To the blocks.
+    observer : Observer
+    engine : WatchedEngine
+    workers : int
+    left_s : callable
+        Seconds left to this agent.
+    check : callable
+        Called before each claim. It raises if the agent is to end, and returns whether the agent's lease was over
+        meanwhile, so that others may have what it had in hand.
+
+    Attributes
+    ----------
+    stopping : bool
+        Whether nothing is claimed any more, since the time is nearly up.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        claims: Claims,
+        observer: Observer,
+        engine: WatchedEngine,
+        workers: int,
+        left_s: Callable[[], float],
+        check: Callable[[], bool],
+    ) -> None:
+        self._share = share
+        self._claims = claims
+        self._observer = observer
+        self._engine = engine
+        self._workers = workers
+        self._left_s = left_s
+        self._check = check
+        self._next = random.randrange(max(1, share.blocks))  # noqa: S311 -- no secret
+        self._missing: dict[int, set[int]] = {}
+        self._look_s = 0.0
+        self.stopping = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._claims.give_back(list(self._claims.held))
+
+    def run(self, schedule: Schedule) -> bool:
+        """Do units until none is left for anyone; return whether that is so, and not that the time is nearly up."""
+        self._claims.look()
+        while not self._claims.all_done:
+            schedule.run((), self._more)
+            if self.stopping:
+                return self._claims.all_done
+            if not self._claims.all_done:
+                time.sleep(max(0.0, self._look_s - time.monotonic()))
+        return True
+
+    def take(self, event: Event, schedule: Schedule) -> None:
+        """Note what is done, and that time passes."""
+        unit = event.unit
+        if event.kind == "done" and unit is not None and unit.do in (self._share.do, "join"):
+            block = unit.number // self._share.size
+            missing = self._missing.get(block)
+            if missing is not None:
+                missing.discard(unit.number)
+                if not missing:
+                    del self._missing[block]
+                    self._claims.finish(block)
+        if not self.stopping and not self._fits():
+            self.stopping = True
+            schedule.withdraw()
+
+    def _more(self) -> list[Unit]:
+        """The units of further blocks, which this agent has claimed just now."""
+        if self.stopping or time.monotonic() < self._look_s:
+            return []
+        if self._check():
+            self._claims.forget()
+            self._missing.clear()
+        self._claims.look()
+        self._observer.look()
+        blocks = self._choose(self._claims.fresh())
+        if not blocks:
+            blocks = self._claims.freed(self._observer)[: self._enough(math.inf)]
+        units = [unit for block in blocks if self._claims.take(block) for unit in self._open(block)]
+        if not units:
+            self._look_s = time.monotonic() + PAUSE_S
+        return units
+
+    def _fits(self) -> bool:
+        """Whether another unit, as long as the longest so far, fits into the time."""
+        return self._left_s() > self._engine.longest_s
+
+    def _choose(self, fresh: list[int]) -> list[int]:
+        """Blocks one after another. Agents begin at random places, so that they seldom want the same."""
+        if not fresh:
+            return []
+        at = bisect.bisect_left(fresh, self._next)
+        chosen = [fresh[(at + i) % len(fresh)] for i in range(min(self._enough(len(fresh)), len(fresh)))]
+        self._next = chosen[-1] + 1
+        return chosen
+
+    def _enough(self, fresh: float) -> int:
+        """The number of blocks that keep the workers busy for a while; towards the end, no more than a fair share."""
+        idle, mean_s = max(1, self._engine.idle()), self._engine.mean_s
+        if not mean_s:
+            return -(-idle // self._share.size)
+        seconds = max(0.0, min(BATCH_S, self._left_s()))
+        fair = fresh * self._share.size / (2 * max(1, len(self._observer.at_work())))
+        return math.ceil(max(idle, min(self._workers * seconds / mean_s, fair)) / self._share.size)
+
+    def _open(self, block: int) -> list[Unit]:
+        """The units of a block that are yet to be done; without any, it is finished."""
+        first = self._claims.held[block] == 1
+        missing = [number for number in self._share.units(block) if not self._share.is_done(number, first)]
+        self._share.accept([number for number in self._share.units(block) if number not in missing])
+        if missing:
+            self._missing[block] = set(missing)
+        else:
+            self._claims.finish(block)
+        return [Unit(self._share.do, number) for number in missing]

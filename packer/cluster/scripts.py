@@ -1,0 +1,167 @@
+"""The scripts that are submitted to Slurm, and the command lines in them."""
+
+import os
+import shlex
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import packer
+from packer.recipe import TEXT_LISTS, Recipe, StepSpec
+from packer.recipe.options import BuildOptions
+from shardspec.errors import UsageError
+
+_ARRAY = """\
+#!/bin/bash
+# One element of the array: it works on the build until nothing is left, or its time is nearly up.
+set -u
+{frame}
+exec {python} -P -m packer work {out}{workers}
+"""
+
+_FINISH = """\
+#!/bin/bash
+# Runs when the array has ended, however it ended: does what is left, and puts the dataset into place.
+set -u
+{frame}
+{python} -P -m packer work {out}{workers}
+exec {python} -P -m packer build {build}
+"""
+
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """The scripts of a submission, and how they are submitted.
+
+    Attributes
+    ----------
+    folder : Path
+        Beside the dataset's folder; the jobs' logs go there, too.
+    array, finish : str
+        The scripts.
+    array_options, finish_options : list of str
+        The options for ``sbatch``; ``{array}`` in those of the finishing job is the number of the array's job.
+    """
+
+    folder: Path
+    array: str
+    finish: str
+    array_options: Sequence[str]
+    finish_options: Sequence[str]
+
+    def describe(self) -> str:
+        """Both scripts, each with the command that submits it."""
+        shown = []
+        for name, script, options in (
+            ("array.sh", self.array, self.array_options),
+            ("finish.sh", self.finish, [option.format(array="ARRAY") for option in self.finish_options]),
+        ):
+            shown.append(f"{_comment(['sbatch', '--parsable', *options, str(self.folder / name)])}\n{script}")
+        return "\n".join(shown)
+
+
+def write_scripts(
+    source: str, out: Path, words: Sequence[str], workers: str | int, elements: int, at_once: str, sbatch: Sequence[str]
+) -> Scripts:
+    """Write the scripts of a submission, from the current folder and with this interpreter.
+
+    Parameters
+    ----------
+    source : str
+    out : Path
+        Absolute.
+    words : sequence of str
+        The options of the build.
+    workers : str or int
+        Of each element.
+    elements : int
+    at_once : str
+        Such as ``"%4"``, or empty.
+    sbatch : sequence of str
+        The user's options for ``sbatch``.
+    """
+    folder = out.with_name(out.name + ".slurm")
+    frame = [f"cd -- {shlex.quote(str(Path.cwd()))}"]
+    if path := _python_path():
+        frame.append(f"export PYTHONPATH={shlex.quote(path)}")
+    given = {
+        "frame": "\n".join(frame),
+        "python": shlex.quote(sys.executable),
+        "out": shlex.quote(str(out)),
+        "workers": "" if workers == "auto" else f" --workers {workers}",
+        "build": shlex.join([f"./{source}" if source.startswith("-") else source, str(out), *words]),
+    }
+    name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in out.name)
+    logs = str(folder).replace("%", "%%")
+    common = ["--nodes=1", "--ntasks=1", *sbatch]
+    array = [
+        f"--job-name=packer-{name}",
+        f"--output={logs}/array-%A_%a.log",
+        *common,
+        f"--array=0-{elements - 1}{at_once}",
+    ]
+    finish = [f"--job-name=packer-{name}-finish", f"--output={logs}/finish-%j.log", *common]
+    finish = [option.replace("{", "{{").replace("}", "}}") for option in finish]
+    finish += ["--dependency=afterany:{array}"]
+    return Scripts(folder, _ARRAY.format(**given), _FINISH.format(**given), array, finish)
+
+
+def _comment(words: Sequence[str]) -> str:
+    """A command as a comment, in lines that are not too long."""
+    lines = ["#"]
+    for word in map(shlex.quote, words):
+        if len(lines[-1]) + len(word) > _WIDTH:
+            lines[-1] += " \\"
+            lines.append("#    ")
+        lines[-1] += " " + word.replace("\n", "\n# ")
+    return "\n".join(lines)
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """The options of a build as words of the command line.
+
+    Raises
+    ------
+    UsageError
+        If one can only stand in a recipe file.
+    """
+    specs = {spec.name: spec for kind in (Recipe, BuildOptions) for spec in fields(kind)}
+    words = []
+    for name, value in options.items():
+        flag, spec = "--" + name.replace("_", "-"), specs[name]
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif name in TEXT_LISTS:
+            words += [f"{flag}={one}" for one in ([value] if isinstance(value, str | os.PathLike) else value)]
+        elif name == "steps" or spec.metadata.get("commas"):
+            names = [value] if isinstance(value, str) else [_plain(name, one) for one in value]
+            words += [f"{flag}={','.join(names)}"] if names else []
+        elif value is not None:
+            words.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return words
+
+
+def _plain(name: str, one: Any) -> str:
+    """A step or class of a list in which commas separate them."""
+    found = StepSpec.parse(one) if name == "steps" else one
+    text = found.use if isinstance(found, StepSpec) and not found.options else found
+    if not isinstance(text, str) or "," in text:
+        raise UsageError(
+            f"{name}: expected names without commas and options, found {one!r}: use a recipe file (--config)"
+        )
+    return text
+
+
+def _python_path() -> str:
+    """What another interpreter of this environment needs to find our modules and the user's."""
+    given = os.environ.get("PYTHONPATH", "")
+    root = str(Path(packer.__file__).parents[1])
+    found = [str(Path(path).absolute()) for path in given.split(os.pathsep) if path]
+    installed = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return os.pathsep.join(dict.fromkeys([*found, *([] if root in installed or root in found else [root])]))

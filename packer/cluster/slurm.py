@@ -1,0 +1,151 @@
+"""What is asked of Slurm, by its own commands: to submit, to list, to cancel. Never of its accounting."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from shardspec.errors import BuildError, UsageError
+from shardspec.wording import LONG, cut
+
+_ANSWER_S = 120.0
+_REFUSED = ("array", "dependency", "wrap", "parsable", "wait", "help", "version", "usage", "test-only")
+_REFUSED_SHORT = re.compile(r"-[skHQIOvX]*[adWhV]")
+_MAX_ARRAY = re.compile(r"^MaxArraySize\s*=\s*(\d+)", re.MULTILINE)
+_NUMBER = re.compile(r"(\d+)(?:;.*)?\Z")
+_ARRAY = re.compile(r"([1-9]\d{0,6})(%[1-9]\d{0,6})?\Z")
+
+ELEMENTS = 8
+"""Elements of an array whose size nobody chose."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job in Slurm's queue: its number, such as ``"12_3"``, state, and the nodes or the reason why it waits."""
+
+    number: str
+    state: str
+    where: str
+
+    def to_json(self) -> dict[str, str]:
+        """The attributes."""
+        return dict(vars(self))
+
+
+def split_options(text: str) -> list[str]:
+    """Options for ``sbatch`` in one text.
+
+    Raises
+    ------
+    UsageError
+        If the text cannot be split, or an option would break what is submitted.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"sbatch: expected options as in a shell, found {cut(repr(text), LONG)}: {error}") from error
+    takes_value = False
+    for word in words:
+        name = word.removeprefix("--").partition("=")[0]
+        if "\0" in word or "\n" in word:
+            raise UsageError(f"sbatch: expected options in one line, found {cut(repr(word), LONG)}")
+        if word.startswith("--") and name:
+            refused = next((full for full in _REFUSED if full.startswith(name) and len(name) > 1), None)
+            if refused is not None:
+                raise UsageError(
+                    f"sbatch: expected options of the jobs alone, found {word.partition('=')[0]}, {_why(refused)}"
+                )
+            takes_value = "=" not in word
+        elif word.startswith("-") and len(word) > 1 and word != "--":
+            if _REFUSED_SHORT.match(word):
+                raise UsageError(f"sbatch: expected options of the jobs alone, found {word}, which is set already")
+            takes_value = True
+        elif not takes_value:
+            raise UsageError(f"sbatch: expected options such as --partition=gpu, found {cut(repr(word), LONG)}")
+        else:
+            takes_value = False
+    return words
+
+
+def _why(option: str) -> str:
+    return "for which --array N is there" if option == "array" else "which is set already, or would break the jobs"
+
+
+def parse_array(text: str | int) -> tuple[int, str]:
+    """The number of elements, and the most that run at a time (``"%4"``, or empty), from ``"16"`` or ``"16%4"``."""
+    match = _ARRAY.match(str(text))
+    if match is None or isinstance(text, bool):
+        raise UsageError(f"array: expected a number of elements, such as 16, or 16%4 for 4 at a time, found {text!r}")
+    return int(match[1]), match[2] or ""
+
+
+def max_array_size() -> int:
+    """Slurm's `MaxArraySize`: one more than the largest index that an array may have."""
+    match = _MAX_ARRAY.search(_run("scontrol", "show", "config"))
+    if match is None:
+        raise BuildError("scontrol show config: expected MaxArraySize, found none")
+    return int(match[1])
+
+
+def submit(words: Sequence[str]) -> str:
+    """Submit a script, the last of the words, after its options; its job's number."""
+    printed = _run("sbatch", "--parsable", *words)
+    match = _NUMBER.match(printed.strip().rpartition("\n")[2])
+    if match is None:
+        raise BuildError(f"sbatch: expected the number of a job, found {cut(repr(printed.strip()), LONG)}")
+    return match[1]
+
+
+def cancel(number: str) -> None:
+    """Cancel a job."""
+    _run("scancel", number)
+
+
+def queued(numbers: Collection[str]) -> list[SlurmJob]:
+    """Those of some jobs that wait or run, an element of an array each; empty where Slurm is not there to be asked."""
+    if not numbers or shutil.which("squeue") is None:
+        return []
+    found = []
+    for number in numbers:  # one by one: of a job that it has forgotten, squeue says no more than that
+        try:
+            printed = _run("squeue", "--noheader", "--jobs", number, "--format=%i|%T|%R")
+        except BuildError:
+            continue
+        rows = [line.strip().split("|", 2) for line in printed.splitlines()]
+        found += [SlurmJob(*row) for row in rows if len(row) == len(SlurmJob.__dataclass_fields__)]
+    return found
+
+
+def _run(program: str, *arguments: str) -> str:
+    """Run one of Slurm's commands; what it printed.
+
+    Raises
+    ------
+    UsageError
+        If there is no such command.
+    BuildError
+        If it fails.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise UsageError(f"slurm: expected Slurm's command {program}, found none on the PATH: submit where it is")
+    try:
+        done = subprocess.run(  # noqa: S603 -- Slurm's own
+            [found, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{program}: no answer within {_ANSWER_S:g} s") from error
+    except OSError as error:
+        raise BuildError(f"{program}: cannot be run: {error.strerror}") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().rpartition("\n")[2].removeprefix(f"{program}: ")
+        said = said.removeprefix("error: ")
+        raise BuildError(f"{program}: {cut(said, LONG) or f'exit status {done.returncode}'}")
+    return done.stdout

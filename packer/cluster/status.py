@@ -1,0 +1,263 @@
+"""``packer.status``: how far a build is, who is at work on it, and what was rejected, read from its working folder."""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packer.cluster.slurm import SlurmJob, queued
+from packer.jobs.plan import Tasks
+from packer.jobs.result import Result
+from packer.workspace import Workspace
+from packer.workspace.folder import committed
+from packer.workspace.sharing.array import read_terms
+from packer.workspace.sharing.leases import Agent, is_dead, read_agents
+from shardspec.entries import total
+from shardspec.errors import UsageError
+from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.wording import counted, cut
+
+RATE_S = 300.0
+"""The rate is that of so many seconds before the last task that is done."""
+
+_LONG_S = 120
+_SHOWN_REASONS = 12
+_SHOWN_ENDED = 5
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """An agent, as far as it can be seen from here.
+
+    Attributes
+    ----------
+    agent : Agent
+    renewed_s : float
+        Seconds since it renewed its lease, by the clocks of this host and of the file system.
+    state : {"at work", "silent", "gone", "ended"}
+        Silent: its lease should have been renewed by now. Gone: its process, on this machine, is no more.
+    """
+
+    agent: Agent
+    renewed_s: float
+    state: str
+
+    def describe(self) -> str:
+        """Who it is, and what it is at."""
+        agent = self.agent
+        state = {
+            "at work": ", ".join(agent.doing) or "waiting for others",
+            "silent": f"silent for {describe_time(self.renewed_s)}, so its work is free for others",
+            "gone": "gone, so its work is free for others",
+            "ended": f"ended: {agent.ended}",
+        }[self.state]
+        done = f"{counted(agent.tasks, 'task')}, {counted(agent.shards, 'shard')} done"
+        return f"{agent.describe()}: {done}; {state}"
+
+
+@dataclass(frozen=True, repr=False)
+class StatusReport(Result):
+    """How far a build is.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    stage : {"finished", "listing", "packing", "writing shards", "nothing was packed"}
+    items, done, samples, rejected : int
+        In the plan, done, and what the done ones gave.
+    reasons : dict of str to int
+        The rejected items by step and reason, the most frequent first.
+    rate, left_s : float or None
+        Items a second of late, and seconds to the end of packing at that rate.
+    tasks, tasks_done, shards, shards_done : int
+        `shards` is 0 until the rows are cut into shards.
+    sessions : int
+        How often the build was begun or resumed.
+    agents : tuple of AgentStatus
+    closed : str
+        Which process has taken the build over from the agents; empty for none.
+    jobs : tuple of SlurmJob
+        The submitted jobs that Slurm still has in its queue.
+    bytes : int
+        Of a finished dataset.
+    """
+
+    path: Path
+    stage: str
+    items: int = 0
+    done: int = 0
+    samples: int = 0
+    rejected: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    rate: float | None = None
+    left_s: float | None = None
+    tasks: int = 0
+    tasks_done: int = 0
+    shards: int = 0
+    shards_done: int = 0
+    sessions: int = 0
+    agents: tuple[AgentStatus, ...] = ()
+    closed: str = ""
+    jobs: tuple[SlurmJob, ...] = ()
+    bytes: int = 0
+
+    def describe(self) -> str:
+        """The report for people: how far, who, why not."""
+        if self.stage == "finished":
+            size = f"{counted(self.shards, 'shard')} ({self.bytes / 1e6:.1f} MB)"
+            return f"{self.path}: finished: {counted(self.samples, 'sample')} in {size}, {self.rejected} rejected"
+        lines = [self._describe_progress()]
+        ended = [one for one in self.agents if one.state == "ended"]
+        lines += [f"agent {one.agent.name}, {one.describe()}" for one in self.agents if one.state != "ended"]
+        lines += [f"agent {one.agent.name}, {one.describe()}" for one in ended[-_SHOWN_ENDED:]]
+        if len(ended) > _SHOWN_ENDED:
+            lines.append(f"and {counted(len(ended) - _SHOWN_ENDED, 'agent')} that ended before")
+        lines += [self.closed] if self.closed else []
+        lines += [f"Slurm job {job.number}: {job.state.lower()}, {job.where}" for job in self.jobs]
+        lines += [f"{n} × {cut(why, _LONG_S)}" for why, n in list(self.reasons.items())[:_SHOWN_REASONS]]
+        if len(self.reasons) > _SHOWN_REASONS:
+            lines.append(f"and {counted(len(self.reasons) - _SHOWN_REASONS, 'other reason')}")
+        return "\n".join(lines)
+
+    def _describe_progress(self) -> str:
+        rate = "" if self.rate is None else f", {self.rate:.1f} items/s"
+        left = "" if self.left_s is None else f", {describe_time(self.left_s)} left"
+        shards = f", {self.shards_done} of {counted(self.shards, 'shard')}" if self.shards else ""
+        done = (
+            f"{self.done} of {counted(self.items, 'item')}, {counted(self.samples, 'sample')}, {self.rejected} rejected"
+        )
+        return f"{self.path}: {self.stage}: {done}{shards}{rate}{left}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as JSON."""
+        agents = [{**asdict(one.agent), "renewed_s": one.renewed_s, "state": one.state} for one in self.agents]
+        jobs = [job.to_json() for job in self.jobs]
+        return {**vars(self), "path": str(self.path), "reasons": dict(self.reasons), "agents": agents, "jobs": jobs}
+
+
+def status(out: str | os.PathLike[str]) -> StatusReport:
+    """How far a build is, from any host that sees its folder. Nothing is written, and no lock is taken.
+
+    Parameters
+    ----------
+    out : path
+        Folder of the dataset: with a build under way, or finished.
+
+    Returns
+    -------
+    StatusReport
+
+    Raises
+    ------
+    UsageError
+        If there is neither.
+    """
+    layout = Layout(Path(out))
+    space = Workspace(layout.root / BUILD_FOLDER)
+    if not space.root.is_dir():
+        manifest = committed(layout)
+        if manifest is None:
+            raise UsageError(f"{layout.root}: expected a build or a packed dataset, found neither")
+        counts, size = total(manifest.generations), sum(shard.bytes for shard in manifest.shards)
+        return StatusReport(
+            layout.root,
+            "finished",
+            items=counts.items,
+            done=counts.items,
+            samples=manifest.samples,
+            rejected=counts.rejected_items,
+            shards=len(manifest.shards),
+            shards_done=len(manifest.shards),
+            bytes=size,
+        )
+    return read_status(space)
+
+
+def read_status(space: Workspace) -> StatusReport:
+    """How far the build in a workspace is."""
+    agents, terms = tuple(see_agents(space)), read_terms(space) or {}
+    closed = terms.get("closed")
+    shown = "" if not closed else f"process {closed['pid']} on {closed['host']} has taken the build over"
+    jobs = tuple(queued(list((terms.get("jobs") or {}).values())))
+    more: dict[str, Any] = {"agents": agents, "closed": shown, "jobs": jobs}
+    if space.reasons.exists():
+        return StatusReport(space.out, "nothing was packed", **more)
+    try:
+        document = json.loads(space.plan.read_bytes())
+    except (OSError, ValueError):
+        return StatusReport(space.out, "listing", **more)
+    space = space.of_plan(str(document.get("fingerprint", "")))
+    tasks, shards = Tasks.from_json(document.get("tasks", [])), _count_shards(space)
+    journal = [line for line in space.read_journal() if isinstance(line, dict)]
+    lines = {line["number"]: line for line in journal if line.get("did") in ("task", "join")}
+    numbers = set(range(len(tasks))) if shards else set(_tasks_with_parts(space))
+    done = [lines[number] for number in sorted(numbers & lines.keys())]
+    reasons: Counter[str] = Counter()
+    for line in done:
+        reasons.update(line.get("rejected", {}))
+    sizes = {number: tasks[number].stop - tasks[number].start for number in numbers if number < len(tasks)}
+    items, finished = sum(task.stop - task.start for task in tasks), sum(sizes.values())
+    rate = _rate([(line["at_s"], sizes.get(line["number"], 0)) for line in done if "at_s" in line])
+    return StatusReport(
+        space.out,
+        "writing shards" if shards else "packing",
+        items,
+        finished,
+        sum(line.get("rows", 0) for line in done),
+        reasons.total(),
+        dict(reasons.most_common()),
+        rate,
+        (items - finished) / rate if rate and items > finished else None,
+        len(tasks),
+        len(sizes),
+        shards,
+        len({line["number"] for line in journal if line.get("did") == "shard"}) if shards else 0,
+        sum(line.get("did") == "session" for line in journal),
+        **more,
+    )
+
+
+def describe_time(seconds: float) -> str:
+    """A time in words."""
+    if seconds < _LONG_S:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 60 * _LONG_S else f"{seconds / 3600:.1f} h"
+
+
+def see_agents(space: Workspace) -> list[AgentStatus]:
+    """The agents of a workspace, as far as they can be seen from here, those that began first at first."""
+    found = []
+    for agent in sorted(read_agents(space).values(), key=lambda agent: agent.began_s):
+        renewed_s = 0.0
+        with suppress(OSError):
+            renewed_s = max(0.0, time.time() - (space.agents / f"{agent.name}.json").stat().st_mtime)
+        late = renewed_s > agent.lease_s
+        state = "ended" if agent.ended else "gone" if is_dead(agent.process) else "silent" if late else "at work"
+        found.append(AgentStatus(agent, round(renewed_s, 1), state))
+    return found
+
+
+def _tasks_with_parts(space: Workspace) -> list[int]:
+    names = (path.name.removeprefix("part-") for path in space.part_files())
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _count_shards(space: Workspace) -> int:
+    try:
+        return len(json.loads(space.assembly.read_bytes())["sizes"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _rate(done: Sequence[tuple[float, int]]) -> float | None:
+    """Items a second over the last `RATE_S`, from the time and the items of each task."""
+    late = sorted(one for one in done if one[0] > max(at_s for at_s, _ in done) - RATE_S)
+    if len(late) < 2 or late[-1][0] <= late[0][0]:
+        return None
+    return sum(items for _, items in late[1:]) / (late[-1][0] - late[0][0])

@@ -1,0 +1,246 @@
+"""``packer.submit``: plan a build, leave its work to agents, and have Slurm start them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.builds.build import plan_build, resolve_options
+from packer.builds.job import BuildResult
+from packer.cluster import slurm as _slurm
+from packer.cluster.agent import ENGINE
+from packer.cluster.scripts import Scripts, words_of, write_scripts
+from packer.jobs.job import Job
+from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import Result
+from packer.recipe import Recipe
+from packer.sources.opening import open_source
+from packer.steps.chain import check_steps
+from packer.workspace.durable import write_durably, writing
+from packer.workspace.sharing.array import read_terms
+from shardspec.errors import BuildLockedError, UsageError
+from shardspec.wording import counted
+
+
+@dataclass(frozen=True, repr=False)
+class SubmitResult(Result):
+    """What was planned and submitted.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    items, tasks : int
+        In the plan; 0 if the scripts were only to be shown.
+    scripts : Scripts or None
+        None without Slurm.
+    array_job, finish_job : str
+        Slurm's numbers of the jobs; empty if none were submitted.
+    finished : str
+        What is to be said of the dataset if it is finished already; otherwise empty.
+    notes : tuple of str
+        What is to be known about the source, a line each.
+    """
+
+    path: Path
+    items: int = 0
+    tasks: int = 0
+    scripts: Scripts | None = None
+    array_job: str = ""
+    finish_job: str = ""
+    finished: str = ""
+    notes: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """What was planned and submitted, and what to run to see how far it is."""
+        if self.finished:
+            return self.finished
+        if self.scripts is not None and not self.array_job:
+            return self.scripts.describe().rstrip("\n")
+        return "\n".join((f"{self.path}: {self._describe_plan()}", *self.notes))
+
+    def _describe_plan(self) -> str:
+        plan = f"{counted(self.items, 'item')} in {counted(self.tasks, 'task')}"
+        if self.scripts is None:
+            return (
+                f"planned, {plan}: run packer work {self.path} on any number of hosts, then the same packer build; "
+                f"packer status {self.path} says how far it is"
+            )
+        return (
+            f"{plan}, submitted as Slurm jobs {self.array_job} (array) and {self.finish_job} (finishing job): "
+            f"packer status {self.path} says how far it is, logs and scripts are in {self.scripts.folder}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers of the jobs, and the scripts."""
+        scripts = self.scripts
+        shown = {} if scripts is None else {"array_script": scripts.array, "finish_script": scripts.finish}
+        jobs = {"array_job": self.array_job or None, "finish_job": self.finish_job or None}
+        counts = {"items": self.items, "tasks": self.tasks, "finished": bool(self.finished)}
+        return {"out": str(self.path), **counts, **jobs, **shown, "notes": self.notes}
+
+
+def submit(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    slurm: bool = False,
+    array: str | int = _slurm.ELEMENTS,
+    sbatch: str = "",
+    print: bool = False,
+    recipe: Recipe | None = None,
+    progress: bool | ProgressListener = True,
+    **options: Any,
+) -> SubmitResult:
+    """Plan a build and leave its work to agents (`work`). Calling it again resumes what is left.
+
+    With `slurm`, an array of agents is submitted, and a finishing job that runs when the array has ended, however it
+    ended. Without, the plan is all that is made: agents may be started by any means.
+
+    Parameters
+    ----------
+    source : path
+        As for `build`.
+    out : path
+        Folder of the dataset: new, empty, or with the build to resume.
+    slurm : bool
+        Whether to submit jobs to Slurm.
+    array : int or str
+        Number of elements of the array, such as 16, or ``"16%4"`` for 4 at a time. It has nothing to do with the
+        number of tasks.
+    sbatch : str
+        Options for ``sbatch``, for both jobs, in one text.
+    print : bool
+        Whether the scripts are only to be returned: nothing is submitted, and nothing is written.
+    recipe : Recipe, optional
+        Replaces the recipe's options as keyword arguments.
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+    **options
+        Attributes of `Recipe` and of `BuildOptions`.
+
+    Returns
+    -------
+    SubmitResult
+
+    Raises
+    ------
+    UsageError
+        If the call is invalid, the folder holds something else, or Slurm is not there.
+    ResumeMismatchError
+        If another job was begun in the folder.
+    BuildLockedError
+        If agents or another process are at work in the folder, or the jobs of an earlier call are in Slurm's queue.
+    BuildError
+        If Slurm refuses a job; the plan stays.
+    """
+    shown = dict(options)
+    if recipe is not None:
+        shown |= {name: value for name, value in vars(recipe).items() if value != getattr(Recipe, name, None)}
+    return submit_build(
+        source,
+        out,
+        words_of(shown),
+        slurm=slurm,
+        array=array,
+        sbatch=sbatch,
+        print_only=print,
+        recipe=recipe,
+        progress=progress,
+        options=options,
+    )
+
+
+def submit_build(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    words: Sequence[str],
+    *,
+    slurm: bool,
+    array: str | int,
+    sbatch: str,
+    print_only: bool,
+    recipe: Recipe | None,
+    progress: bool | ProgressListener,
+    options: Mapping[str, Any],
+) -> SubmitResult:
+    """See `submit`.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The options of the build as words of the command line.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(f"source: expected a path, which other hosts can read, found {type(source).__name__}")
+    elements, at_once = _slurm.parse_array(array)
+    jobs = _slurm.split_options(sbatch)
+    chosen, how, functions = resolve_options(recipe, dict(options))
+    target = Path(out).absolute()
+    if how.engine != ENGINE:
+        raise UsageError(f"engine: agents work with the {ENGINE} engine, found {how.engine}: leave the option out")
+    scripts = None
+    if slurm or print_only:
+        scripts = write_scripts(os.fspath(source), target, words, how.workers, elements, at_once, jobs)
+    elif sbatch:
+        raise UsageError("sbatch: read only with slurm (--slurm), found it without")
+    if print_only:
+        return SubmitResult(target, scripts=scripts)
+    opened = open_source(source, target, chosen)
+    if slurm:
+        _check_size(elements)
+    check_steps(chosen, functions)
+    listener = listener_of(progress)
+    planned = plan_build(opened, target, chosen, how, listener, functions)
+    if isinstance(planned, BuildResult):
+        return SubmitResult(target, finished=planned.describe())
+    plan, notes, _ = planned
+    job = Job(plan, target, how, listener)
+    numbers: dict[str, str] = {}
+
+    def send() -> Mapping[str, Any]:
+        if scripts is not None:
+            numbers.update(_submit(scripts))
+        return {"jobs": numbers}
+
+    made = job.open_to_agents(lambda: _refuse_queued(job), send)
+    if made is not None:
+        return SubmitResult(target, finished=BuildResult(**vars(made)).describe())
+    ids = {f"{name}_job": number for name, number in numbers.items()}
+    return SubmitResult(target, plan.plan.items, len(plan.tasks), scripts, notes=notes, **ids)
+
+
+def _check_size(elements: int) -> None:
+    most = _slurm.max_array_size()
+    if elements > most:
+        raise UsageError(f"array: expected at most {most} elements, Slurm's MaxArraySize, found {elements}")
+
+
+def _refuse_queued(job: Job) -> None:
+    """Refuse to submit what waits or runs already."""
+    terms = read_terms(job.workspace) or {}
+    numbers = list((terms.get("jobs") or {}).values())
+    queued = _slurm.queued(numbers)
+    if queued:
+        shown = ", ".join(sorted({f"{one.number} {one.state.lower()}" for one in queued})[:6])
+        raise BuildLockedError(
+            f"{job.layout.root}: submitted already, and in Slurm's queue ({shown}): packer status {job.layout.root} shows "
+            f"how far it is; to submit anew, first scancel {' '.join(numbers)}"
+        )
+
+
+def _submit(scripts: Scripts) -> dict[str, str]:
+    """Write the scripts and submit both."""
+    with writing(scripts.folder):
+        scripts.folder.mkdir(parents=True, exist_ok=True)
+        for name, script in (("array.sh", scripts.array), ("finish.sh", scripts.finish)):
+            write_durably(scripts.folder / name, os.fsencode(script))
+    array = _slurm.submit([*scripts.array_options, str(scripts.folder / "array.sh")])
+    options = [option.format(array=array) for option in scripts.finish_options]
+    try:
+        finish = _slurm.submit([*options, str(scripts.folder / "finish.sh")])
+    except BaseException:
+        _slurm.cancel(array)
+        raise
+    return {"array": array, "finish": finish}

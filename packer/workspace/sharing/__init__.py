@@ -1,0 +1,1 @@
+"""A build shared among agents on any hosts: leases, claims, the terms."""

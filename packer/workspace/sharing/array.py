@@ -1,0 +1,150 @@
+"""A build that is open to agents: the terms on which they work on its plan, and how one process gets it for itself."""
+
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from packer.workspace.durable import fsync_folder, publish, remove_tree, write_durably
+from packer.workspace.paths import Workspace
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, Observer
+from shardspec.errors import BuildLockedError
+from shardspec.wording import counted
+
+BLOCKS = 4096
+"""A claim is to so many tasks that there are about as many claims, or twice as many: files to list on a shared disk."""
+
+_SHOWN = 3
+_PAUSE_S = 1.0
+
+
+def count_blocks(tasks: int) -> int:
+    """The number of blocks that the tasks of a plan are claimed in."""
+    return -(-tasks // block_size(tasks))
+
+
+def block_size(tasks: int) -> int:
+    """The number of tasks in a block."""
+    return max(1, tasks // BLOCKS)
+
+
+def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_done: Callable[[int], bool]) -> None:
+    """Let agents work on the plan. The caller holds the folder, and knows that no agent is at work.
+
+    Parameters
+    ----------
+    space : Workspace
+    terms : mapping
+        What agents need to know beside the plan, as JSON.
+    tasks : int
+        The number of tasks of the plan.
+    is_done : callable
+        Whether a task is done.
+    """
+    for folder in (space.claims, space.agents):
+        if folder.exists():
+            space.take_away(folder)
+        folder.mkdir(parents=True)
+    if not space.assembly.exists():
+        space.take_away(space.final)  # what a killed call has begun to make
+        space.final.mkdir()
+    claims, size = Claims(space, "task", count_blocks(tasks)), block_size(tasks)
+    for block in range(count_blocks(tasks)):
+        if all(map(is_done, range(block * size, min(tasks, (block + 1) * size)))):
+            claims.finish(block)
+    write_durably(space.array, json.dumps(dict(terms)).encode())
+
+
+def read_terms(space: Workspace) -> dict[str, Any] | None:
+    """The terms on which agents work; None if the build is not open to them."""
+    try:
+        terms = json.loads(space.array.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return terms if isinstance(terms, dict) else None
+
+
+def close_to_agents(space: Workspace, say: Callable[[str], None]) -> None:
+    """Let no agent begin, or go on, as soon as none is at work. The caller holds the folder.
+
+    Parameters
+    ----------
+    space : Workspace
+    say : callable
+        Takes a line for the user.
+
+    Raises
+    ------
+    BuildLockedError
+        If agents are at work.
+    """
+    terms = read_terms(space)
+    if terms is None and not space.agents.exists():
+        return
+    observer = Observer(space)
+    _wait(space, observer, say)
+    if terms is not None:
+        here = {"host": socket.gethostname(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
+        write_durably(space.array, json.dumps({**terms, "closed": here}).encode())
+        try:  # one may have begun meanwhile; from now on each finds the build closed
+            _wait(space, observer, say)
+        except BaseException:
+            write_durably(space.array, json.dumps(terms).encode())
+            raise
+
+
+def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> None:
+    """Wait until it is certain that no agent is at work, or that one is."""
+    said = False
+    observer.look()
+    while waiting := observer.at_work():
+        alive = [agent for agent in waiting if observer.is_alive(agent.name)]
+        if alive:
+            raise BuildLockedError(
+                f"{space.out}: {describe_agents(alive)}: wait for them (packer status {space.out} shows how far they "
+                "are), or end them and run the same command again"
+            )
+        limit_s = max(agent.lease_s for agent in waiting)
+        if not said:
+            say(f"packer: waiting up to {limit_s:g} s, as {describe_agents(waiting, may=True)}")
+        said = True
+        time.sleep(min(_PAUSE_S, limit_s / 20))
+        observer.look()
+
+
+def describe_agents(agents: Iterable[Agent], *, may: bool = False) -> str:
+    """In words, who is at work, or may be."""
+    known = list(agents)
+    shown = "; ".join(agent.describe() for agent in known[:_SHOWN])
+    more = f"; and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    verb = "may still be" if may else "is" if len(known) == 1 else "are"
+    return f"{counted(len(known), 'agent')} {verb} at work here ({shown}{more})"
+
+
+def take_cut(cut: Workspace, space: Workspace) -> None:
+    """Move a plan of the shards, and what goes with it, into place, unless another was faster.
+
+    Any two are alike, and what is moved is whole, so it does not matter if they are mixed.
+
+    Parameters
+    ----------
+    cut : Workspace
+        See `Workspace.set_aside`.
+    space : Workspace
+    """
+    try:
+        os.rename(cut.final, space.final)  # noqa: PTH104 -- over an empty folder
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    for mine, place in ((cut.order, space.order), (cut.counts, space.counts)):
+        if mine.exists():
+            os.replace(mine, place)
+    fsync_folder(space.root)
+    publish(cut.assembly, space.assembly)
+    fsync_folder(space.root)
+    remove_tree(cut.root / cut.aside)

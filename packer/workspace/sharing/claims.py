@@ -1,0 +1,120 @@
+"""Claims: numbered things to do, shared out among agents on any hosts by files that only one can make.
+
+An attempt at a thing is the file ``KIND-NUMBER.ATTEMPT``, made exclusively, with the agent's name in it. A thing that
+is done has the file ``KIND-NUMBER.done``. Once the lease of an agent is over, another makes the next attempt. Nothing
+here needs a lock, a link or a clock.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from packer.workspace.paths import Workspace
+from packer.workspace.sharing.leases import Observer
+
+_NAME = re.compile(r"([a-z]+)-([0-9]+)\.(done|[0-9]+)\Z")
+
+
+class Claims:
+    """The claims to things of one kind, as one agent sees and makes them.
+
+    Parameters
+    ----------
+    space : Workspace
+        With the agent as its owner.
+    kind : str
+        Lower-case letters.
+    count : int
+        The things are numbered from 0.
+
+    Attributes
+    ----------
+    held : dict of int to int
+        The things that this agent has in hand, with the attempt.
+    done : set of int
+        As of the last look, or by this agent.
+    """
+
+    def __init__(self, space: Workspace, kind: str, count: int) -> None:
+        self._space = space
+        self._kind = kind
+        self._count = count
+        self._attempts: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+        self.done: set[int] = set()
+
+    @property
+    def all_done(self) -> bool:
+        """Whether there is nothing left to do for anyone."""
+        return len(self.done) == self._count
+
+    def look(self) -> None:
+        """List what others have claimed and done.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder of the plan's claims is gone.
+        """
+        attempts: dict[int, int] = {}
+        for name in os.listdir(self._space.claims):  # noqa: PTH208 -- names are all that is needed
+            match = _NAME.match(name)
+            if match is None or match[1] != self._kind or not 0 <= (number := int(match[2])) < self._count:
+                continue
+            if match[3] == "done":
+                self.done.add(number)
+            else:
+                attempts[number] = max(attempts.get(number, 0), int(match[3]))
+        self._attempts = attempts
+
+    def fresh(self) -> list[int]:
+        """What nobody has in hand."""
+        taken = {*self._attempts, *self.done, *self.held}
+        return [number for number in range(self._count) if number not in taken] if len(taken) < self._count else []
+
+    def freed(self, observer: Observer) -> list[int]:
+        """What was in the hands of agents whose lease is over; `observer` has looked just now."""
+        open_ = [n for n in sorted(self._attempts) if n not in self.done and n not in self.held]
+        return [number for number in open_ if observer.is_over(self._owner(number))]
+
+    def take(self, number: int) -> bool:
+        """Claim a thing; False if another was faster."""
+        attempt = self._attempts.get(number, 0) + 1
+        try:
+            descriptor = os.open(self._path(number, str(attempt)), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self._space.owner.encode("ascii"))
+        self.held[number] = self._attempts[number] = attempt
+        return True
+
+    def finish(self, number: int) -> None:
+        """Say that a thing is done, whoever did it."""
+        with self._path(number, "done").open("wb"):
+            pass
+        self.held.pop(number, None)
+        self.done.add(number)
+
+    def give_back(self, numbers: Collection[int]) -> None:
+        """Leave to others what this agent has in hand and has not finished."""
+        for number in numbers:
+            with suppress(OSError):  # nobody is kept waiting for longer than a lease
+                self._path(number, str(self.held.pop(number))).unlink()
+
+    def forget(self) -> None:
+        """Take it that others have what this agent had in hand: its lease was over."""
+        self.held.clear()
+
+    def _owner(self, number: int) -> str:
+        """The name in the last claim to a thing; of one that is being made, its place is its name."""
+        path = self._path(number, str(self._attempts[number]))
+        try:
+            return path.read_text("ascii") or path.name
+        except (OSError, ValueError):
+            return path.name
+
+    def _path(self, number: int, what: str) -> Path:
+        return self._space.claims / f"{self._kind}-{number:06d}.{what}"

@@ -1,0 +1,287 @@
+"""Leases: who is at work in a workspace, as everyone on any host can see it, and whose work is free for others.
+
+An agent renews its lease by writing its record anew every few seconds. Clocks of two hosts are never compared: a lease
+is over once somebody who looks, again and again, has seen no renewal for the lease's length by a clock of their own. A
+lost lease costs double work and nothing else, since publishing is what counts (`packer.workspace.durable.publish`).
+"""
+
+import json
+import math
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from packer.workspace.fresh import machine_run
+from packer.workspace.paths import Workspace
+
+LEASE_S = 60.0
+"""Seconds without a renewal after which a lease is over; ``PACKER_LEASE_S`` in the environment is for tests."""
+
+_RENEWALS = 6
+"""A lease is renewed so often within its length, and looked at as often by those who wait for its end."""
+
+
+def lease_s() -> float:
+    """The length of the leases that this process takes."""
+    try:
+        chosen = float(os.environ.get("PACKER_LEASE_S", ""))
+    except ValueError:
+        return LEASE_S
+    return chosen if math.isfinite(chosen) and chosen > 0 else LEASE_S
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What an agent says of itself.
+
+    Attributes
+    ----------
+    name : str
+        Unique; the owner of what it writes (`Workspace.owner`).
+    host, node : str
+        The host's name, and Slurm's name of the node, or the host's again.
+    pid : int
+    process : str
+        What tells the process from all others, of this run of this machine; empty where the system does not say.
+    job : str
+        Slurm's number of the job, such as ``"17_3"``; empty outside Slurm.
+    began_s : float
+        When it began, in seconds since the epoch by its own clock, for people.
+    lease_s : float
+    beat : int
+        The number of renewals.
+    ended : str
+        Why it has ended; empty while it is at work.
+    workers : int
+    doing : tuple of str
+        What its workers are at.
+    tasks, shards : int
+        What it has finished.
+    failed : str
+        What is to end the work of all agents; empty for nothing.
+    """
+
+    name: str
+    host: str = ""
+    node: str = ""
+    pid: int = 0
+    process: str = ""
+    job: str = ""
+    began_s: float = 0.0
+    lease_s: float = LEASE_S
+    beat: int = 0
+    ended: str = ""
+    workers: int = 0
+    doing: tuple[str, ...] = ()
+    tasks: int = 0
+    shards: int = 0
+    failed: str = ""
+
+    @classmethod
+    def here(cls) -> "Agent":
+        """The agent that the calling process is, under a new name."""
+        host, pid = socket.gethostname().partition(".")[0], os.getpid()
+        plain = re.sub(r"[^A-Za-z0-9]+", "-", host).strip("-")[:32] or "host"
+        return cls(
+            name=f"{plain}-{pid}-{uuid.uuid4().hex[:6]}",
+            host=host,
+            node=os.environ.get("SLURMD_NODENAME", host),
+            pid=pid,
+            process=_describe_process(pid),
+            job=_slurm_job(os.environ),
+            began_s=round(time.time(), 3),
+            lease_s=lease_s(),
+        )
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Agent | None":
+        """Read a record; None for what is none."""
+        if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+            return None
+        kinds: dict[str, Any] = {"doing": (list, tuple), "began_s": (int, float), "lease_s": (int, float)}
+        values: dict[str, Any] = {}
+        for spec in fields(cls):
+            value: Any = document.get(spec.name, spec.default)
+            plain: Any = spec.type if isinstance(spec.type, type) else str
+            if not isinstance(value, kinds.get(spec.name, plain)):
+                return None
+            values[spec.name] = tuple(str(one) for one in value) if spec.name == "doing" else value
+        return cls(**values)
+
+    def describe(self) -> str:
+        """Who it is, since when, in words."""
+        where = self.node if self.node == self.host else f"{self.node} ({self.host})"
+        job = f", Slurm job {self.job}" if self.job else ""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.began_s))
+        return f"process {self.pid} on {where}{job}, since {since}"
+
+
+class Lease:
+    """A lease on being at work. Use as a context manager; at the end, the record says why the agent ended.
+
+    Parameters
+    ----------
+    space : Workspace
+    agent : Agent
+    watch : callable
+        Called before each renewal, in a thread of the lease: what is new about the agent, by attribute.
+
+    Attributes
+    ----------
+    lost : bool
+        Whether others may believe that the agent is gone, since it could not renew its lease in time.
+    gone : bool
+        Whether the workspace has been removed.
+    """
+
+    def __init__(self, space: Workspace, agent: Agent, watch: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._space = space
+        self._agent = agent
+        self._watch = watch
+        self._why = "interrupted"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self.lost = self.gone = False
+
+    def __enter__(self) -> Self:
+        self._renewed_s = time.monotonic()
+        self._write(self._agent)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        with suppress(OSError):
+            self._write(replace(self._current(), ended=self._why, doing=()))
+
+    def end(self, why: str) -> None:
+        """Say why the agent ends."""
+        self._why = why
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._agent.lease_s / _RENEWALS):
+            if time.monotonic() - self._renewed_s > self._agent.lease_s:
+                self.lost = True
+            self._agent = replace(self._current(), beat=self._agent.beat + 1)
+            try:
+                self._write(self._agent)
+            except FileNotFoundError:
+                if not self._space.agents.is_dir():
+                    self.gone = True
+                    return
+            except OSError:
+                pass  # a server that does not answer: the next renewal may succeed in time
+            else:
+                self._renewed_s = time.monotonic()
+
+    def _current(self) -> Agent:
+        return replace(self._agent, **self._watch())
+
+    def _write(self, agent: Agent) -> None:
+        """Replace the record. It need not be durable, and no folder is made."""
+        path = self._space.agents / f"{agent.name}.json"
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(agent)), "ascii")
+        os.replace(new, path)
+
+
+class Observer:
+    """Sees which agents are at work. What it knows grows from look to look.
+
+    Parameters
+    ----------
+    space : Workspace
+    """
+
+    def __init__(self, space: Workspace) -> None:
+        self._space = space
+        self._agents: dict[str, Agent] = {}
+        self._still_s: dict[str, float] = {}
+        self._renewed: set[str] = set()
+        self._looked_s = time.monotonic()
+
+    @property
+    def agents(self) -> list[Agent]:
+        """All agents that ever began in this workspace, as of the last look."""
+        return sorted(self._agents.values(), key=lambda agent: (agent.began_s, agent.name))
+
+    def look(self) -> None:
+        """Read the records."""
+        now_s = time.monotonic()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        found = read_agents(self._space)
+        for name in {*self._still_s, *found}:
+            old, new = self._agents.get(name), found.get(name)
+            renewed = old is not None and new is not None and old.beat != new.beat
+            if renewed:
+                self._renewed.add(name)
+            if renewed or name not in self._still_s:
+                self._still_s[name] = 0.0
+            else:
+                # However long ago the last look was (this process may have been stopped), it counts as a short time.
+                limit_s = (new or old or Agent(name)).lease_s / _RENEWALS
+                self._still_s[name] += min(passed_s, limit_s)
+        self._agents |= found
+
+    def is_over(self, name: str) -> bool:
+        """Whether what an agent has in hand is free for others. One without a record is waited for as well."""
+        agent = self._agents.get(name)
+        if agent is not None and (agent.ended or is_dead(agent.process)):
+            return True
+        return self._still_s.setdefault(name, 0.0) >= (LEASE_S if agent is None else agent.lease_s)
+
+    def is_alive(self, name: str) -> bool:
+        """Whether an agent is certainly at work: a renewal was seen, and its lease is not over."""
+        return name in self._renewed and not self.is_over(name)
+
+    def at_work(self) -> list[Agent]:
+        """The agents whose lease is not over."""
+        return [agent for agent in self.agents if not self.is_over(agent.name)]
+
+
+def read_agents(space: Workspace) -> dict[str, Agent]:
+    """The records of all agents, by name."""
+    found = {}
+    with suppress(FileNotFoundError):
+        for path in sorted(space.agents.iterdir()):
+            if path.suffix == ".json":
+                with suppress(OSError, ValueError):
+                    agent = Agent.from_json(json.loads(path.read_bytes()))
+                    if agent is not None:
+                        found[agent.name] = agent
+    return found
+
+
+def _slurm_job(environment: Mapping[str, str]) -> str:
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+
+
+def _describe_process(pid: int) -> str:
+    """The run of the machine, the container, the number and the start of a process; empty where that is not known."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if started[0] == "Z":
+            return ""
+        return f"{machine_run()}:{os.stat('/proc/self/ns/pid').st_ino}:{pid}:{started[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
+def is_dead(process: str) -> bool:
+    """Whether a process of this run of this machine, in the same container, is no more."""
+    here = _describe_process(os.getpid()).split(":")
+    there = process.split(":")
+    if len(here) != 4 or len(there) != 4 or here[:2] != there[:2] or not there[2].isdecimal():
+        return False
+    return _describe_process(int(there[2])) != process

@@ -1,0 +1,122 @@
+"""Builds on a cluster of this machine that are under way, and are to be disturbed."""
+
+import os
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from packer.builds.plan import TASK_ITEMS
+from support.builds import TESTS
+from support.command import COMMAND_LIMIT_S, arguments, environment
+from support.packed import check_whole, fingerprints
+from support.processes import command_of, is_alive, wait_for, workers_in
+from support.steps import LOG, read_log
+
+OPTIONS = ("--size", "16", "--label-from", "folder", "--shard-size", "20kB")
+STEPS = ("--steps", "decode,resize,support.steps:log_processes,support.steps:slow")
+
+NAMES = [f"{'ab'[number % 2]}/{number:03d}.png" for number in range(12 * TASK_ITEMS - 5)]
+"""Twelve tasks, each of which takes most of a second."""
+
+ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "50"))
+SEED = int(os.environ.get("CLUSTER_SEED", str(random.randrange(10**6))))
+
+
+class Run:
+    """A build that is under way. Use as a context manager; leaving it ends the build.
+
+    Parameters
+    ----------
+    engine : str
+    pictures : Path
+    folder : Path
+        Gets the dataset, and the log of `log_processes`.
+    more : sequence of str
+        Further options.
+    env : mapping of str to str
+        What commands need to speak to the cluster.
+    """
+
+    def __init__(self, engine: str, pictures: Path, folder: Path, more: Sequence[str], env: Mapping[str, str]) -> None:
+        self.out = folder / "out"
+        self.log = folder / "log"
+        self.env = {**environment(python_path=TESTS, **{LOG: str(self.log)}), **env}
+        self.command = arguments("build", pictures, self.out, *OPTIONS, *STEPS, "--engine", engine, *more)
+        self.process = subprocess.Popen(
+            self.started_by(),
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def started_by(self) -> list[str]:
+        """The command line that runs the build on the cluster."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.communicate()
+
+    def node_of(self, worker: int) -> Any:
+        """The node that a worker runs on."""
+        raise NotImplementedError
+
+    def workers(self, node: Any = None) -> list[int]:
+        """Worker processes, of all nodes or of one."""
+        return [process for process in workers_in(self.out) if node is None or self.node_of(process) == node]
+
+    def at_work(self, node: Any = None) -> int:
+        """Wait until a worker, of a node or of any, is in the first half of a task; its number."""
+
+        def look() -> list[int]:
+            begun = Counter(int(line) for line in read_log(self.log))
+            workers = self.workers(node)
+            return [worker for worker in workers if 2 < begun[worker] % TASK_ITEMS < TASK_ITEMS // 2]
+
+        return wait_for("a worker in a task", look)[0]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; the exit status, and what was printed to standard error."""
+        _, errors = self.process.communicate(timeout=COMMAND_LIMIT_S)
+        assert "Traceback" not in errors, errors
+        return self.process.returncode, errors
+
+    def finish(self, expected: dict[str, str]) -> str:
+        """Wait for the end, and compare; what was printed to standard error."""
+        status, errors = self.end()
+        assert status == 0, errors
+        assert fingerprints(self.out) == expected, errors
+        check_whole(self.out)
+        wait_for("the end of all workers", lambda: not any(is_alive(worker) for worker in self.workers()))
+        return errors
+
+
+def program(process: int) -> bytes:
+    """What a process runs; empty if it is gone."""
+    return command_of(process).split(b"\0")[0]
+
+
+def variable_of(process: int, name: str) -> str:
+    """A variable of a process's environment; empty if the process is gone, or has none of that name."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+            if line.startswith(name.encode() + b"="):
+                return line.partition(b"=")[2].decode()
+    return ""
+
+
+def parent_of(process: int) -> int:
+    """The parent of a process; 0 if it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0

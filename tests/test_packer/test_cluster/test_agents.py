@@ -1,0 +1,140 @@
+"""Agents that share a build: side by side, killed, stopped past their lease, told to end, out of time."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.builds import write_pictures
+from support.cluster import LEASE_S, Case, Shared, end, share
+from support.command import run_packer
+from support.packed import fingerprints
+from support.processes import wait_for
+
+from packer.page.building import Building
+from packer.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    return share(tmp_path_factory.mktemp("shared"))
+
+
+def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    case.gate.touch()
+    agents = [case.start_agent("--json", held=False) for _ in range(3)]
+    done = [json.loads(end(agent, 0)) for agent in agents]
+    assert sum(one["tasks"] for one in done) >= 4
+    assert {one["ended"] for one in done} == {"nothing is left"}
+    found = case.status()
+    assert (found["stage"], found["done"], found["samples"]) == ("writing shards", 128, 128)
+    assert found["shards_done"] == found["shards"] > 3
+    case.finish()
+    assert case.status()["stage"] == "finished"
+    again = run_packer("work", case.out, env=case.env)
+    assert "the build is finished" in again.stdout
+
+
+def test_everyone_is_told_who_is_at_work(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    agent = case.start_agent()
+    for command in ("build", "submit"):
+        refused = run_packer(command, *case.build, "--quiet", env=case.env, expect=1)
+        assert f"1 agent is at work here (process {agent.pid} on" in refused.stderr
+        assert "packer status" in refused.stderr
+    (seen,) = case.status()["agents"]
+    assert (seen["pid"], seen["state"], seen["workers"]) == (agent.pid, "at work", 1)
+    assert "bad.png" in run_packer("status", case.out, env=case.env).stdout
+    assert Building(case.out).state().running
+    case.finish([agent])
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_what_a_lost_agent_had_in_hand_is_free_for_others(shared: Shared, tmp_path: Path, how: str) -> None:
+    case = shared.begin(tmp_path)
+    lost = case.start_agent()
+    os.kill(lost.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    if how == "killed":
+        end(lost, -signal.SIGKILL)
+    case.gate.touch()
+    other = case.start_agent(held=False)
+    end(other, 0)
+    assert case.claims() == []
+    assert len(list(Workspace(case.out / ".build").root.glob("claims/*/*.2"))) >= 1
+    if how == "stopped":
+        # Its workers have gone on meanwhile, and it wakes up after its successor has finished.
+        run_packer("build", *case.build, "--quiet", env=case.env)
+        os.kill(lost.pid, signal.SIGCONT)
+        assert "the build is finished" in end(lost, 0)
+        assert fingerprints(case.out) == shared.expected
+        assert not (case.out / ".build").exists()
+    else:
+        case.finish()
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [
+        (signal.SIGUSR1, 0, "it was told to"),
+        (signal.SIGTERM, 130, "run the same command again to go on"),
+        ("--time-limit=0.05", 0, "the time is up"),
+    ],
+)
+def test_an_agent_that_ends_gives_back_what_it_has_not_finished(
+    shared: Shared, tmp_path: Path, how: "signal.Signals | str", status: int, said: str
+) -> None:
+    case = shared.begin(tmp_path)
+    if isinstance(how, str):
+        agent = case.start_agent(how, held=False)
+    else:
+        agent = case.start_agent()
+        agent.send_signal(how)
+    assert said in end(agent, status)
+    assert case.claims() == []
+    case.finish()
+
+
+def test_a_finishing_call_waits_for_leases_that_are_not_over_and_no_longer(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    agent = case.start_agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    case.gate.touch()
+    done = run_packer("build", *case.build, env=case.env)
+    assert f"waiting up to {LEASE_S:g} s, as 1 agent may still be at work" in done.stderr
+    os.kill(agent.pid, signal.SIGCONT)
+    end(agent, 0)
+    assert fingerprints(case.out) == shared.expected
+
+
+def test_items_that_bring_down_workers_are_rejected_as_in_a_local_build(shared: Shared, tmp_path: Path) -> None:
+    options = ("--size", "16", "--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0", "--quiet")
+    case = Case(tmp_path, shared)
+    source = write_pictures(tmp_path / "source", ["1.png", "2-bad.png", "3.png"])
+    env = {**case.env, "PACKER_TEST_LOG": str(tmp_path / "log")}
+    run_packer("build", source, tmp_path / "local", *options, env=env)
+    run_packer("submit", source, case.out, *options, env=env)
+    case.env = env
+    agents = [case.start_agent(held=False) for _ in range(2)]
+    wait_for("rejects", lambda: case.status()["rejected"])
+    assert "worker: brought down a worker … times" in next(iter(case.status()["reasons"]))
+    for agent in agents:
+        end(agent, 0)
+    run_packer("build", source, case.out, *options, env=env)
+    assert fingerprints(case.out) == fingerprints(tmp_path / "local")
+
+
+def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:
+    refused = run_packer("work", tmp_path, expect=2)
+    assert "expected a submitted build, found no build: packer submit" in refused.stderr
+    assert "expected a build or a packed dataset" in run_packer("status", tmp_path, expect=2).stderr
+    assert "time_limit: expected" in run_packer("work", tmp_path, "--time-limit", "soon", expect=2).stderr
+    assert "source: expected" not in refused.stderr
+    for words, said in (
+        (("--engine", "inline"), "engine: agents work with"),
+        (("--sbatch", "-p x"), "sbatch: read only"),
+    ):
+        refused = run_packer("submit", shared.source, tmp_path / "out", *words, expect=2)
+        assert said in refused.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,137 @@
+"""`--engine ray` on a real Ray: whatever is killed, the dataset is that of an undisturbed build on one host."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.builds import TESTS, write_pictures
+from support.cluster_builds import OPTIONS, ROUNDS, SEED, Run, parent_of
+from support.command import arguments, environment, run_packer
+from support.packed import fingerprints
+from support.processes import is_alive, wait_for
+from support.ray_cluster import Ray
+from support.steps import LOG
+
+pytestmark = pytest.mark.ray
+
+
+class RayRun(Run):
+    """A build on all nodes of the cluster. A node is known by its raylet."""
+
+    def __init__(self, ray: Ray, pictures: Path, folder: Path, *more: str) -> None:
+        self.ray = ray
+        super().__init__("ray", pictures, folder, ("--ray-address", ray.address, *more), ray.environment)
+
+    def started_by(self) -> list[str]:
+        return self.ray.command(*self.command)
+
+    def node_of(self, worker: int) -> int:
+        return parent_of(parent_of(worker))
+
+
+@pytest.fixture
+def run(ray: Ray, pictures: Path, tmp_path: Path) -> Iterator[RayRun]:
+    with RayRun(ray, pictures, tmp_path) as run:
+        yield run
+
+
+def test_a_killed_worker_is_replaced(run: RayRun, expected: dict[str, str]) -> None:
+    os.kill(run.at_work(), signal.SIGKILL)
+    errors = run.finish(expected)
+    assert "a worker process died at" in errors
+    assert "signal 9" in errors
+
+
+def test_a_killed_actor_takes_its_worker_along(run: RayRun, expected: dict[str, str]) -> None:
+    worker = run.at_work()
+    os.kill(parent_of(worker), signal.SIGKILL)
+    wait_for("the end of its worker", lambda: not is_alive(worker))
+    errors = run.finish(expected)
+    assert "a worker process died at task" in errors
+    assert ".png" not in errors
+
+
+def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: RayRun, expected: dict[str, str]) -> None:
+    lost = run.node_of(run.at_work())
+    os.kill(lost, signal.SIGKILL)
+    errors = run.finish(expected)
+    run.ray.start_node()
+    assert " is lost: what " in errors
+    assert "died" not in errors
+
+
+def test_a_stopped_raylet_changes_nothing_when_it_wakes_up(run: RayRun, expected: dict[str, str]) -> None:
+    """The cluster gives the node up; its workers may run on for a while."""
+    stopped = run.node_of(run.at_work())
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        run.finish(expected)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_for("the end of the raylet", lambda: not is_alive(stopped))
+    run.ray.start_node()
+
+
+def test_a_killed_build_goes_on_with_the_same_command(
+    ray: Ray, pictures: Path, tmp_path: Path, expected: dict[str, str]
+) -> None:
+    with RayRun(ray, pictures, tmp_path) as run:
+        run.at_work()
+        os.kill(run.process.pid, signal.SIGKILL)
+    with RayRun(ray, pictures, tmp_path) as again:
+        again.finish(expected)
+
+
+def test_an_item_that_kills_is_rejected_as_on_one_host(ray: Ray, tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
+    steps = ("--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
+    env = environment(python_path=TESTS, **{LOG: str(tmp_path / "log")})
+    run_packer("build", source, tmp_path / "one", *OPTIONS, *steps, env=env)
+    more = ("--engine", "ray", "--ray-address", ray.address)
+    ray.run(*arguments("build", source, tmp_path / "many", *OPTIONS, *steps, *more), env=env)
+    assert fingerprints(tmp_path / "many") == fingerprints(tmp_path / "one")
+
+
+def test_without_a_cluster_it_says_so(ray: Ray, tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "few", ["a/0.png"])
+    options = ("--size", "16", "--engine", "ray", "--ray-address", "127.0.0.1:1")
+    command = arguments("build", source, tmp_path / "out", *options)
+    printed = ray.run("bash", "-c", '"$@" || echo "status $?"', "bash", *command, env=environment())
+    assert "expected a Ray cluster at" in printed
+    assert "Traceback" not in printed
+    assert "status 1" in printed
+
+
+FAULTS: dict[str, Callable[[RayRun, random.Random], int]] = {
+    "worker": lambda run, rng: rng.choice(run.workers()),
+    "actor": lambda run, rng: parent_of(rng.choice(run.workers())),
+    "raylet": lambda run, rng: run.node_of(rng.choice(run.workers())),
+    "coordinator": lambda run, rng: run.process.pid,
+}
+
+
+@pytest.mark.slow
+def test_faults_at_random_moments(ray: Ray, pictures: Path, tmp_path: Path, expected: dict[str, str]) -> None:
+    rounds = ROUNDS // 3
+    print(f"\n{rounds} rounds of random faults under Ray, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)")
+    rng = random.Random(SEED)
+    for number in range(rounds):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        faults = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2)))
+        print(f"round {number}: {', '.join(faults)}", flush=True)
+        with RayRun(ray, pictures, folder) as run:
+            for fault in faults:
+                time.sleep(rng.uniform(2, 8))
+                with suppress(OSError, IndexError):
+                    os.kill(FAULTS[fault](run, rng), signal.SIGKILL)
+            run.end()
+        while len(ray.raylets()) < 3:
+            ray.start_node()
+        with RayRun(ray, pictures, folder) as again:
+            again.finish(expected)

@@ -1,0 +1,184 @@
+"""What is submitted to Slurm: the scripts, their options and names, and what is refused, with a Slurm that is a fake."""
+
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.builds import write_pictures
+from support.command import REPOSITORY, environment, run_packer
+from support.packed import fingerprints
+
+import packer
+from packer.cli.line import _parser
+from packer.cluster.limits import TimeLimit, parse_left
+from packer.cluster.scripts import words_of
+from packer.cluster.slurm import parse_array, split_options
+from shardspec.errors import UsageError
+
+SBATCH = """\
+#!/bin/sh
+printf '%s\\n' "$@" >> "$FAKE/sbatch.log"
+case "$*" in *"$FAKE_REFUSED"*) echo "sbatch: error: Invalid qos specification" >&2; exit 1;; esac
+number=$(( $(cat "$FAKE/number" 2>/dev/null || echo 40) + 1 ))
+echo $number > "$FAKE/number"
+echo $number
+"""
+SQUEUE = (
+    '#!/bin/sh\n[ "$3" = "$(cat "$FAKE/queued")" ] && echo "$3_0|RUNNING|n1" && echo "$3_[1-3]|PENDING|(Resources)"\n'
+)
+SCONTROL = "#!/bin/sh\necho 'MaxArraySize            = 1001'\n"
+SCANCEL = '#!/bin/sh\necho "$@" >> "$FAKE/scancel.log"\n'
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> dict[str, str]:
+    """The environment with a Slurm that notes what it is asked."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, script in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scontrol", SCONTROL), ("scancel", SCANCEL)):
+        path = folder / name
+        path.write_text(script)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "queued").write_text("none")
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return environment(FAKE=str(tmp_path), FAKE_REFUSED="--qos=none", PATH=path)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_pictures(tmp_path / 'it\'s a "source"\nin $two lines', [f"{n}.png" for n in range(3)])
+
+
+def test_the_scripts_do_the_build_whatever_the_folders_are_called(
+    fake: dict[str, str], tmp_path: Path, source: Path
+) -> None:
+    out = tmp_path / "an 'odd'\n$name; 50%"
+    options = ("--size", "16", "--quiet", "--array", "4%2", "--sbatch", "--partition='a b' --time 60")
+    done = run_packer("submit", source, out, "--slurm", *options, env=fake)
+    assert "submitted as Slurm jobs 41 (array) and 42 (finishing job)" in done.stdout
+    asked = (tmp_path / "sbatch.log").read_text()
+    for words in ("--array=0-3%2\n", "--partition=a b\n--time\n60\n", "--dependency=afterany:41\n", "50%%.slurm"):
+        assert words in asked
+    folder = out.with_name(out.name + ".slurm")
+    for name in ("array.sh", "finish.sh"):
+        done_by = subprocess.run(
+            ["bash", folder / name], env=fake, capture_output=True, text=True, cwd="/", timeout=300
+        )
+        assert done_by.returncode == 0, done_by.stderr
+    run_packer("build", source, tmp_path / "local", "--size", "16", "--quiet")
+    assert fingerprints(out) == fingerprints(tmp_path / "local")
+    again = run_packer("submit", source, out, "--slurm", *options, env=fake)
+    assert "finished already" in again.stdout
+
+
+def test_what_is_in_the_queue_is_not_submitted_twice(fake: dict[str, str], tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    call = ("submit", source, out, "--size", "16", "--quiet", "--slurm")
+    assert "41 (array)" in run_packer(*call, env=fake).stdout
+    (tmp_path / "queued").write_text("41")
+    refused = run_packer(*call, env=fake, expect=1)
+    assert "submitted already, and in Slurm's queue (41_0 running, 41_[1-3] pending)" in refused.stderr
+    assert "scancel 41 42" in refused.stderr
+    shown = run_packer("status", out, env=fake).stdout
+    assert "Slurm job 41_[1-3]: pending, (Resources)" in shown
+    (tmp_path / "queued").write_text("none")
+    assert "43 (array)" in run_packer(*call, env=fake).stdout
+
+
+def test_what_slurm_refuses_is_said_and_nothing_half_submitted_stays(
+    fake: dict[str, str], tmp_path: Path, source: Path
+) -> None:
+    call = ("submit", source, tmp_path / "out", "--size", "16", "--quiet", "--slurm")
+    refused = run_packer(*call, "--array", "1002", env=fake, expect=2)
+    assert "expected at most 1001 elements, Slurm's MaxArraySize, found 1002" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    refused = run_packer(*call, env={**fake, "FAKE_REFUSED": "--dependency"}, expect=1)
+    assert "submit: sbatch: Invalid qos specification" in refused.stderr
+    assert (tmp_path / "scancel.log").read_text() == "41\n"
+    refused = run_packer(*call, env={**fake, "PATH": str(tmp_path)}, expect=2)
+    assert "expected Slurm's command scontrol, found none on the PATH" in refused.stderr
+
+
+def test_print_shows_the_scripts_of_the_docs_and_writes_nothing(tmp_path: Path) -> None:
+    words = "/data/videos /data/faces --slurm --array 16 --sbatch '-p cpu -t 4:00:00' --preset faces --every 10"
+    shown = run_packer("submit", *shlex.split(words), "--print", cwd=tmp_path, env=environment()).stdout
+    assert list(tmp_path.iterdir()) == []
+    page = (REPOSITORY / "docs" / "cluster.md").read_text("utf-8")
+    assert f"packer submit {words} --print" in page.replace(" \\\n    ", " ")
+    lines = [line for line in shown.splitlines() if not line.startswith("export PYTHONPATH=")]
+    plain = "\n".join(lines).replace(sys.executable, "/home/me/.venv/bin/python").replace(str(tmp_path), "/home/me")
+    assert f"```sh\n{plain}\n```" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("--array=0-3", "--array N"),
+        ("--arr 0-3", "--array N"),
+        ("--dependency=afterok:3", "set already"),
+        ("-d afterok:3", "set already"),
+        ("-Ha0-3", "set already"),
+        ("--wrap=true", "set already"),
+        ("script.sh", "options such as"),
+        ("--time=5 script.sh", "options such as"),
+        ("-p debug script.sh", "options such as"),
+        ("--comment='", "No closing quotation"),
+    ],
+)
+def test_options_that_would_break_the_jobs_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match="sbatch: expected") as refused:
+        split_options(text)
+    assert said in str(refused.value)
+
+
+def test_options_for_the_jobs_are_split_as_in_a_shell() -> None:
+    assert split_options("-p 'a b' --time=1:00 --exclusive --mem 4G") == [
+        *("-p", "a b", "--time=1:00", "--exclusive", "--mem", "4G")
+    ]
+    assert parse_array("16%4") == (16, "%4")
+    for wrong in ("0", "-1", "1-3", "4%0", "", True):
+        with pytest.raises(UsageError, match="array: expected a number"):
+            parse_array(wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "faces", "every": 10, "fps": 2.5, "min_score": 0.5, "keep_faceless": True, "overwrite": True},
+        {"steps": ("decode", "mine:step"), "classes": ("a b", "-c"), "text": ("x", "-y"), "shared_detector": False},
+        {"retry_rejects": True, "update": True, "shard_size": "30kB", "max_rejects": "5%", "resize": "none"},
+        {"retry_rejects": "decode", "include": ["*.png"], "workers": 3, "root": ["/a", "/b c"]},
+    ],
+)
+def test_options_become_the_words_of_the_same_build(options: dict[str, object]) -> None:
+    parser, _ = _parser("build")
+    found = vars(parser.parse_args(["build", "source", "out", *words_of(options)]))
+    for name, value in options.items():
+        wanted = list(value) if isinstance(value, tuple) else value
+        read = list(found[name]) if isinstance(found[name], tuple) else found[name]
+        assert str(read) == str(wanted), name
+
+
+def test_what_no_command_line_can_say_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="use a recipe file"):
+        packer.submit(tmp_path, tmp_path / "out", steps=[{"use": "mine:step", "size": 3}], slurm=True, print=True)
+    with pytest.raises(UsageError, match="source: expected a path"):
+        packer.submit([{"path": "x"}], tmp_path / "out")  # type: ignore[arg-type]
+    shown = packer.submit(tmp_path, tmp_path / "out", size=16, slurm=True, print=True)
+    assert "--size=16" in str(shown.to_json()["finish_script"])
+
+
+def test_the_time_that_is_left_is_slurms(fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [parse_left(text) for text in ("1-02:03:04\n", "5:00", "UNLIMITED", "")] == [93784.0, 300.0, None, None]
+    assert TimeLimit("auto", {}).left_s == float("inf")
+    assert 0 < TimeLimit(2).left_s < 120
+    assert TimeLimit("auto", {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1"}).left_s <= 0
+    monkeypatch.setenv("PATH", fake["PATH"])
+    assert TimeLimit("auto", {"SLURM_JOB_ID": "7"}).left_s == float("inf")
+    for wrong in ("0", "-1", "nan", "soon", True):
+        with pytest.raises(UsageError, match="time_limit: expected"):
+            TimeLimit(wrong)

@@ -1,0 +1,181 @@
+"""Who holds a build's folder: what a second build says, where locks are kept and where they are not."""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import TESTS, write_pictures
+from support.command import environment, run_packer
+from support.packed import check_whole
+
+import packer
+from packer.workspace import Workspace, lock
+from packer.workspace.lock import FolderLock, describe_holder, read_holder
+from shardspec.errors import BuildLockedError
+
+OTHERS = "00000000-0000-0000-0000-000000000000:1:2:3"
+"""What tells a process of another machine from all others."""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    found = Workspace(tmp_path / "out" / ".build")
+    found.create()
+    return found
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that may be shared by several machines, as far as this process knows."""
+    monkeypatch.setattr(lock, "file_system_of", lambda _: ("/data", "nfs4"))
+
+
+def hold(space: Workspace, said: list[str] | None = None) -> FolderLock:
+    found = FolderLock(space, (said if said is not None else []).append)
+    found.acquire()
+    return found
+
+
+def renewing(held: FolderLock, call: Any) -> None:
+    """Call something while the lease of a lock is renewed again and again."""
+    assert held._lease is not None
+    stop = threading.Event()
+
+    def renew() -> None:
+        number = 10
+        while not stop.wait(0.05):
+            number += 1
+            held._lease._renew(number)  # type: ignore[union-attr]
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        call()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png"])
+    space = Workspace(tmp_path / "out" / ".build")
+    space.create()
+    program = (
+        "import sys; sys.argv[1:] = ['--flag', 'a b']\n"
+        "from pathlib import Path; from packer.workspace import Workspace; from packer.workspace.lock import FolderLock\n"
+        f"held = FolderLock(Workspace(Path({str(space.root)!r})), print); held.acquire(); print('held', flush=True)\n"
+        "input(); held.release()"
+    )
+    env = environment(python_path=TESTS)
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], env=env, **pipes) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        done = run_packer("build", source, tmp_path / "out", "--quiet", expect=None)
+        assert done.returncode
+        who = f"process {holder.pid} on host {socket.gethostname()}, since 2"
+        assert who in done.stderr
+        assert "--flag 'a b'" in done.stderr
+        space.holder.write_text(
+            json.dumps({"process": "\x1b[2J" * 90, "host": ["x"] * 9, "since": None, "command": "é\n" * 900})
+        )
+        text = run_packer("build", source, tmp_path / "out", "--quiet", expect=None).stderr
+        assert "another build is at work" in text
+        assert len(text) < 1200
+        assert "\x1b" not in text
+        for data in (b"", b"[]", b"{", b"\xff" * 10_000, b"[" * 5000):
+            space.holder.write_bytes(data)
+            assert read_holder(space) == {}
+        assert describe_holder({}) == "it does not say which"
+        holder.communicate("\n")
+    run_packer("build", source, tmp_path / "out", "--quiet")
+    check_whole(tmp_path / "out")
+    assert not space.root.exists()
+
+
+@pytest.mark.parametrize("kept", ["twice", "never"])
+def test_a_lock_that_is_not_kept_is_recognised(space: Workspace, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+    def flock(_descriptor: int, _how: int) -> None:
+        if kept == "never":
+            raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said: list[str] = []
+    first = hold(space, said)
+    assert "keeps no locks: this build holds a lease instead" in said[0]
+    monkeypatch.setenv("PACKER_LEASE_S", "3600")
+    with pytest.raises(BuildLockedError, match=f"process {os.getpid()} on host"):
+        renewing(first, lambda: hold(space))
+    first.release()
+    hold(space).release()
+    assert not list(space.root.glob("lease*"))
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_lease_of_a_host_that_is_gone_is_waited_for_and_taken_over(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKER_LEASE_S", "1")
+    space.lease.write_text(json.dumps({"token": "a" * 32, "process": OTHERS}))
+    space.holder.write_text(json.dumps({"process": 7, "host": "n7", "since": "2026-01-01", "command": "packer build"}))
+    said: list[str] = []
+    held = hold(space, said)
+    assert "process 7 on host n7, since 2026-01-01: packer build" in said[0]
+    assert "waiting up to 1 s" in said[0]
+    held.check()
+    held.release()
+    assert not list(space.root.glob("lease*"))
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_holder_on_this_machine_that_is_dead_is_not_waited_for(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKER_LEASE_S", "3600")
+    dead = ":".join([*lock.process_mark().split(":")[:3], "1"])
+    space.lease.write_text(json.dumps({"token": "a" * 32, "process": dead}))
+    said: list[str] = []
+    hold(space, said).release()
+    assert not said
+    for data in (b"", b"null", b"\xff", b'{"token": "../../x"}', b'{"token": 7}'):  # no lease that anybody has written
+        space.lease.write_bytes(data)
+        monkeypatch.setenv("PACKER_LEASE_S", "0.5")
+        hold(space).release()
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
+    space = Workspace(tmp_path / "out" / ".build")
+    monkeypatch.setattr(lock, "_CHECK_S", 0.0)
+
+    class Successor:
+        """Another host takes the folder over once the first item is done, as if this process had been stopped."""
+
+        def on_message(self, line: str) -> None:
+            """Nothing."""
+
+        def on_progress(self, progress: packer.Progress) -> None:
+            if progress.done:
+                space.lease.write_text(json.dumps({"token": "b" * 32, "process": OTHERS}))
+
+    with pytest.raises(BuildLockedError, match="another build has taken this folder over"):
+        packer.build(source, tmp_path / "out", engine="inline", progress=Successor())
+    assert json.loads(space.lease.read_text())["token"] == "b" * 32, "the lease of the successor stays"
+    assert space.plan.exists()
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_on_a_local_disk_there_is_no_lease(space: Workspace) -> None:
+    held = hold(space)
+    assert space.holder.exists()
+    assert not list(space.root.glob("lease*"))
+    held.release()
+    assert not space.holder.exists()

@@ -1,0 +1,136 @@
+"""Machines that work on one plan must be alike, and what one has made is waited for by the others."""
+
+import json
+import socket
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import parts_of, write_pictures
+from support.command import run_packer
+from support.packed import check_whole
+
+import packer
+from packer.jobs.plan import Unit
+from packer.jobs.worker import open_work
+from packer.steps.chain import Equipment
+from packer.workspace import Workspace, append_line, fresh
+from packer.workspace.checkpoints import Checkpoints, drop_unflushed
+from packer.workspace.fresh import reading, wait_for
+from packer.workspace.machines import MADE_ON, enter_plan
+from shardspec.errors import BuildError
+
+
+class StopError(Exception):
+    """Ends a build where a test wants it to end."""
+
+
+class Stopper:
+    """Ends a build at its first finished task."""
+
+    def on_message(self, line: str) -> None:
+        """Nothing."""
+
+    def on_progress(self, progress: packer.Progress) -> None:
+        if progress.done:
+            raise StopError
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> tuple[Path, Path]:
+    """A source, and the folder of its build, which was interrupted after the first of two tasks."""
+    source, out = write_pictures(tmp_path / "source", [f"{n:03d}.png" for n in range(40)]), tmp_path / "out"
+    with pytest.raises(StopError):
+        packer.build(source, out, size=16, engine="inline", progress=Stopper())
+    return source, out
+
+
+def change(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+
+
+def test_another_kind_of_machine_is_refused_with_the_difference(begun: tuple[Path, Path]) -> None:
+    source, out = begun
+    (noted,) = (out / ".build" / "parts").glob("*/machine.json")
+    first = json.loads(noted.read_bytes())
+    assert set(first) == {"host", "instructions", "page size", "processor"}
+    change(noted, **{"page size": "65536", "host": "arm-7"})
+    said = run_packer("build", source, out, "--size", "16", "--workers", "1", "--quiet", expect=None)
+    assert said.returncode
+    assert (
+        f"host {socket.gethostname()}: expected a machine like that on which the plan was begun, host arm-7"
+        in said.stderr
+    )
+    assert f"page size 65536 (here {first['page size']})" in said.stderr
+    assert "instructions" not in said.stderr.replace("instructions that", "")
+    noted.write_bytes(b"")  # it was lost when the machine went down
+    packer.build(source, out, size=16, engine="inline", progress=False)
+    check_whole(out)
+
+
+def test_other_libraries_are_refused_with_the_difference(begun: tuple[Path, Path]) -> None:
+    _, out = begun
+    space = Workspace(out / ".build", owner="n2")
+    entered, document = enter_plan(space)
+    assert entered.elsewhere
+    runtime = document["runtime"]
+    change(space.plan, runtime={**runtime, "numpy": "1.0.0", "lmdb": "9", "boxes": "1" * 64, "detector": "onnx"})
+    with pytest.raises(BuildError) as caught:
+        enter_plan(space)
+    text = str(caught.value)
+    assert f"lmdb 9 (here {version('lmdb')}), numpy 1.0.0 (here {version('numpy')})" in text
+    assert "boxes" not in text
+    assert "detector" not in text
+    entered, _ = enter_plan(Workspace(out / ".build"))  # the coordinating process's own machine and environment
+    assert not entered.elsewhere
+    change(space.plan, **{MADE_ON: {"host": "n1", "machine_run": "another", "python": "/other"}})
+    with pytest.raises(BuildError, match="on host n1: lmdb 9"):
+        enter_plan(Workspace(out / ".build"))
+
+
+def test_a_part_of_another_host_is_flushed_by_its_maker_and_stays(
+    begun: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = begun
+    plan = json.loads((out / ".build" / "plan.json").read_bytes())
+    space = Workspace(out / ".build", owner="n2").of_plan(plan["fingerprint"])
+    work = open_work(space, Equipment())
+    result = work.run(Unit("task", 1), {}, lambda *_: None)
+    work.close()
+    assert result["flushed"]
+    append_line(space.journal, {"did": "task", "number": 1, **result})
+    assert len(parts_of(out)) == 2
+    monkeypatch.setattr("packer.workspace.checkpoints.machine_run", lambda: "another host's")
+    drop_unflushed(space.of_owner(""))
+    assert [path.name for path in parts_of(out)] == ["part-000001"]
+    monkeypatch.undo()
+    result = packer.build(source, out, size=16, engine="inline", progress=False)
+    assert result.manifest.wall_clock["tasks_run"] == 2
+    check_whole(out)
+
+
+def test_parts_that_their_makers_have_flushed_are_not_flushed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Workspace(tmp_path / ".build")
+    space.create()
+    space.create_results(1)
+    flushed: list[Path] = []
+    monkeypatch.setattr("packer.workspace.checkpoints.fsync_file", flushed.append)
+    with Checkpoints(space, interval_s=0.0) as checkpoints:
+        checkpoints.add(0, flushed=True)
+    assert flushed == [space.journal]
+    (line,) = space.read_journal()
+    assert line["whole"]
+
+
+def test_what_never_comes_is_named_with_host_and_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "_PAUSE_S", 0.01)
+    looks = iter([False, False, False, True])
+    wait_for(tmp_path / "late", there=lambda: next(looks))
+    with pytest.raises(BuildError, match=rf"never: another process .* host {socket.gethostname()} .*mount /") as caught:
+        wait_for(tmp_path / "never", limit_s=0.05)
+    assert "same command again" in str(caught.value)
+    with pytest.raises(BuildError, match=r"items\.jsonl: cannot be read on host"), reading():
+        (tmp_path / "items.jsonl").read_bytes()

@@ -1,0 +1,106 @@
+"""Builds over a shared file system that is as bad as any: `support.shared_fs`."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.builds import TESTS, parts_of, write_pictures
+from support.command import arguments, environment
+from support.packed import check_whole, fingerprints
+from support.processes import wait_for, workers_in
+from support.shared_fs import STALE_S, SharedFolder, as_host, missing, shared_folder
+from support.steps import HOLD
+
+import packer
+from packer.builds.plan import TASK_ITEMS
+from packer.jobs.plan import Unit
+from packer.jobs.worker import open_work
+from packer.steps.chain import Equipment
+from packer.workspace import Workspace
+from packer.workspace.fresh import wait_for as wait_for_file
+
+pytestmark = [
+    pytest.mark.shared_fs,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "it can be mounted"),
+]
+
+OPTIONS = ("--size", "16", "--label-from", "folder", "--shard-size", "20kB", "--workers", "1", "--quiet")
+HELD = ("--steps", "decode,resize,support.steps:hold")
+LEASE_S = 60
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedFolder]:
+    with shared_folder() as found:
+        yield found
+
+
+def start(source: Path, out: Path, *host: str) -> "subprocess.Popen[str]":
+    """A build of some host, which waits at the items behind the first while there is a file ``hold`` beside the source."""
+    env = environment(python_path=TESTS, **{"PACKER_LEASE_S": str(LEASE_S), HOLD: str(source.with_name("hold"))})
+    command = [*host, *arguments("build", source, out, *OPTIONS, *HELD)]
+    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def kill(build: "subprocess.Popen[str]", out: Path) -> None:
+    os.killpg(build.pid, signal.SIGKILL)
+    build.communicate()
+    wait_for("the end of the workers", lambda: not workers_in(out))
+
+
+def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder) -> None:
+    source = write_pictures(
+        tmp_path / "source", [f"{'ab'[n // 64]}/{n // 48}{n:03d}.png" for n in range(4 * TASK_ITEMS)]
+    )
+    steps = ["decode", "resize", "support.steps:hold"]
+    whole = packer.build(
+        source,
+        tmp_path / "whole",
+        size=16,
+        label_from="folder",
+        shard_size="20kB",
+        steps=steps,
+        workers=1,
+        progress=False,
+    )
+    real, first, second = (folder / "out" for folder in shared)
+
+    hold = tmp_path / "hold"
+    hold.touch()
+    killed = start(source, first)
+    wait_for("the first part", lambda: parts_of(real) or killed.poll() is not None, pause_s=0.05)
+    kill(killed, first)
+    time.sleep(STALE_S + 2)  # from here on, both hosts see this state
+
+    # A worker of another host: what it makes is flushed, and seen by the first one in the end.
+    plan = json.loads((real / ".build" / "plan.json").read_bytes())
+    space = Workspace(first / ".build").of_plan(plan["fingerprint"])
+    last = len(plan["tasks"]) // 3 - 1
+    assert not space.part(last).exists()
+    work = open_work(Workspace(second / ".build", owner="n2").of_plan(plan["fingerprint"]), Equipment())
+    assert work.run(Unit("task", last), {}, lambda *_: None)["flushed"]
+    work.close()
+    wait_for_file(space.part(last))
+
+    at_work = start(source, first)
+    wait_for("a lease", lambda: list((real / ".build").glob("lease.*")) or at_work.poll() is not None, pause_s=0.05)
+    other = start(source, second, *as_host("n2"))
+    said = other.communicate(timeout=LEASE_S * 4)[1]
+    assert other.returncode
+    assert f"another build is at work in this folder (process {at_work.pid} on host" in said
+    assert at_work.poll() is None
+    kill(at_work, first)
+    hold.unlink()
+    time.sleep(STALE_S + 2)
+    resumed = start(source, second, *as_host("n2"))
+    said = resumed.communicate(timeout=LEASE_S * 4)[1]
+    assert not resumed.returncode, said
+    wait_for("what was written", lambda: (real / "manifest.json").exists() and not (real / ".build").exists())
+    check_whole(real)
+    assert fingerprints(real) == fingerprints(tmp_path / "whole")
+    assert packer.inspect(real).digest == whole.manifest.digest
