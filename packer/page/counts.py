@@ -234,7 +234,8 @@ def _histogram(field: Field, values: _Values) -> Spread:
 
 def _of_one(name: str, values: _Values, where: str, note: str) -> Spread:
     """The only value that a field has, rather than a histogram of it."""
-    low, counts = values.low, [(len(every), len(some)) for every, some in values]
+    low: Any = values.low
+    counts = [(len(every), len(some)) for every, some in values]
     bar = Bar(str(low), where, sum(every for every, _ in counts), sum(some for _, some in counts), {"is": float(low)})
     return Spread(name, "list", (bar,), note)
 
