@@ -197,7 +197,7 @@ class _Crop:
     def _decode_jpeg(self, data: Any, field: Field, rng: np.random.Generator | None, out: Image) -> None:
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        except ValueError as error:
+        except (ValueError, KeyError) as error:
             raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode: {error}") from error
         check_sides(field, height, width)
         box = self.box(height, width, rng)

@@ -159,7 +159,7 @@ def decode_jpeg(
         )
     except CodecError:
         raise
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise CodecError(f"field {field.name!r}: expected JPEG bytes that decode: {error}") from error
     return image
 

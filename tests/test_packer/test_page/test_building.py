@@ -135,7 +135,7 @@ def test_a_dataset_that_cannot_be_shown_as_asked_for_is_said_on_the_page_of_its_
     write_faces(tmp_path / "d", 3)
     for _ in range(2):
         page = Page(pages.get(f"/{TOKEN}/0/build/state").text)
-        assert "that it has not" in page.find("p", "error")[0].text
+        assert "found none of them" in page.find("p", "error")[0].text
     assert len(asked) == 1  # the table is not read again and again
 
 

@@ -259,7 +259,8 @@ def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: 
     for row, key in enumerate(keys):
         right = ("real", "fake")[labels[row]]
         lines.append(f"{key},{('fake' if right == 'real' else 'real') if row in wrong else right},{row / 250}")
-    (tmp_path / "predictions.csv").write_text("\n".join(lines[:-1]))
+    others = "of-another-dataset,real,0.99"
+    (tmp_path / "predictions.csv").write_text("\n".join([*lines[:-1], others]))
     pages = client(faces, table=tmp_path / "predictions.csv")
     page = get(pages, "/0/")
     assert set(rows_of(page)[:5]) == wrong
@@ -273,7 +274,7 @@ def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: 
     (tmp_path / "loss.csv").write_text("key,loss\n" + "\n".join(f"{key},{row % 7}" for row, key in enumerate(keys)))
     assert all(row % 7 == 6 for row in rows_of(get(client(faces, table=tmp_path / "loss.csv"), "/0/"))[:30])
     (tmp_path / "bad.csv").write_text("key,loss\nnothing,1\n")
-    with pytest.raises(UsageError, match="that it has not"):
+    with pytest.raises(UsageError, match="found none of them"):
         client(faces, table=tmp_path / "bad.csv")
 
 
