@@ -105,8 +105,12 @@ class Claims:
                 self._path(number, str(self.held.pop(number))).unlink()
 
     def forget(self) -> None:
-        """Take it that others have what this agent had in hand: its lease was over."""
-        self.held.clear()
+        """Leave to others what they have taken, as of the last look, since this agent's lease was over."""
+        for number, attempt in list(self.held.items()):
+            if number in self.done or self._attempts.get(number) != attempt:
+                del self.held[number]
+                with suppress(OSError):  # if they give theirs back, nobody is to wait for this one
+                    self._path(number, str(attempt)).unlink()
 
     def _owner(self, number: int) -> str:
         """The name in the last claim to a thing; of one that is being made, its place is its name."""

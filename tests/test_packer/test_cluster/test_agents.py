@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support.processes import wait_for
 
 from packer.page.building import Building
 from packer.workspace import Workspace
+from packer.workspace.sharing.claims import Claims
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,34 @@ def test_what_a_lost_agent_had_in_hand_is_free_for_others(shared: Shared, tmp_pa
         assert not (case.out / ".build").exists()
     else:
         case.finish()
+
+
+def test_an_agent_alone_goes_on_after_it_was_stopped_past_its_lease(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    case.env["PACKER_LEASE_S"] = "0.5"
+    agent = case.start_agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    os.kill(agent.pid, signal.SIGCONT)
+    case.gate.touch()
+    assert "nothing is left" in end(agent, 0)
+    case.finish()
+
+
+def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / ".build").of_plan("plan")
+    space.claims.mkdir(parents=True)
+    first, second = (Claims(space.of_owner(name), "task", 3) for name in ("first", "second"))
+    assert [first.take(number) for number in range(3)] == [True] * 3
+    second.look()
+    assert second.take(1)
+    second.finish(2)
+    first.look()
+    first.forget()
+    assert first.held == {0: 1}
+    second.give_back([1])
+    first.look()
+    assert first.fresh() == [1], "nobody waits for the first, which has nothing in hand of it"
 
 
 @pytest.mark.parametrize(
