@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.builds import write_pictures
-from support.cluster import LEASE_S, Case, Shared, end, share
+from support.cluster import LEASE_S, TASKS, Case, Shared, end, share
 from support.command import run_packer
 from support.packed import fingerprints
 from support.processes import wait_for
@@ -16,6 +16,7 @@ from support.processes import wait_for
 from packer.page.building import Building
 from packer.workspace import Workspace
 from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, Lease, read_agents
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,20 @@ def test_an_agent_that_ends_gives_back_what_it_has_not_finished(
     assert said in end(agent, status)
     assert case.claims() == []
     case.finish()
+
+
+def test_an_agent_without_work_ends_when_it_is_told_to_and_when_its_time_is_up(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    space = Workspace(case.out / ".build")
+    other = Agent.here()
+    space = space.of_plan(json.loads(space.plan.read_bytes())["fingerprint"]).of_owner(other.name)
+    with Lease(space, other):
+        assert all(Claims(space, "task", TASKS).take(number) for number in range(TASKS))
+        agents = [case.start_agent(held=False), case.start_agent("--time-limit=0.05", held=False)]
+        wait_for("the agent", lambda: any(agent.pid == agents[0].pid for agent in read_agents(space).values()))
+        agents[0].send_signal(signal.SIGUSR1)
+        assert "it was told to" in end(agents[0], 0)
+        assert "the time is up" in end(agents[1], 0)
 
 
 def test_a_finishing_call_waits_for_leases_that_are_not_over_and_no_longer(shared: Shared, tmp_path: Path) -> None:
