@@ -75,6 +75,21 @@ def test_the_scripts_do_the_build_whatever_the_folders_are_called(
     assert "finished already" in again.stdout
 
 
+def test_a_finishing_job_does_not_overwrite_what_another_call_has_finished(
+    fake: dict[str, str], tmp_path: Path, source: Path
+) -> None:
+    out = tmp_path / "out"
+    options = ("--size", "16", "--quiet", "--overwrite")
+    run_packer("submit", source, out, "--slurm", *options, env=fake)
+    run_packer("build", source, out, *options)
+    before = (out / "manifest.json").stat().st_mtime_ns
+    finish = ["bash", out.with_name("out.slurm") / "finish.sh"]
+    done = subprocess.run(finish, env=fake, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "the build is finished" in done.stdout
+    assert (out / "manifest.json").stat().st_mtime_ns == before
+
+
 def test_what_is_in_the_queue_is_not_submitted_twice(fake: dict[str, str], tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     call = ("submit", source, out, "--size", "16", "--quiet", "--slurm")
