@@ -97,7 +97,7 @@ class Agent:
             node=os.environ.get("SLURMD_NODENAME", host),
             pid=pid,
             process=_describe_process(pid),
-            job=_slurm_job(os.environ),
+            job=slurm_job(os.environ),
             began_s=round(time.time(), 3),
             lease_s=lease_s(),
         )
@@ -262,7 +262,8 @@ def read_agents(space: Workspace) -> dict[str, Agent]:
     return found
 
 
-def _slurm_job(environment: Mapping[str, str]) -> str:
+def slurm_job(environment: Mapping[str, str]) -> str:
+    """Slurm's number of the job, such as ``"17"``, or ``"17_3"`` in an array; empty outside Slurm."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
 

@@ -187,13 +187,20 @@ def test_what_no_command_line_can_say_is_refused(tmp_path: Path) -> None:
     assert "--size=16" in str(shown.to_json()["finish_script"])
 
 
-def test_the_time_that_is_left_is_slurms(fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_that_is_left_is_slurms(
+    fake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [parse_left(text) for text in ("1-02:03:04\n", "5:00", "UNLIMITED", "")] == [93784.0, 300.0, None, None]
     assert TimeLimit("auto", {}).left_s == float("inf")
     assert 0 < TimeLimit(2).left_s < 120
     assert TimeLimit("auto", {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1"}).left_s <= 0
     monkeypatch.setenv("PATH", fake["PATH"])
     assert TimeLimit("auto", {"SLURM_JOB_ID": "7"}).left_s == float("inf")
+    squeue = tmp_path / "bin" / "squeue"  # which answers for a whole array with a line for each element
+    squeue.write_text('#!/bin/sh\ncase "$3" in 17_3) echo 5:00;; 17) echo 9:00; echo 8:00;; esac\n')
+    element = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+    assert TimeLimit("auto", element).left_s < 300
+    assert 300 < TimeLimit("auto", {"SLURM_JOB_ID": "17"}).left_s < 480
     for wrong in ("0", "-1", "nan", "soon", True):
         with pytest.raises(UsageError, match="time_limit: expected"):
             TimeLimit(wrong)
