@@ -519,7 +519,7 @@ class Job:
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
-        self._check_lock()
+        self._check_lock(at_once=True)
         wall_clock = {
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started_s, 3),
@@ -537,10 +537,10 @@ class Job:
         self.workspace.remove()
         return manifest
 
-    def _check_lock(self) -> None:
+    def _check_lock(self, *, at_once: bool = False) -> None:
         """Check that no other process has taken the folder over."""
         if self._lock is not None:
-            self._lock.check()
+            self._lock.check(at_once=at_once)
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
