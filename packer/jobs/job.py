@@ -219,6 +219,7 @@ class Job:
                 if not replaced and begun_on(space, manifest) and not overwrite:
                     self._refuse_other_plan(json.loads(space.plan.read_bytes()))
                 why = "" if manifest is None else counted(manifest.samples, "sample")
+                close_to_agents(space, self._listener.on_message)
                 make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
             try:
                 yield

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import write_pictures
@@ -13,10 +15,12 @@ from support.command import run_packer
 from support.packed import fingerprints
 from support.processes import wait_for
 
+import packer
 from packer.page.building import Building
 from packer.workspace import Workspace
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, read_agents
+from shardspec.errors import BuildLockedError
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +172,26 @@ def test_items_that_bring_down_workers_are_rejected_as_in_a_local_build(shared: 
         end(agent, 0)
     run_packer("build", source, case.out, *options, env=env)
     assert fingerprints(case.out) == fingerprints(tmp_path / "local")
+
+
+def test_no_call_clears_a_folder_in_which_agents_are_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKER_LEASE_S", "6")
+    source, out = write_pictures(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
+    options: dict[str, Any] = {"size": 16, "update": True, "progress": False}
+    packer.build(source, out, **options)
+    (new,) = (path for path in write_pictures(tmp_path / "more", ["3.png"]).iterdir())
+    shutil.copy(new, source)
+    packer.submit(source, out, **options)
+    (source / "3.png").unlink()
+    space = Workspace(out / ".build")
+    with Lease(space, Agent.here()):
+        with pytest.raises(BuildLockedError, match="1 agent is at work here"):
+            packer.build(source, out, **options)
+        with pytest.raises(BuildLockedError, match="1 agent is at work here"), packer.Writer(out, overwrite=True):
+            pass
+    assert space.plan.exists()
+    assert packer.build(source, out, **options).found_finished
+    assert not space.root.exists()
 
 
 def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:
