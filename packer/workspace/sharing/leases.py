@@ -170,9 +170,8 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(self._agent.lease_s / _RENEWALS):
-            if time.monotonic() - self._renewed_s > self._agent.lease_s:
-                self.lost = True
             self._agent = replace(self._current(), beat=self._agent.beat + 1)
+            before_s = self._renewed_s
             try:
                 self._write(self._agent)
             except FileNotFoundError:
@@ -183,9 +182,14 @@ class Lease:
                 pass  # a server that does not answer: the next renewal may succeed in time
             else:
                 self._renewed_s = time.monotonic()
+            if time.monotonic() - before_s > self._agent.lease_s:  # maybe the writing took so long
+                self.lost = True
 
     def _current(self) -> Agent:
-        return replace(self._agent, **self._watch())
+        """The record with what is new about the agent, or without it: that it is renewed is what counts."""
+        with suppress(Exception):
+            return replace(self._agent, **self._watch())
+        return self._agent
 
     def _write(self, agent: Agent) -> None:
         """Replace the record. It need not be durable, and no folder is made."""

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path) -> None:
     second.give_back([1])
     first.look()
     assert first.fresh() == [1], "nobody waits for the first, which has nothing in hand of it"
+
+
+def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Workspace(tmp_path / ".build")
+    space.agents.mkdir(parents=True)
+    agent = replace(Agent.here(), lease_s=0.3)
+
+    def watch() -> dict[str, Any]:
+        raise StopIteration
+
+    with Lease(space, agent, watch) as lease:
+        wait_for("a renewal", lambda: read_agents(space)[agent.name].beat > 1)
+        write = lease._write
+
+        def write_slowly(record: Agent) -> None:
+            time.sleep(0.6)
+            write(record)
+
+        lease.lost = False
+        monkeypatch.setattr(lease, "_write", write_slowly)
+        wait_for("the loss", lambda: lease.lost)
 
 
 @pytest.mark.parametrize(
