@@ -20,7 +20,7 @@ import packer
 from packer.page.building import Building
 from packer.workspace import Workspace
 from packer.workspace.sharing.claims import Claims
-from packer.workspace.sharing.leases import Agent, Lease, read_agents
+from packer.workspace.sharing.leases import Agent, Lease, Observer, read_agents
 from shardspec.errors import BuildLockedError
 
 
@@ -94,12 +94,18 @@ def test_an_agent_alone_goes_on_after_it_was_stopped_past_its_lease(shared: Shar
     case.finish()
 
 
-def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path) -> None:
+def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = Workspace(tmp_path / ".build").of_plan("plan")
     space.claims.mkdir(parents=True)
+    space.agents.mkdir()
     first, second = (Claims(space.of_owner(name), "task", 3) for name in ("first", "second"))
     assert [first.take(number) for number in range(3)] == [True] * 3
     second.look()
+    observer = Observer(space)
+    assert second.freed(observer) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", None)
+        assert second.freed(observer) == [], "whose the claims are is known, and not read again"
     assert second.take(1)
     second.finish(2)
     first.look()
