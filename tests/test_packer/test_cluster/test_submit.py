@@ -187,9 +187,7 @@ def test_what_no_command_line_can_say_is_refused(tmp_path: Path) -> None:
     assert "--size=16" in str(shown.to_json()["finish_script"])
 
 
-def test_the_time_that_is_left_is_slurms(
-    fake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_that_is_left_is_slurms(fake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [parse_left(text) for text in ("1-02:03:04\n", "5:00", "UNLIMITED", "")] == [93784.0, 300.0, None, None]
     assert TimeLimit("auto", {}).left_s == float("inf")
     assert 0 < TimeLimit(2).left_s < 120
