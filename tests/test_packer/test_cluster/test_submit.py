@@ -141,6 +141,8 @@ def test_print_shows_the_scripts_of_the_docs_and_writes_nothing(tmp_path: Path) 
         ("script.sh", "options such as"),
         ("--time=5 script.sh", "options such as"),
         ("-p debug script.sh", "options such as"),
+        ("--exclusive script.sh", "options such as"),
+        ("-H script.sh", "options such as"),
         ("--comment='", "No closing quotation"),
     ],
 )
