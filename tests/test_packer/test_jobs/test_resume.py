@@ -101,7 +101,8 @@ def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
 
 
 def test_an_unfinished_build_of_an_earlier_layout_is_begun_anew(source: Path, tmp_path: Path) -> None:
-    out, said = tmp_path / "out", []
+    out = tmp_path / "out"
+    said: list[str] = []
 
     class Listener:
         """Ends the build once it has a shard."""
@@ -112,7 +113,7 @@ def test_an_unfinished_build_of_an_earlier_layout_is_begun_anew(source: Path, tm
             if progress.stage == "writing" and progress.done == 1:
                 raise Stop
 
-    options = {"format": "npy", "shard_size": "8kB"}
+    options: dict[str, Any] = {"format": "npy", "shard_size": "8kB"}
     with pytest.raises(Stop):
         build(source, out, **options, progress=Listener())
     space = Workspace(out / ".build")
