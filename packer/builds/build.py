@@ -147,7 +147,7 @@ def plan_build(
         notes = (*notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
         listing = comparison.listing
         if not comparison.has_work:
-            clear_addition(Workspace(out / BUILD_FOLDER))
+            clear_addition(Workspace(out / BUILD_FOLDER), listener.on_message)
             return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
         plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)

@@ -359,6 +359,10 @@ class _Worker:
                 self._items[event.unit.number] = event.item
             elif event.kind not in ("start", "items"):
                 self._items.pop(event.unit.number, None)
+        self._heed()
+
+    def _heed(self) -> None:
+        """End if the agent was told to, or its time is up, or the build is gone."""
         if self._told:
             raise _OverError("it was told to")
         if self._limit.left_s <= 0:
@@ -367,7 +371,8 @@ class _Worker:
             raise _OverError(self._why_gone() or "the build is gone")
 
     def _check(self) -> bool:
-        """See that the build is still open to agents; return whether the lease was over meanwhile."""
+        """See that this agent is to go on, with or without work; return whether its lease was over meanwhile."""
+        self._heed()
         why = self._why_gone()
         if why:
             raise _OverError(why)

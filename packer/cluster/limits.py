@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from packer.workspace.sharing.leases import slurm_job
 from shardspec.errors import UsageError
 
 _ANSWER_S = 60.0
@@ -47,18 +48,22 @@ class TimeLimit:
 
 
 def parse_left(text: str) -> float | None:
-    """Seconds from what ``squeue`` prints for ``%L``: ``[[days-]hours:]minutes:seconds``; None for no limit."""
-    match = _LEFT.match(text.strip())
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    """Seconds from what ``squeue`` prints for ``%L``: ``[[days-]hours:]minutes:seconds``; None for no limit.
+
+    Of several lines, the least counts.
+    """
+    found = []
+    for match in filter(None, (_LEFT.match(line.strip()) for line in text.splitlines())):
+        days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+        found.append(float(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+    return min(found, default=None)
 
 
 def _of_slurm(environment: Mapping[str, str]) -> float | None:
     """Seconds until Slurm's limit; None without one."""
-    job, squeue = environment.get("SLURM_JOB_ID"), shutil.which("squeue")
-    if job is None:
+    # The number of one element of an array is that of the whole array, too.
+    job, squeue = slurm_job(environment), shutil.which("squeue")
+    if not job:
         return None
     end = environment.get("SLURM_JOB_END_TIME", "")
     if end.isdecimal():

@@ -195,10 +195,11 @@ class Phase:
         """The units of further blocks, which this agent has claimed just now."""
         if self.stopping or time.monotonic() < self._look_s:
             return []
-        if self._check():
-            self._claims.forget()
-            self._missing.clear()
+        lost = self._check()
         self._claims.look()
+        if lost:
+            self._claims.forget()
+            self._missing = {block: self._missing[block] for block in self._claims.held}
         self._observer.look()
         blocks = self._choose(self._claims.fresh())
         if not blocks:

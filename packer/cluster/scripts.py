@@ -12,7 +12,9 @@ from typing import Any
 import packer
 from packer.recipe import TEXT_LISTS, Recipe, StepSpec
 from packer.recipe.options import BuildOptions
+from packer.workspace import Workspace
 from shardspec.errors import UsageError
+from shardspec.layout import BUILD_FOLDER
 
 _ARRAY = """\
 #!/bin/bash
@@ -28,6 +30,8 @@ _FINISH = """\
 set -u
 {frame}
 {python} -P -m packer work {out}{workers}
+# Whoever finished or discarded the build meanwhile did so for good: --overwrite is not to begin another.
+[ -e {terms} ] || exit 0
 exec {python} -P -m packer build {build}
 """
 
@@ -94,6 +98,7 @@ def write_scripts(
         "frame": "\n".join(frame),
         "python": shlex.quote(sys.executable),
         "out": shlex.quote(str(out)),
+        "terms": shlex.quote(str(Workspace(out / BUILD_FOLDER).array)),
         "workers": "" if workers == "auto" else f" --workers {workers}",
         "build": shlex.join([f"./{source}" if source.startswith("-") else source, str(out), *words]),
     }

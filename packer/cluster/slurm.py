@@ -13,6 +13,13 @@ from shardspec.wording import LONG, cut
 _ANSWER_S = 120.0
 _REFUSED = ("array", "dependency", "wrap", "parsable", "wait", "help", "version", "usage", "test-only")
 _REFUSED_SHORT = re.compile(r"-[skHQIOvX]*[adWhV]")
+_WITHOUT_VALUE = {
+    *("contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "nice", "no-kill", "no-requeue", "overcommit"),
+    *("oversubscribe", "propagate", "quiet", "reboot", "requeue", "share", "spread-job", "use-min-nodes", "verbose"),
+}
+"""Options that stand alone, or have their value behind ``=``: a word that follows would be a script of the user's."""
+
+_WITHOUT_VALUE_SHORT = re.compile(r"-[skHQIOvX]+\Z")
 _MAX_ARRAY = re.compile(r"^MaxArraySize\s*=\s*(\d+)", re.MULTILINE)
 _NUMBER = re.compile(r"(\d+)(?:;.*)?\Z")
 _ARRAY = re.compile(r"([1-9]\d{0,6})(%[1-9]\d{0,6})?\Z")
@@ -57,11 +64,11 @@ def split_options(text: str) -> list[str]:
                 raise UsageError(
                     f"sbatch: expected options of the jobs alone, found {word.partition('=')[0]}, {_why(refused)}"
                 )
-            takes_value = "=" not in word
+            takes_value = "=" not in word and name not in _WITHOUT_VALUE
         elif word.startswith("-") and len(word) > 1 and word != "--":
             if _REFUSED_SHORT.match(word):
                 raise UsageError(f"sbatch: expected options of the jobs alone, found {word}, which is set already")
-            takes_value = True
+            takes_value = not _WITHOUT_VALUE_SHORT.match(word)
         elif not takes_value:
             raise UsageError(f"sbatch: expected options such as --partition=gpu, found {cut(repr(word), LONG)}")
         else:

@@ -15,8 +15,9 @@ from packer.jobs.plan import Tasks
 from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.folder import committed
+from packer.workspace.fresh import is_dead
 from packer.workspace.sharing.array import read_terms
-from packer.workspace.sharing.leases import Agent, is_dead, read_agents
+from packer.workspace.sharing.leases import Agent, read_agents
 from shardspec.entries import total
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout

@@ -39,6 +39,7 @@ from packer.workspace.folder import (
 from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
+from packer.workspace.paths import WORKSPACE_LAYOUT
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from shardspec.entries import Generation, Shard
@@ -218,6 +219,7 @@ class Job:
                 if not replaced and begun_on(space, manifest) and not overwrite:
                     self._refuse_other_plan(json.loads(space.plan.read_bytes()))
                 why = "" if manifest is None else counted(manifest.samples, "sample")
+                close_to_agents(space, self._listener.on_message)
                 make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
             try:
                 yield
@@ -257,7 +259,7 @@ class Job:
         if begun:
             old = json.loads(space.plan.read_bytes())
             same = old["fingerprint"] == plan.fingerprint
-            if same and (manifest is None or overwrite):
+            if same and (manifest is None or overwrite) and self._continues(old):
                 self._resume()
                 return None
             goes_on = space.replaced.exists() if overwrite else manifest is None
@@ -266,7 +268,7 @@ class Job:
                     write_durably(space.replaced, manifest.dumps())
                 self._write_plan()
                 return None
-            if manifest is None and not overwrite:
+            if manifest is None and not overwrite and not same:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
@@ -280,7 +282,7 @@ class Job:
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
             old = json.loads(space.plan.read_bytes())
-            if begun_on(space, base) and old["fingerprint"] == self.plan.fingerprint:
+            if begun_on(space, base) and self._continues(old):
                 self._resume()
                 return
             self._take_over(old)
@@ -298,7 +300,7 @@ class Job:
                     f"{self.layout.root}: expected a dataset at rest, found an unfinished {old['kind']} in its folder: "
                     f"run its command again, or delete {BUILD_FOLDER}"
                 )
-            if begun_on(space, standing) and old["fingerprint"] == self.plan.fingerprint:
+            if begun_on(space, standing) and self._continues(old):
                 self._resume()
                 return
         discard(space, aside=True)
@@ -313,9 +315,23 @@ class Job:
                 "since: run the same command again"
             )
 
+    def _continues(self, old: Mapping[str, Any]) -> bool:
+        """Whether an unfinished plan is this one, and its folder can be gone on with."""
+        if old["fingerprint"] != self.plan.fingerprint:
+            return False
+        if not _is_laid_out_alike(old):
+            self._listener.on_message(
+                f"packer: another version of packer has begun the {self.plan.kind} in this folder, and this one cannot "
+                "go on with it: it begins anew"
+            )
+            return False
+        return True
+
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep what this one can use; return whether there may be any."""
         space = self.workspace
+        if not _is_laid_out_alike(old):
+            return False
         drop_unflushed(space.of_plan(old["fingerprint"]))
         line = self.plan.take_over(space, old) if old["kind"] == self.plan.kind else None
         if line is None:
@@ -350,7 +366,8 @@ class Job:
         """Write what workers read, the plan last; from here on this call counts as a session of the job."""
         self.workspace.create_results(len(self.plan.tasks))
         write_durably(self.workspace.items, (line.encode("ascii") for line in self.plan.take_item_lines()))
-        write_durably(self.workspace.plan, json.dumps({**self.plan.to_json(), MADE_ON: here()}).encode())
+        made_on = {**here(), "layout": WORKSPACE_LAYOUT}
+        write_durably(self.workspace.plan, json.dumps({**self.plan.to_json(), MADE_ON: made_on}).encode())
         append_line(self.workspace.journal, {"did": "session", "machine_run": machine_run()})
 
     def _make(self) -> Manifest:
@@ -504,7 +521,7 @@ class Job:
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         """Put the manifest into place and remove the workspace."""
-        self._check_lock()
+        self._check_lock(at_once=True)
         wall_clock = {
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started_s, 3),
@@ -522,14 +539,19 @@ class Job:
         self.workspace.remove()
         return manifest
 
-    def _check_lock(self) -> None:
+    def _check_lock(self, *, at_once: bool = False) -> None:
         """Check that no other process has taken the folder over."""
         if self._lock is not None:
-            self._lock.check()
+            self._lock.check(at_once=at_once)
 
     def _done(self, *what: str) -> int:
         """The number of units of these kinds in the journal, over all calls."""
         return sum(line["did"] in what for line in self.workspace.read_journal())
+
+
+def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:
+    """Whether the results of a plan lie where this version of packer looks for them."""
+    return bool(plan.get(MADE_ON, {}).get("layout") == WORKSPACE_LAYOUT)
 
 
 def note_done(space: Workspace, event: Event) -> None:

@@ -12,6 +12,7 @@ from packer.workspace.durable import remove_tree, write_durably, writing
 from packer.workspace.lock import FolderLock
 from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement
+from packer.workspace.sharing.array import close_to_agents
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, DatasetError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
@@ -130,10 +131,17 @@ def finish_left(workspace: Workspace) -> None:
             workspace.remove()
 
 
-def clear_addition(workspace: Workspace) -> None:
-    """Remove what is left of an addition to a dataset, finished or without anything left to add."""
+def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:
+    """Remove what is left of an addition to a dataset, finished or without anything left to add.
+
+    Raises
+    ------
+    BuildLockedError
+        If another process, or an agent, is at work in the folder.
+    """
     if workspace.root.exists() and not (workspace.plan.exists() and workspace.replaced.exists()):
-        with locked(workspace):
+        with locked(workspace, say):
+            close_to_agents(workspace, say)
             discard(workspace, aside=True)
             workspace.remove()
 
@@ -220,7 +228,8 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 def _recorded(workspace: Workspace) -> list[Shard]:
     """The shards that the unfinished build has finished."""
-    records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
+    # In the first layout of a workspace, which has no number, records lay beside the folders of the shards.
+    records = sorted([*workspace.staging.glob(f"*/*/{RECORD_NAME}"), *workspace.staging.glob("*.json")])
     shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
 

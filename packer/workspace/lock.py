@@ -86,8 +86,13 @@ class FolderLock:
             raise
         self._note_holder()
 
-    def check(self) -> None:
+    def check(self, *, at_once: bool = False) -> None:
         """Check, every few seconds, that the lease is still this process's: it may have been stopped for long.
+
+        Parameters
+        ----------
+        at_once : bool
+            However short the time since the last check seems: the clock may stand still while a machine sleeps.
 
         Raises
         ------
@@ -95,7 +100,7 @@ class FolderLock:
             If another process has taken the folder over.
         """
         now_s = time.monotonic()
-        if self._lease is None or now_s - self._checked_s < _CHECK_S:
+        if self._lease is None or (not at_once and now_s - self._checked_s < _CHECK_S):
             return
         self._checked_s = now_s
         if not self._lease.is_ours():
@@ -137,7 +142,7 @@ class FolderLock:
         while not lease.claim():
             seen = lease.look()
             if is_dead(seen.process):
-                lease.take_over()
+                self._take_over(lease, limit_s)
                 break
             now_s = time.monotonic()
             # However long this process was stopped, it has looked away for a short time only.
@@ -151,12 +156,20 @@ class FolderLock:
             elif seen != first:
                 raise self._refusal()
             elif still_s > limit_s:
-                lease.take_over()
+                self._take_over(lease, limit_s)
                 break
             time.sleep(min(1.0, limit_s / 20))
             look_again(self._space.root)
         lease.keep(limit_s / _RENEWALS)
         self._lease, self._checked_s = lease, time.monotonic()
+
+    def _take_over(self, lease: "_Lease", limit_s: float) -> None:
+        """Take the lease of a holder that is gone, unless another process does so just now: the last one has it."""
+        lease.take_over()
+        time.sleep(2 * min(1.0, limit_s / 20))
+        look_again(self._space.root)
+        if not lease.is_ours():
+            raise self._refusal()
 
     def _note_holder(self) -> None:
         """Say who holds the folder, for those that find it locked."""

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +18,15 @@ from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 PARTS_A_FOLDER = 1000
 """The most parts in one folder: listing a folder of a million files on a shared file system is slow."""
 
+WORKSPACE_LAYOUT = 2
+"""Counts the changes of where the results of a plan lie; an unfinished build of another layout is begun anew."""
+
 RECORD_NAME = "record.json"
 """A shard's entry in the manifest, in the folder in which the shard was published."""
 
 _KEY_CHARACTERS = 12
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _PART = re.compile(r"part-([0-9]+)")
-_ATTEMPT = re.compile(r"(?:\.([A-Za-z0-9][A-Za-z0-9_-]{0,63}))?\.[0-9a-f]{32}\.partial\Z")
 
 
 @dataclass(frozen=True)
@@ -293,16 +295,11 @@ class Workspace:
         for task in range(0, max(1, tasks), PARTS_A_FOLDER):
             self._part_folder(task).mkdir(exist_ok=True)
 
-    def sweep(self, alive: Collection[str] = ()) -> None:
-        """Remove what killed processes have left half-written.
-
-        Parameters
-        ----------
-        alive : collection of str
-            Owners that are at work; what is theirs stays. The caller is the coordinating process.
-        """
-        for path in (*_attempts(self.root, alive), *self.left_of_commit()):
-            remove_tree(path)
+    def sweep(self) -> None:
+        """Remove what killed processes have left half-written, even if one of them was not killed after all."""
+        for path in (*_attempts(self.root), *self.left_of_commit()):
+            with suppress(FileNotFoundError):  # it has been published just now
+                self.take_away(path)
         for path in self.root.glob(f"*{_GONE}"):
             remove_tree(path)
 
@@ -355,17 +352,15 @@ def attempt_beside(path: Path, owner: str = "") -> Path:
     return path.with_name(f"{path.name}{'.' if owner else ''}{owner}.{uuid.uuid4().hex}.partial")
 
 
-def _attempts(folder: Path, alive: Collection[str]) -> Iterator[Path]:
-    """What is half-written below a folder, by owners that are not alive."""
+def _attempts(folder: Path) -> Iterator[Path]:
+    """What is half-written below a folder."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         if entry.name.endswith(".partial"):
-            match = _ATTEMPT.search(entry.name)
-            if match is None or match[1] is None or match[1] not in alive:
-                yield Path(entry.path)
+            yield Path(entry.path)
         elif entry.is_dir(follow_symlinks=False):
-            yield from _attempts(Path(entry.path), alive)
+            yield from _attempts(Path(entry.path))
 
 
 def append_line(path: Path, document: Any) -> None:

@@ -7,12 +7,16 @@ here needs a lock, a link or a clock.
 
 import os
 import re
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from packer.workspace.paths import Workspace
 from packer.workspace.sharing.leases import Observer
+
+REMEMBERED_S = 15.0
+"""Seconds for which it is remembered whose a claim is, so that those who wait do not read all claims every second."""
 
 _NAME = re.compile(r"([a-z]+)-([0-9]+)\.(done|[0-9]+)\Z")
 
@@ -42,6 +46,8 @@ class Claims:
         self._kind = kind
         self._count = count
         self._attempts: dict[int, int] = {}
+        self._owners: dict[tuple[int, int], str] = {}
+        self._forget_s = 0.0
         self.held: dict[int, int] = {}
         self.done: set[int] = set()
 
@@ -68,6 +74,9 @@ class Claims:
             else:
                 attempts[number] = max(attempts.get(number, 0), int(match[3]))
         self._attempts = attempts
+        if time.monotonic() >= self._forget_s:  # an attempt that was given back may have become another's
+            self._owners.clear()
+            self._forget_s = time.monotonic() + REMEMBERED_S
 
     def fresh(self) -> list[int]:
         """What nobody has in hand."""
@@ -105,16 +114,22 @@ class Claims:
                 self._path(number, str(self.held.pop(number))).unlink()
 
     def forget(self) -> None:
-        """Take it that others have what this agent had in hand: its lease was over."""
-        self.held.clear()
+        """Leave to others what they have taken, as of the last look, since this agent's lease was over."""
+        for number, attempt in list(self.held.items()):
+            if number in self.done or self._attempts.get(number) != attempt:
+                del self.held[number]
+                with suppress(OSError):  # if they give theirs back, nobody is to wait for this one
+                    self._path(number, str(attempt)).unlink()
 
     def _owner(self, number: int) -> str:
         """The name in the last claim to a thing; of one that is being made, its place is its name."""
-        path = self._path(number, str(self._attempts[number]))
-        try:
-            return path.read_text("ascii") or path.name
-        except (OSError, ValueError):
-            return path.name
+        attempt = self._attempts[number]
+        path = self._path(number, str(attempt))
+        owner = self._owners.get((number, attempt), "")
+        if not owner:
+            with suppress(OSError, ValueError):
+                owner = self._owners[number, attempt] = path.read_text("ascii")
+        return owner or path.name
 
     def _path(self, number: int, what: str) -> Path:
         return self._space.claims / f"{self._kind}-{number:06d}.{what}"

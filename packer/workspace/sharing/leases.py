@@ -16,11 +16,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packer.workspace.fresh import machine_run
+from packer.workspace.fresh import is_dead, process_mark
 from packer.workspace.paths import Workspace
 
 LEASE_S = 60.0
@@ -96,8 +95,8 @@ class Agent:
             host=host,
             node=os.environ.get("SLURMD_NODENAME", host),
             pid=pid,
-            process=_describe_process(pid),
-            job=_slurm_job(os.environ),
+            process=process_mark(),
+            job=slurm_job(os.environ),
             began_s=round(time.time(), 3),
             lease_s=lease_s(),
         )
@@ -170,9 +169,8 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(self._agent.lease_s / _RENEWALS):
-            if time.monotonic() - self._renewed_s > self._agent.lease_s:
-                self.lost = True
             self._agent = replace(self._current(), beat=self._agent.beat + 1)
+            before_s = self._renewed_s
             try:
                 self._write(self._agent)
             except FileNotFoundError:
@@ -183,9 +181,14 @@ class Lease:
                 pass  # a server that does not answer: the next renewal may succeed in time
             else:
                 self._renewed_s = time.monotonic()
+            if time.monotonic() - before_s > self._agent.lease_s:  # maybe the writing took so long
+                self.lost = True
 
     def _current(self) -> Agent:
-        return replace(self._agent, **self._watch())
+        """The record with what is new about the agent, or without it: that it is renewed is what counts."""
+        with suppress(Exception):
+            return replace(self._agent, **self._watch())
+        return self._agent
 
     def _write(self, agent: Agent) -> None:
         """Replace the record. It need not be durable, and no folder is made."""
@@ -262,26 +265,7 @@ def read_agents(space: Workspace) -> dict[str, Agent]:
     return found
 
 
-def _slurm_job(environment: Mapping[str, str]) -> str:
+def slurm_job(environment: Mapping[str, str]) -> str:
+    """Slurm's number of the job, such as ``"17"``, or ``"17_3"`` in an array; empty outside Slurm."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
-
-
-def _describe_process(pid: int) -> str:
-    """The run of the machine, the container, the number and the start of a process; empty where that is not known."""
-    try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if started[0] == "Z":
-            return ""
-        return f"{machine_run()}:{os.stat('/proc/self/ns/pid').st_ino}:{pid}:{started[19]}"
-    except (OSError, IndexError):
-        return ""
-
-
-def is_dead(process: str) -> bool:
-    """Whether a process of this run of this machine, in the same container, is no more."""
-    here = _describe_process(os.getpid()).split(":")
-    there = process.split(":")
-    if len(here) != 4 or len(there) != 4 or here[:2] != there[:2] or not there[2].isdecimal():
-        return False
-    return _describe_process(int(there[2])) != process

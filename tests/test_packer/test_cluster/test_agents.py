@@ -2,18 +2,26 @@
 
 import json
 import os
+import shutil
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import write_pictures
-from support.cluster import LEASE_S, Case, Shared, end, share
+from support.cluster import LEASE_S, TASKS, Case, Shared, end, share
 from support.command import run_packer
 from support.packed import fingerprints
 from support.processes import wait_for
 
+import packer
 from packer.page.building import Building
 from packer.workspace import Workspace
+from packer.workspace.sharing.claims import Claims
+from packer.workspace.sharing.leases import Agent, Lease, Observer, read_agents
+from shardspec.errors import BuildLockedError
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +82,63 @@ def test_what_a_lost_agent_had_in_hand_is_free_for_others(shared: Shared, tmp_pa
         case.finish()
 
 
+def test_an_agent_alone_goes_on_after_it_was_stopped_past_its_lease(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    case.env["PACKER_LEASE_S"] = "0.5"
+    agent = case.start_agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    os.kill(agent.pid, signal.SIGCONT)
+    case.gate.touch()
+    assert "nothing is left" in end(agent, 0)
+    case.finish()
+
+
+def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Workspace(tmp_path / ".build").of_plan("plan")
+    space.claims.mkdir(parents=True)
+    space.agents.mkdir()
+    first, second = (Claims(space.of_owner(name), "task", 3) for name in ("first", "second"))
+    assert [first.take(number) for number in range(3)] == [True] * 3
+    second.look()
+    observer = Observer(space)
+    assert second.freed(observer) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", None)
+        assert second.freed(observer) == [], "whose the claims are is known, and not read again"
+    assert second.take(1)
+    second.finish(2)
+    first.look()
+    first.forget()
+    assert first.held == {0: 1}
+    second.give_back([1])
+    first.look()
+    assert first.fresh() == [1], "nobody waits for the first, which has nothing in hand of it"
+
+
+def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Workspace(tmp_path / ".build")
+    space.agents.mkdir(parents=True)
+    agent = replace(Agent.here(), lease_s=0.3)
+
+    def watch() -> dict[str, Any]:
+        raise StopIteration
+
+    with Lease(space, agent, watch) as lease:
+        wait_for("a renewal", lambda: read_agents(space)[agent.name].beat > 1)
+        write = lease._write
+
+        def write_slowly(record: Agent) -> None:
+            time.sleep(0.6)
+            write(record)
+
+        lease.lost = False
+        monkeypatch.setattr(lease, "_write", write_slowly)
+        wait_for("the loss", lambda: lease.lost)
+
+
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
@@ -94,6 +159,20 @@ def test_an_agent_that_ends_gives_back_what_it_has_not_finished(
     assert said in end(agent, status)
     assert case.claims() == []
     case.finish()
+
+
+def test_an_agent_without_work_ends_when_it_is_told_to_and_when_its_time_is_up(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    space = Workspace(case.out / ".build")
+    other = Agent.here()
+    space = space.of_plan(json.loads(space.plan.read_bytes())["fingerprint"]).of_owner(other.name)
+    with Lease(space, other):
+        assert all(Claims(space, "task", TASKS).take(number) for number in range(TASKS))
+        agents = [case.start_agent(held=False), case.start_agent("--time-limit=0.05", held=False)]
+        wait_for("the agent", lambda: any(agent.pid == agents[0].pid for agent in read_agents(space).values()))
+        agents[0].send_signal(signal.SIGUSR1)
+        assert "it was told to" in end(agents[0], 0)
+        assert "the time is up" in end(agents[1], 0)
 
 
 def test_a_finishing_call_waits_for_leases_that_are_not_over_and_no_longer(shared: Shared, tmp_path: Path) -> None:
@@ -123,6 +202,26 @@ def test_items_that_bring_down_workers_are_rejected_as_in_a_local_build(shared: 
         end(agent, 0)
     run_packer("build", source, case.out, *options, env=env)
     assert fingerprints(case.out) == fingerprints(tmp_path / "local")
+
+
+def test_no_call_clears_a_folder_in_which_agents_are_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKER_LEASE_S", "6")
+    source, out = write_pictures(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
+    options: dict[str, Any] = {"size": 16, "update": True, "progress": False}
+    packer.build(source, out, **options)
+    (new,) = (path for path in write_pictures(tmp_path / "more", ["3.png"]).iterdir())
+    shutil.copy(new, source)
+    packer.submit(source, out, **options)
+    (source / "3.png").unlink()
+    space = Workspace(out / ".build")
+    with Lease(space, Agent.here()):
+        with pytest.raises(BuildLockedError, match="1 agent is at work here"):
+            packer.build(source, out, **options)
+        with pytest.raises(BuildLockedError, match="1 agent is at work here"), packer.Writer(out, overwrite=True):
+            pass
+    assert space.plan.exists()
+    assert packer.build(source, out, **options).found_finished
+    assert not space.root.exists()
 
 
 def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:

@@ -75,6 +75,21 @@ def test_the_scripts_do_the_build_whatever_the_folders_are_called(
     assert "finished already" in again.stdout
 
 
+def test_a_finishing_job_does_not_overwrite_what_another_call_has_finished(
+    fake: dict[str, str], tmp_path: Path, source: Path
+) -> None:
+    out = tmp_path / "out"
+    options = ("--size", "16", "--quiet", "--overwrite")
+    run_packer("submit", source, out, "--slurm", *options, env=fake)
+    run_packer("build", source, out, *options)
+    before = (out / "manifest.json").stat().st_mtime_ns
+    finish = ["bash", out.with_name("out.slurm") / "finish.sh"]
+    done = subprocess.run(finish, env=fake, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "the build is finished" in done.stdout
+    assert (out / "manifest.json").stat().st_mtime_ns == before
+
+
 def test_what_is_in_the_queue_is_not_submitted_twice(fake: dict[str, str], tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     call = ("submit", source, out, "--size", "16", "--quiet", "--slurm")
@@ -126,6 +141,8 @@ def test_print_shows_the_scripts_of_the_docs_and_writes_nothing(tmp_path: Path) 
         ("script.sh", "options such as"),
         ("--time=5 script.sh", "options such as"),
         ("-p debug script.sh", "options such as"),
+        ("--exclusive script.sh", "options such as"),
+        ("-H script.sh", "options such as"),
         ("--comment='", "No closing quotation"),
     ],
 )
@@ -172,13 +189,18 @@ def test_what_no_command_line_can_say_is_refused(tmp_path: Path) -> None:
     assert "--size=16" in str(shown.to_json()["finish_script"])
 
 
-def test_the_time_that_is_left_is_slurms(fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_that_is_left_is_slurms(fake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [parse_left(text) for text in ("1-02:03:04\n", "5:00", "UNLIMITED", "")] == [93784.0, 300.0, None, None]
     assert TimeLimit("auto", {}).left_s == float("inf")
     assert 0 < TimeLimit(2).left_s < 120
     assert TimeLimit("auto", {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1"}).left_s <= 0
     monkeypatch.setenv("PATH", fake["PATH"])
     assert TimeLimit("auto", {"SLURM_JOB_ID": "7"}).left_s == float("inf")
+    squeue = tmp_path / "bin" / "squeue"  # which answers for a whole array with a line for each element
+    squeue.write_text('#!/bin/sh\ncase "$3" in 17_3) echo 5:00;; 17) echo 9:00; echo 8:00;; esac\n')
+    element = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+    assert TimeLimit("auto", element).left_s < 300
+    assert 300 < TimeLimit("auto", {"SLURM_JOB_ID": "17"}).left_s < 480
     for wrong in ("0", "-1", "nan", "soon", True):
         with pytest.raises(UsageError, match="time_limit: expected"):
             TimeLimit(wrong)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import types
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -96,6 +97,37 @@ def test_an_unfinished_build_goes_on_and_has_the_same_bytes(
     assert result.manifest.wall_clock["sessions"] == 2
     assert result.manifest.wall_clock["tasks_run"] == 2
     build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_an_unfinished_build_of_an_earlier_layout_is_begun_anew(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said: list[str] = []
+
+    class Listener:
+        """Ends the build once it has a shard."""
+
+        on_message = staticmethod(said.append)
+
+        def on_progress(self, progress: packer.Progress) -> None:
+            if progress.stage == "writing" and progress.done == 1:
+                raise Stop
+
+    options: dict[str, Any] = {"format": "npy", "shard_size": "8kB"}
+    with pytest.raises(Stop):
+        build(source, out, **options, progress=Listener())
+    space = Workspace(out / ".build")
+    (record,) = space.staging.glob("*/*/record.json")
+    record.replace(space.staging / f"{record.parent.name}.json")
+    plan = json.loads(space.plan.read_bytes())
+    del plan["made_on"]["layout"]
+    space.plan.write_text(json.dumps(plan))
+    with pytest.raises(ResumeMismatchError, match="started with other settings"):
+        build(source, out, **options, limit=5)
+    result = build(source, out, **options, progress=types.SimpleNamespace(on_message=said.append, on_progress=print))
+    assert [line for line in said if "another version of packer has begun the build in this folder" in line]
+    assert result.manifest.wall_clock["tasks_run"] == 2
+    build(source, tmp_path / "whole", **options)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 

@@ -151,6 +151,29 @@ def test_a_holder_on_this_machine_that_is_dead_is_not_waited_for(
 
 
 @pytest.mark.usefixtures("shared")
+def test_of_two_that_take_a_lease_over_one_has_it(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKER_LEASE_S", "0.5")
+    take_over = lock._Lease.take_over
+
+    def second(lease: Any) -> None:
+        take_over(lease)
+        space.lease.write_text(json.dumps({"token": "b" * 32, "process": OTHERS}))
+
+    space.lease.write_text(json.dumps({"token": "a" * 32, "process": OTHERS}))
+    with monkeypatch.context() as patch:
+        patch.setattr(lock._Lease, "take_over", second)
+        with pytest.raises(BuildLockedError, match="another build is at work in this folder"):
+            hold(space)
+    assert json.loads(space.lease.read_text())["token"] == "b" * 32
+    held = hold(space)
+    space.lease.write_text(json.dumps({"token": "c" * 32, "process": OTHERS}))
+    held.check()  # so soon after the last look, it does not look
+    with pytest.raises(BuildLockedError, match="taken this folder over"):
+        held.check(at_once=True)
+    held.release()
+
+
+@pytest.mark.usefixtures("shared")
 def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_pictures(tmp_path / "source", ["a.png", "b.png"])
     space = Workspace(tmp_path / "out" / ".build")
