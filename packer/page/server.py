@@ -495,7 +495,8 @@ class Pages:
         return building
 
     def _part(self, template: str, request: Request, **values: Any) -> Response:
-        base = f"{self._root}/{request.path_params['number']}"
+        number = request.path_params.get("number")
+        base = self._root if number is None else f"{self._root}/{number}"
         text = render(template, root=self._root, base=base, live=True, **values)
         return HTMLResponse(text.encode("utf-8", "replace"), headers=_NOT_KEPT)
 

@@ -73,6 +73,13 @@ def test_the_grid_shows_what_where_and_sort_choose(faces: Path) -> None:
     assert np.array_equal(dataset.where(lambda key: np.isin(key, keys), ["key"]).rows, expected)
 
 
+def test_sources_of_several_datasets_are_named_on_the_start_page(faces: Path, tmp_path: Path) -> None:
+    write_faces(tmp_path / "other", 30)
+    pages = client(faces, tmp_path / "other")
+    assert f"/{TOKEN}/faults" in pages.get(f"/{TOKEN}/").text
+    assert "in more than one of these datasets" in get(pages, "/faults").text
+
+
 def test_a_wrong_filter_is_said_where_it_stands(faces: Path) -> None:
     pages = client(faces)
     for where, message in (
