@@ -329,8 +329,9 @@ def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> 
     with Image.open(io.BytesIO(original.content)) as found:
         assert found.size == (32, 24)
     one = Looking(ShownDataset(tmp_path / "d"), source)
-    with pytest.raises(ItemError, match="expected a member"):
-        one.originals.frame(one.rejects.report.kinds[0].examples[0].item + "x")
+    for more in ("x", "\ud800"):
+        with pytest.raises(ItemError, match="expected a member"):
+            one.originals.frame(one.rejects.report.kinds[0].examples[0].item + more)
     for name in ("../in/a.tar!good", "/etc/passwd!good", "nothing.tar!good", "!", "a.tar!\0"):
         with pytest.raises(ItemError, match="expected a"):
             one.originals.frame(name)
