@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -309,8 +311,8 @@ def classes_of_groups(of_row: IntArray, labels: IntArray, groups: int) -> list[t
     shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     if known.any():
         found, classes, _ = count_pairs(of_row[known], labels[known].astype(np.int64))
-        for group, label in zip(_in_turn(found), _in_turn(classes), strict=True):
-            has = (*out[group], label)
+        for group, pairs in groupby(zip(_in_turn(found), _in_turn(classes), strict=True), itemgetter(0)):
+            has = tuple(label for _, label in pairs)
             out[group] = shared.setdefault(has, has)
     return out
 
@@ -468,8 +470,8 @@ def _count_strata(groups: Groups, ranked: IntArray) -> list[dict[int, int]]:
     shared: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
     if len(ranked):
         found = count_pairs(groups.of_row, ranked)
-        for group, stratum, count in zip(*map(_in_turn, found), strict=True):
-            has = {**out[group], stratum: count}
+        for group, triples in groupby(zip(*map(_in_turn, found), strict=True), itemgetter(0)):
+            has = {stratum: count for _, stratum, count in triples}
             out[group] = shared.setdefault(tuple(has.items()), has)
     return out
 

@@ -3,9 +3,9 @@
 import ast
 import ipaddress
 import secrets
+import threading
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from packer.packed.shown.background import Job, NotReadyError
+from packer.packed.shown.background import Background, Job, NotReadyError
 from packer.packed.shown.dataset import ShownDataset
 from packer.packed.shown.selection import Selection
 from packer.page.building import Building
@@ -205,6 +205,9 @@ class Pages:
         self._root = f"/{token}"
         self._builds: dict[int, Building] = {}
         self._refused: dict[int, tuple[int, str]] = {}
+        self._lock = threading.Lock()
+        self._background = Background()
+        self._comparing: tuple[list[ShownDataset], Job[list[str]]] | None = None
         for name in templates().list_templates():  # which takes as long as the first page
             templates().get_template(name)
 
@@ -452,10 +455,18 @@ class Pages:
             return _broken()
         return _missing() if found is None else Response(found, media_type="image/jpeg", headers=_KEPT)
 
-    @cached_property
+    @property
     def _shared(self) -> list[str]:
-        """What several of the datasets have in common, and should not."""
-        return list(find_shared([one.dataset for one in self._shown if isinstance(one, Looking)]))
+        """What several of the datasets have in common, and should not; found once for those that are there."""
+        there = [one.dataset for one in self._shown if isinstance(one, Looking)]
+        if len(there) < 2:
+            return []
+        with self._lock:
+            if self._comparing is None or self._comparing[0] != there:
+                self._comparing = there, Job("comparing sources", lambda job: list(find_shared(there)))
+                self._background.run(self._comparing[1])
+            job = self._comparing[1]
+        return job.result(there[0].patience_s)
 
     def _one(self, request: Request) -> Looking:
         one = self._any(request)
@@ -496,7 +507,8 @@ class Pages:
         return building
 
     def _part(self, template: str, request: Request, **values: Any) -> Response:
-        base = f"{self._root}/{request.path_params['number']}"
+        number = request.path_params.get("number")
+        base = self._root if number is None else f"{self._root}/{number}"
         text = render(template, root=self._root, base=base, live=True, **values)
         return HTMLResponse(text.encode("utf-8", "replace"), headers=_NOT_KEPT)
 

@@ -191,7 +191,8 @@ class Stage(Iterator[T]):
             error = raised
         with self._lock:
             self.times.working += time.monotonic() - start
-            del self._running[number][thread]
+            # Without it if another thread has ended the job since this one did its part.
+            self._running.get(number, {}).pop(thread, None)
             self._beginning -= begins
             if self._stopped:
                 return True

@@ -1,5 +1,6 @@
 """The one rule of splits and folds: every row in one part, no group in two, and shares as even as can be shown."""
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -203,3 +204,26 @@ def test_no_exchange_of_two_groups_brings_missed_ratios_nearer(sizes: list[int],
                 swapped = list(parts)
                 swapped[one], swapped[two] = swapped[two], swapped[one]
                 assert missed(swapped) > found - 1e-3
+
+
+@pytest.mark.parametrize("stratify", [True, False])
+def test_memory_grows_with_the_classes_of_groups_not_with_their_square(stratify: bool) -> None:
+    groups, classes = 4, 3000
+    labels = np.tile(np.arange(classes), groups)
+    of_row = Groups(tuple("abcd"), np.repeat(np.arange(groups), classes))
+    strata = Groups(tuple(map(str, range(classes))), labels)
+    tracemalloc.start()
+    try:
+        places = assign_rows(
+            len(labels),
+            fold_ratios(2),
+            0,
+            groups=of_row,
+            strata=strata if stratify else None,
+            labels=None if stratify else labels,
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.bincount(places).tolist() == [2 * classes, 2 * classes]
+    assert peak < 20 * 2**20

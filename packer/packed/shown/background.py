@@ -69,6 +69,11 @@ class Job(Generic[T]):
             self.error = error
         self._done.set()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is made, or has failed."""
+        return self._done.is_set()
+
     def wait(self) -> None:
         """Wait until it has ended."""
         self._done.wait()

@@ -409,10 +409,13 @@ class ShownDataset:
         return self._made(("rank", name), f"sorting by {name}", lambda job: rank_texts(self.pool, name, job.tell))
 
     def _made(self, key: tuple[str, ...], what: str, work: Callable[[Job[T]], T], *, keep: bool = True) -> T:
-        """What a job makes, once; if it is not kept, until somebody has got it."""
+        """What a job makes, once; if it is not kept, until somebody has got it, or has asked for several others."""
         with self._lock:
             job = self._jobs.get(key)
             if job is None:
+                ended = [one for one, other in self._jobs.items() if one[0] == key[0] and other.has_ended]
+                for one in () if keep else ended[: 1 - _KEPT]:
+                    del self._jobs[one]
                 job = self._jobs[key] = Job(what, work)
                 self._background.run(job)
         try:

@@ -87,6 +87,11 @@ class Originals:
 
     def _member(self, archive: Path, container: str, item: str) -> ItemFile:
         """Where an item lies in an archive. The members of the archive asked for last are known, on the disk."""
+        missing = f"{shorten(item)}: expected a member of the archive, found none"
+        try:
+            wanted = os.fsencode(f"{item}\0")
+        except UnicodeEncodeError as error:  # no archive has such a name
+            raise ItemError(missing) from error
         with self._lock:
             if self._listed is None or self._listed[0] != archive:
                 try:
@@ -96,11 +101,11 @@ class Originals:
                 lines = (f"{one.name}\0{_place_of(one)}" for one in items if one.path is not None)
                 self._listed = archive, texts().extend(sorted_texts(lines))
             known = self._listed[1]
-            place = bisect_left(known, os.fsencode(f"{item}\0"), key=os.fsencode)
+            place = bisect_left(known, wanted, key=os.fsencode)
             line = known[place] if place < len(known) else ""
         name, _, document = line.partition("\0")
         if name != item:
-            raise ItemError(f"{shorten(item)}: expected a member of the archive, found none")
+            raise ItemError(missing)
         return Item.from_line(document).file
 
 

@@ -5,7 +5,7 @@ A key with a suffix says what its value is; of a key without one, the first byte
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -70,15 +70,22 @@ def list_keys(place: Place) -> Found:
             found.ignored.add(place.name_of(texts[number][0]))
         text_of = np.full(len(found.items), -1, np.int64)
         text_of[np.frombuffer(places, np.int64)[at[at >= 0]]] = np.flatnonzero(at >= 0)
-        found.items = spool_items().extend(_with_texts(found.items, text_of, texts))
+        found.items = spool_items().extend(_with_texts(place, found, text_of, texts))
     return found
 
 
-def _with_texts(items: Iterable[Item], text_of: IntArray, texts: Sequence[tuple[str, str]]) -> Iterator[Item]:
+def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[tuple[str, str]]) -> Iterator[Item]:
     """Items with their texts; each one's number in `texts` is in `text_of`, -1 if it has none."""
-    for item, number in zip(items, text_of, strict=True):
-        has_text = number >= 0 and item.reject is None
-        yield replace(item, columns={"text": texts[int(number)][1]}) if has_text else item
+    for item, number in zip(found.items, text_of, strict=True):
+        if number < 0 or item.reject is not None:
+            yield item
+            continue
+        name, text = texts[int(number)]
+        if item.name == place.name_of(_IMAGE + name.removeprefix(_LABEL)):
+            yield replace(item, columns={"text": text})
+        else:  # two names that have the same number
+            found.ignored.add(place.name_of(name))
+            yield item
 
 
 def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:

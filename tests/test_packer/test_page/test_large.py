@@ -18,6 +18,7 @@ from support.pages import Page
 from packer.packed.shown import columns
 from packer.packed.shown.background import Job
 from packer.packed.shown.dataset import ShownDataset
+from packer.page.building import Building
 from packer.page.looking import Looking
 from packer.page.server import Guard, Pages
 from readers import open_dataset
@@ -76,7 +77,29 @@ def test_what_takes_long_is_said_and_comes_later(tmp_path: Path, monkeypatch: py
     assert dataset.select(condition).rows().tolist() == whole.where(condition).rows.tolist()
     assert dataset.select("", "key").rows().tolist() == sorted(range(60), key=lambda row: keys[row])
     assert dataset.select("", "-key").rows().tolist() == sorted(range(60), key=lambda row: keys[row], reverse=True)
+    for key in keys[:10]:  # nobody comes back for these
+        assert pages.get(f"/{TOKEN}/0/?where={quote(f'key > {key!r}')}").status_code == 202
+        jobs.pop().run()
+    assert sum(name == "where" for name, *_ in dataset._jobs) <= 6
     assert "too many" in pages.get(f"/{TOKEN}/0/field/key").text
+
+
+def test_datasets_are_compared_beside_the_pages_and_again_with_one_that_a_build_becomes(tmp_path: Path) -> None:
+    for name in "ab":
+        write_faces(tmp_path / name, 30)
+    shown = [Looking(ShownDataset(tmp_path / name, patience_s=0)) for name in "ab"]
+    made = Pages([*shown, Building(tmp_path / "c")], TOKEN)
+    jobs: list[Job[Any]] = []
+    made._background.run = jobs.append  # type: ignore[method-assign]
+    pages = TestClient(Guard(made.app(), TOKEN, "127.0.0.1"), base_url="http://127.0.0.1")
+    assert [pages.get(f"/{TOKEN}/{path}").status_code for path in ("faults", "0/faults")] == [202, 202]
+    jobs.pop().run()
+    assert not jobs
+    assert "in more than one of these datasets" in pages.get(f"/{TOKEN}/faults").text
+    write_faces(tmp_path / "c", 30)
+    assert pages.get(f"/{TOKEN}/2/").status_code == 200
+    assert pages.get(f"/{TOKEN}/faults").status_code == 202
+    assert len(jobs) == 1
 
 
 def test_a_field_that_cannot_be_read_is_said_each_time_and_stops_no_other(

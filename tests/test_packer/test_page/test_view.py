@@ -73,6 +73,13 @@ def test_the_grid_shows_what_where_and_sort_choose(faces: Path) -> None:
     assert np.array_equal(dataset.where(lambda key: np.isin(key, keys), ["key"]).rows, expected)
 
 
+def test_sources_of_several_datasets_are_named_on_the_start_page(faces: Path, tmp_path: Path) -> None:
+    write_faces(tmp_path / "other", 30)
+    pages = client(faces, tmp_path / "other")
+    assert f"/{TOKEN}/faults" in pages.get(f"/{TOKEN}/").text
+    assert "in more than one of these datasets" in get(pages, "/faults").text
+
+
 def test_a_wrong_filter_is_said_where_it_stands(faces: Path) -> None:
     pages, dataset = client(faces), open_dataset(faces)
     for where, message in (
@@ -329,8 +336,9 @@ def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> 
     with Image.open(io.BytesIO(original.content)) as found:
         assert found.size == (32, 24)
     one = Looking(ShownDataset(tmp_path / "d"), source)
-    with pytest.raises(ItemError, match="expected a member"):
-        one.originals.frame(one.rejects.report.kinds[0].examples[0].item + "x")
+    for more in ("x", "\ud800"):
+        with pytest.raises(ItemError, match="expected a member"):
+            one.originals.frame(one.rejects.report.kinds[0].examples[0].item + more)
     for name in ("../in/a.tar!good", "/etc/passwd!good", "nothing.tar!good", "!", "a.tar!\0"):
         with pytest.raises(ItemError, match="expected a"):
             one.originals.frame(name)

@@ -32,6 +32,7 @@ import packer
 from packer.builds.listing import list_items
 from packer.builds.plan import TASK_ITEMS, make_plan
 from packer.recipe import Recipe
+from packer.sources.archives.opening import list_archive
 from packer.sources.opening import open_source
 from readers import open_dataset
 from shardspec.errors import TooManyRejectsError, UsageError
@@ -328,6 +329,16 @@ def test_an_lmdb_of_text_recognition(tmp_path: Path) -> None:
     found = build(tmp_path / "ocr", tmp_path / "out")
     assert [sample["text"] for sample in found] == [f"wörd {number}" for number in range(1, 6)]
     assert len(set(build(tmp_path / "ocr", tmp_path / "more", label_from="text").schema["label"].classes)) == 5
+
+
+def test_a_text_of_an_lmdb_goes_to_no_picture_whose_name_only_has_the_same_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packer.sources.archives.lmdb.hash", lambda name: 0, raising=False)
+    pairs = {b"image-1": encoded(1), b"image-2": encoded(2), b"label-1": b"one", b"label-3": b"three"}
+    found = list_archive(write_lmdb(tmp_path / "a.lmdb", pairs, folder=False), "a.lmdb", "path")
+    assert [item.columns for item in found.items] == [{"text": "one"}, {}]
+    assert found.ignored.count == 1
 
 
 def test_large_trees_of_lmdb_are_walked_in_order(tmp_path: Path) -> None:
