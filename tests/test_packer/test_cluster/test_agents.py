@@ -1,7 +1,6 @@
 """Agents that share a build: side by side, killed, stopped past their lease, told to end, out of time."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Pat
     assert "the build is finished" in again.stdout
 
 
-def test_everyone_is_told_who_is_at_work(shared: Shared, tmp_path: Path) -> None:
+def test_everyone_is_told_who_is_at_work_until_it_is_killed(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     agent = case.start_agent()
     for command in ("build", "submit"):
@@ -48,62 +47,57 @@ def test_everyone_is_told_who_is_at_work(shared: Shared, tmp_path: Path) -> None
     assert (seen["pid"], seen["state"], seen["workers"]) == (agent.pid, "at work", 1)
     assert "bad.png" in run_packer("status", case.out, env=case.env).stdout
     assert Building(case.out).state().running
-    case.finish([agent])
+    agent.kill()
+    end(agent, -signal.SIGKILL)
+    check_that_another_takes_over(case)
+    case.finish()
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_what_a_lost_agent_had_in_hand_is_free_for_others(shared: Shared, tmp_path: Path, how: str) -> None:
+def test_an_agent_that_was_stopped_wakes_up_after_its_successor_has_finished(shared: Shared, tmp_path: Path) -> None:
+    """Its workers have gone on meanwhile."""
     case = shared.begin(tmp_path)
     lost = case.start_agent()
-    os.kill(lost.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-    if how == "killed":
-        end(lost, -signal.SIGKILL)
+    lost.send_signal(signal.SIGSTOP)
+    check_that_another_takes_over(case)
+    case.finish()
+    lost.send_signal(signal.SIGCONT)
+    assert "the build is finished" in end(lost, 0)
+    assert fingerprints(case.out) == shared.expected
+    assert not (case.out / ".build").exists()
+
+
+def check_that_another_takes_over(case: Case) -> None:
+    """What a lost agent had in hand is free for others."""
     case.gate.touch()
-    other = case.start_agent(held=False)
-    end(other, 0)
+    end(case.start_agent(held=False), 0)
     assert case.claims() == []
     assert len(list(Workspace(case.out / ".build").root.glob("claims/*/*.2"))) >= 1
-    if how == "stopped":
-        # Its workers have gone on meanwhile, and it wakes up after its successor has finished.
-        run_packer("build", *case.build, "--quiet", env=case.env)
-        os.kill(lost.pid, signal.SIGCONT)
-        assert "the build is finished" in end(lost, 0)
-        assert fingerprints(case.out) == shared.expected
-        assert not (case.out / ".build").exists()
-    else:
-        case.finish()
 
 
-@pytest.mark.parametrize(
-    ("how", "status", "said"),
-    [
+def test_an_agent_that_ends_gives_back_what_it_has_not_finished(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    for how, status, said in (
         (signal.SIGUSR1, 0, "it was told to"),
         (signal.SIGTERM, 130, "run the same command again to go on"),
-        ("--time-limit=0.05", 0, "the time is up"),
-    ],
-)
-def test_an_agent_that_ends_gives_back_what_it_has_not_finished(
-    shared: Shared, tmp_path: Path, how: "signal.Signals | str", status: int, said: str
-) -> None:
-    case = shared.begin(tmp_path)
-    if isinstance(how, str):
-        agent = case.start_agent(how, held=False)
-    else:
-        agent = case.start_agent()
-        agent.send_signal(how)
-    assert said in end(agent, status)
-    assert case.claims() == []
+        (None, 0, "the time is up"),
+    ):
+        limit = () if how else ("--time-limit=0.05",)
+        agent = case.start_agent(*limit, held=how is not None)
+        if how is not None:
+            agent.send_signal(how)
+        assert said in end(agent, status)
+        assert case.claims() == []
     case.finish()
 
 
 def test_a_finishing_call_waits_for_leases_that_are_not_over_and_no_longer(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     agent = case.start_agent()
-    os.kill(agent.pid, signal.SIGSTOP)
+    agent.send_signal(signal.SIGSTOP)
     case.gate.touch()
     done = run_packer("build", *case.build, env=case.env)
     assert f"waiting up to {LEASE_S:g} s, as 1 agent may still be at work" in done.stderr
-    os.kill(agent.pid, signal.SIGCONT)
+    agent.send_signal(signal.SIGCONT)
     end(agent, 0)
     assert fingerprints(case.out) == shared.expected
 

@@ -11,10 +11,13 @@ import pytest
 from support.cluster import LEASE_S, Case, Shared, share
 from support.command import arguments, run_packer
 from support.packed import check_whole, fingerprints
-from support.processes import is_alive, wait_for
+from support.processes import PATIENCE_S, is_alive, wait_for
 from support.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
+
+REQUEUE_S = 121.0
+"""How long Slurm lets the job of a lost node wait until it is started again."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,8 @@ class Submitted(Case):
         """The finishing job commits the expected bytes."""
         self.gate.touch()
         try:
-            wait_for("the dataset", lambda: (self.out / "manifest.json").exists(), 0.1)
+            done = self.out / "manifest.json"
+            wait_for("the dataset", done.exists, 0.1, PATIENCE_S + REQUEUE_S)
             wait_for("the end of the workspace", lambda: not (self.out / ".build").exists(), 0.1)
         except AssertionError as error:
             logs = "\n".join(f"{path.name}: {path.read_text()}" for path in self.out.with_name("out.slurm").iterdir())

@@ -75,7 +75,7 @@ def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder)
     killed = start(source, first)
     wait_for("the first part", lambda: parts_of(real) or killed.poll() is not None, pause_s=0.05)
     kill(killed, first)
-    time.sleep(STALE_S + 2)  # from here on, both hosts see this state
+    time.sleep(STALE_S + 5)  # from here on, both hosts see this state
 
     # A worker of another host: what it makes is flushed, and seen by the first one in the end.
     plan = json.loads((real / ".build" / "plan.json").read_bytes())
@@ -96,7 +96,7 @@ def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder)
     assert at_work.poll() is None
     kill(at_work, first)
     hold.unlink()
-    time.sleep(STALE_S + 2)
+    time.sleep(STALE_S + 5)
     resumed = start(source, second, *as_host("n2"))
     said = resumed.communicate(timeout=LEASE_S * 4)[1]
     assert not resumed.returncode, said
