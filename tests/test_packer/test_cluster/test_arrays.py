@@ -147,6 +147,7 @@ def test_of_two_calls_at_once_one_submits(case: Submitted) -> None:
     case.check()
 
 
+@pytest.mark.slow  # Slurm's shortest limit is a minute
 def test_an_agent_whose_time_is_up_in_the_middle_of_an_item_gives_it_back(case: Submitted) -> None:
     jobs = case.submit("--sbatch", "--time=1", "--array", "1")
     case.agents(1)

@@ -147,6 +147,7 @@ def test_a_second_build_says_that_the_first_is_at_work(run: SlurmRun, pictures: 
     run.finish(expected)
 
 
+@pytest.mark.slow
 def test_with_all_nodes_lost_the_same_command_goes_on(
     slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
