@@ -75,7 +75,7 @@ def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder,
         tmp_path / "source", [f"{'ab'[n // 64]}/{n // 48}{n:03d}.png" for n in range(4 * TASK_ITEMS)]
     )
     steps = ["decode", "resize", "support.steps:hold"]
-    whole = packer.build(
+    packer.build(
         source,
         tmp_path / "whole",
         size=16,
@@ -121,4 +121,3 @@ def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder,
     wait_for("what was written", lambda: (real / "manifest.json").exists() and not (real / ".build").exists())
     check_whole(real)
     assert fingerprints(real) == fingerprints(tmp_path / "whole")
-    assert packer.inspect(real).digest == whole.manifest.digest
