@@ -189,6 +189,18 @@ def test_an_item_that_hangs_hard_is_ended(slurm: Slurm, tmp_path: Path) -> None:
     assert not is_alive(int(read_log(tmp_path / "log")[0]))
 
 
+def test_packed_datasets_are_converted_on_the_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "few", [f"a/{number}.png" for number in range(5)])
+    env = environment(python_path=TESTS)
+    run_packer("build", source, tmp_path / "whole", *OPTIONS, env=env)
+    convert = ("convert", tmp_path / "whole", "--format", "npy", "--quiet")
+    run_packer(*convert, tmp_path / "one", env=env)
+    slurm.run(
+        "salloc", "--nodes=2", "--exclusive", *arguments(*convert, tmp_path / "many", "--engine", "srun"), env=env
+    )
+    assert fingerprints(tmp_path / "many") == fingerprints(tmp_path / "one")
+
+
 FAULTS: dict[str, Callable[[SlurmRun, random.Random], None]] = {
     "worker": lambda run, rng: _kill(run.workers(), rng),
     "host process": lambda run, rng: _kill(run.hosts(), rng),
