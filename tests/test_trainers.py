@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,6 +140,32 @@ def test_timms_loop(run, folder, pictures):
     assert list((folder / "timm").glob("*.tar"))
 
 
+@pytest.mark.parametrize("release", ["1.0.28", "later"])
+def test_the_lines_for_timms_own_script(folder, pictures, monkeypatch, release):
+    """The script sets an epoch before its loop, also after ``--resume``, in one way or the other."""
+    monkeypatch.chdir(folder)
+    data = ModuleType("data")
+    exec((folder / "data.py").read_text("utf-8"), vars(data))
+    monkeypatch.setitem(sys.modules, "data", data)
+    options = SimpleNamespace(batch_size=BATCH, validation_batch_size=None, seed=0)
+    made = {"args": options, "device": torch.device("cpu")}
+    exec(SCRIPTS["timm_train.py"], made)
+    loader = made["loader_train"]
+    if release == "1.0.28":
+        assert hasattr(made["dataset_train"], "set_epoch")
+        made["dataset_train"].set_epoch(1)
+    else:
+        assert not hasattr(loader.dataset, "set_epoch")
+        loader.batch_sampler.set_epoch(1)
+    seen = []
+    for input, target in loader:
+        assert input.is_contiguous(memory_format=torch.channels_last)
+        assert target.dtype == torch.int64
+        seen += digests(input)
+    assert seen == pictures[TRAIN:]
+    assert sum(len(target) for _, target in made["loader_eval"]) == PHOTOS - TRAIN
+
+
 def test_the_page_shows_the_whole_scripts():
     page = (REPOSITORY / "docs" / "training.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -180,12 +207,12 @@ def test_the_script_for_faces(run, folder):
 
 
 def test_deepfakebenchs_loop(tmp_path, monkeypatch):
-    """What its trainer reads of a loader, and what its figures by video read of the names."""
+    """What its trainer reads of a loader, what its networks do, and what its figures by video read of the names."""
     frames = list(views(12))
     for number, label in enumerate(("real", "fake")):
         write_frames(tmp_path / "videos" / label / "0.mp4", frames[number * 6 :][:6])
     run_packer(
-        "build", "videos", "faces", "--preset", "images", "--size", 64, "--resize", "exact", "--every", 2,
+        "build", "videos", "packed/faces", "--preset", "images", "--size", 64, "--resize", "exact", "--every", 2,
         "--label-from", "folder", "--classes", "real,fake", "--workers", 1, "--quiet", cwd=tmp_path,
     )  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -196,7 +223,7 @@ def test_deepfakebenchs_loop(tmp_path, monkeypatch):
         "manualSeed": 1024, "use_data_augmentation": True, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5],
     }  # fmt: skip
     train, tests = made["prepare_training_data"](config), made["prepare_testing_data"](config)
-    stored = open_dataset("faces")
+    stored = open_dataset("packed/faces")
     for epoch in range(2):
         labels = []
         for data_dict in train:
@@ -204,14 +231,19 @@ def test_deepfakebenchs_loop(tmp_path, monkeypatch):
             assert image.dtype == torch.float32
             assert image.shape[1:] == (3, 64, 64)
             assert -1 <= float(image.min()) < float(image.max()) <= 1
+            assert image.view(len(image), -1).shape[1] == 3 * 64 * 64, "as its networks have it"
             assert data_dict["mask"] is data_dict["landmark"] is None
             labels += data_dict["label"].tolist()
         assert sorted(labels) == [0] * 3 + [1] * 3, epoch
     (loader,) = tests.values()
-    found = torch.cat([data_dict["label"] for data_dict in loader]).tolist()
-    assert found == stored.column("label").tolist() == loader.dataset.data_dict["label"]
+    with monkeypatch.context() as ranked:  # of several ranks, one evaluates everything
+        ranked.setattr(torch.distributed, "is_initialized", lambda: True)
+        ranked.setattr(torch.distributed, "get_rank", lambda *_: 0)
+        ranked.setattr(torch.distributed, "get_world_size", lambda *_: 2)
+        found = torch.cat([data_dict["label"] for data_dict in loader]).tolist()
+    assert found == sorted(stored.column("label").tolist()) == loader.dataset.data_dict["label"]
     names = [name.split("/") for name in loader.dataset.data_dict["image"]]
-    videos = {parts[-2] for parts in names}
-    assert videos == {"real_0.mp4", "fake_0.mp4"}
-    assert [parts[-1] for parts in names] == [f"{frame:06d}.png" for frame in (0, 2, 4)] * 2
-    assert len(np.unique(names, axis=0)) == 6
+    assert [parts[-2] for parts in names] == ["real_0.mp4"] * 3 + ["fake_0.mp4"] * 3
+    assert [parts[-1] for parts in names] == ["0", "2", "4"] * 2
+    pictures = {"source": ["real/0/0.png", "real/0/1.png", "fake/0/0.png"], "frame": np.zeros(3, np.int64)}
+    assert made["frame_names"](SimpleNamespace(column=pictures.get)) == ["real_0/0.png", "real_0/1.png", "fake_0/0.png"]

@@ -128,6 +128,7 @@ class Piece(NamedTuple):
 def plan_assembly(
     workspace: Workspace,
     rows: Mapping[str, Any],
+    source: RowSource,
     format: str,
     pieces: Sequence[Piece],
     order: IntArray | None = None,
@@ -137,6 +138,9 @@ def plan_assembly(
 
     Parameters
     ----------
+    rows : mapping
+        The configuration of the row source.
+    source : RowSource
     pieces : sequence of Piece
         All rows, in their stored order.
     order : (rows,) int64 or None
@@ -144,7 +148,6 @@ def plan_assembly(
     first : int
         The number of the first shard in its name.
     """
-    source = open_rows(rows, workspace)
     bytes_of = np.full(len(source), sum(f.row_bytes for f in source.schema if f.is_fixed), np.int64)
     lengths = source.sizes()
     for values in lengths.values():
@@ -158,7 +161,6 @@ def plan_assembly(
         temporary = workspace.order.with_name("order.partial.npy")
         np.save(temporary, order)
         temporary.replace(workspace.order)
-    source.close()
     return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first, shuffled=order is not None)
 
 

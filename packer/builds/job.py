@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,8 +15,7 @@ from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
 from packer.builds.listing import Remarks
-from packer.builds.part import Part
-from packer.builds.parts import SchemaSettler, choose_columns, describe_rows, settled_reports
+from packer.builds.parts import OpenedParts, PartRows, SchemaSettler, choose_columns, describe_rows, settled_reports
 from packer.builds.plan import (
     FACTS_BYTES,
     BuildPlan,
@@ -350,9 +349,9 @@ class BuildJob:
             keep_parts(space, old)
         return line
 
-    def is_done(self, space: Workspace, task: int) -> bool:
+    def finished(self, space: Workspace) -> Collection[int]:
         """See `JobPlan`."""
-        return space.part(task).exists()
+        return space.finished_tasks()
 
     def open_work(self, space: Workspace) -> BuildWork:
         """See `JobPlan`."""
@@ -367,18 +366,18 @@ class BuildJob:
         TooManyRejectsError
             If no item yielded a sample.
         """
-        parts = [space.part(number) for number in range(len(self.tasks))]
+        parts = OpenedParts(space, len(self.tasks))
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
         fields = codecs_by_field(self._recipe) if self._declaration is None else self._declaration.fields
         settler = SchemaSettler(image_codec(self._recipe), self.plan.classes, layouts, fields)
         base, compared = self.base, self._comparison
         fits = None if base is None else partial(settler.fits, schema=base.shard_schema)
-        columns = choose_columns(map(Part, parts), fits)
+        columns = choose_columns(parts, fits)
         settler.begin(columns)
         rows = []
         earlier = None if compared is None else EarlierReports(compared.layout, compared.base, compared.gone)
         with ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, earlier) as reports:
-            for part, task in zip(map(Part, parts), self.tasks, strict=True):
+            for part, task in zip(parts, self.tasks, strict=True):
                 settled = self._check_reports(settled_reports(part, columns))
                 reports.add(settled, self._known(space, task))
                 rows.append(settler.add(part))
@@ -399,12 +398,13 @@ class BuildJob:
         order = None if self._recipe.shuffle is None else shuffled(counts.samples, self._recipe.shuffle)
         pieces = [Piece(counts.samples, self._recipe.shard_size)]
         if compared is None:
-            return Assembly(config, self._recipe.format, pieces, order)
+            return Assembly(config, self._recipe.format, pieces, order, source=PartRows(config, space, parts))
         superseded = find_rows(compared.layout, compared.base, compared.superseded)
         write_superseded(space.final, compared.layout, compared.base, superseded)
         carry_columns(space, compared.base, superseded, counts.samples)
         first = _next_shard(compared.base, space)
-        return Assembly(config, self._recipe.format, pieces, order, first, superseded)
+        source = PartRows(config, space, parts)
+        return Assembly(config, self._recipe.format, pieces, order, first, superseded, source)
 
     def _settle(self, settler: SchemaSettler, space: Workspace) -> Schema:
         """The schema of the rows, which is that of the dataset that they are added to.

@@ -30,6 +30,9 @@ _MARK = b"PARTv3\r\n"
 _FLUSH_BYTES, _FLUSH_VALUES = 1 << 20, 512
 """The most bytes and values that wait to be written with one call; the system takes 1024 values at a time."""
 
+_FETCHED_BYTES, _END_BYTES = 1 << 22, 1 << 16
+"""The size of a part that is fetched whole, and how much of any is."""
+
 Columns = Mapping[str, ColumnSpec]
 """The columns that the rows of a group share, in the order of a row's bytes, which is the order of the names."""
 
@@ -235,6 +238,13 @@ class PartWriter:
 class Part:
     """A finished part, mapped into memory.
 
+    Parameters
+    ----------
+    path : Path
+    fetched : bool
+        Whether the end of the file, and a small one whole, is fetched first: that lets other threads go on while a file
+        server answers, and a look at what is mapped does not.
+
     Attributes
     ----------
     groups : list of RowGroup
@@ -243,20 +253,56 @@ class Part:
         The group of each item's rows; None if it has no rows.
     """
 
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def __init__(self, path: Path, *, fetched: bool = False) -> None:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            if fetched:
+                _fetch(descriptor)
+            found = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
         if found[-8:] != _MARK:
             raise BuildError(
                 f"{path}: expected a finished part of this build, found something else: "
                 "remove the .build folder and build again"
             )
-        footer_offset = int.from_bytes(found[-16:-8], "little")
-        footer = json.loads(found[footer_offset:-16])
+        self._read(memoryview(found), 0)
+
+    def _read(self, view: memoryview, missing: int) -> None:
+        """Read index and footer of a part of which `missing` bytes at the beginning are not in the view."""
+        footer_offset = int.from_bytes(view[-16:-8], "little")
+        footer = json.loads(bytes(view[footer_offset - missing : -16]))
         self._reports: list[dict[str, Any]] = footer["reports"]
         self.group_of: list[int | None] = footer["group_of"]
-        self._view = memoryview(found)
-        self.groups = list(_read_groups(self._view, footer))
+        self._view = view
+        self._index_offset: int = footer["index_offset"] - missing
+        self.groups = list(_read_groups(view, footer, self._index_offset))
+
+    def outline(self) -> tuple[bytes, int]:
+        """The part without the bytes of its rows, but with their numbers and class names; what `from_outline` takes."""
+        kept = [
+            b"".join(group.values(name, np.arange(len(group))))
+            for group in self.groups
+            for name in group.columns
+            if is_index_value(group.columns[name])
+        ]
+        values = b"".join(kept)
+        values += bytes(-len(values) % 8)
+        return values + self._view[self._index_offset :], self._index_offset - len(values)
+
+    @classmethod
+    def from_outline(cls, outline: bytes, missing: int) -> "Part":
+        """A part that has no other values of its rows than those in an outline."""
+        part = cls.__new__(cls)
+        view = memoryview(outline)
+        part._read(view, missing)
+        offset = 0
+        for group in part.groups:
+            for name in filter(lambda name: is_index_value(group.columns[name]), group.columns):
+                size = int(group.lengths[:, list(group.columns).index(name)].sum())
+                group.kept[name] = view[offset : offset + size]
+                offset += size
+        return part
 
     def reports(self) -> list[ItemReport]:
         """What became of the task's items, in order."""
@@ -271,10 +317,23 @@ class Part:
         return self._view[: sum(group.bytes for group in self.groups)]
 
 
-def _read_groups(view: memoryview, footer: Mapping[str, Any]) -> Iterator["RowGroup"]:
-    """The groups of a part's index."""
+def _fetch(descriptor: int) -> None:
+    """Have the system read a part's end, and the rows of a small one."""
+    size = os.fstat(descriptor).st_size
+    if hasattr(os, "posix_fadvise") and size <= _FETCHED_BYTES:
+        os.posix_fadvise(descriptor, 0, size, os.POSIX_FADV_WILLNEED)
+    if hasattr(os, "pread"):
+        os.pread(descriptor, _END_BYTES, max(0, size - _END_BYTES))
+
+
+def is_index_value(spec: ColumnSpec) -> bool:
+    """Whether the values of a column may come into the index: single numbers, and names of classes, which become some."""
+    return spec.ndim == 0 or spec.kind == "class"
+
+
+def _read_groups(view: memoryview, footer: Mapping[str, Any], offset: int) -> Iterator["RowGroup"]:
+    """The groups of a part's index, which begins at an offset of the view."""
     counts = [(rows, from_json(columns)) for rows, columns in footer["groups"]]
-    offset = footer["index_offset"]
     shapes_offset = offset + 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
     for rows, columns in counts:
         axes = sum(spec.ndim for spec in columns.values())
@@ -299,6 +358,8 @@ class RowGroup:
         Encoded bytes of each value.
     shapes : (rows, axes) int32
         Shapes of the decoded values, with the axes of all columns side by side.
+    kept : dict of str to memoryview
+        In an outline, the values of a column, one after another; it has no values of columns that are not here.
     """
 
     def __init__(
@@ -314,6 +375,7 @@ class RowGroup:
         self.starts = starts
         self.lengths = lengths
         self.shapes = shapes
+        self.kept: dict[str, memoryview] = {}
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -344,9 +406,13 @@ class RowGroup:
     def values(self, name: str, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[memoryview]:
         """The encoded bytes of a column in the given rows; valid while the group is referred to."""
         column = list(self.columns).index(name)
-        starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
-        ends = starts + self.lengths[rows, column]
-        return [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        lengths = self.lengths[rows, column]
+        if name in self.kept:
+            view, starts = self.kept[name], (np.cumsum(self.lengths[:, column]) - self.lengths[:, column])[rows]
+        else:
+            view, starts = self._view, self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
+        ends = starts + lengths
+        return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def to_json(columns: Columns) -> list[Any]:

@@ -371,7 +371,8 @@ class Job:
         plan = self.plan
         if not plan.tasks:
             return
-        missing = [number for number in range(len(plan.tasks)) if not plan.is_done(self.workspace, number)]
+        finished = plan.finished(self.workspace)
+        missing = [number for number in range(len(plan.tasks)) if number not in finished]
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
         tally = ItemTally(plan.tasks)
@@ -398,7 +399,7 @@ class Job:
                 made = self.workspace.item_part(unit.number, unit.item) if alone else self.workspace.part(unit.number)
                 if flushed:  # maybe on another machine
                     wait_for(made)
-                if not alone and made.exists():
+                if not alone and (flushed or made.exists()):
                     checkpoints.add(unit.number, flushed=flushed)
 
             units = [Unit("task", number) for number in missing]

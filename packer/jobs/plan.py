@@ -2,11 +2,12 @@
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from packer.assembly.plan import Piece
+from packer.assembly.rows import RowSource
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn
 from shardspec.columns import IntArray
@@ -143,6 +144,8 @@ class Assembly:
         The number of the first shard in its name.
     superseded : int64 array or None
         Rows of the dataset that is added to that are no rows of it any more, ascending.
+    source : RowSource or None
+        The row source, if it is open already; it may have the values of no other fields than those of the index.
     """
 
     rows: Mapping[str, Any]
@@ -151,6 +154,7 @@ class Assembly:
     order: IntArray | None
     first_shard: int = 0
     superseded: IntArray | None = None
+    source: RowSource | None = None
 
 
 class Made(NamedTuple):
@@ -280,8 +284,8 @@ class JobPlan(Protocol):
         """
         ...
 
-    def is_done(self, space: Workspace, task: int) -> bool:
-        """Whether a task has left its complete result."""
+    def finished(self, space: Workspace) -> Collection[int]:
+        """The tasks that have left their complete result; at least those, and maybe others that are no tasks."""
         ...
 
     def open_work(self, space: Workspace) -> Work:

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from packer.assembly.plan import ShardPlan, plan_assembly, write_index
+from packer.assembly.rows import open_rows
 from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Event
 from packer.jobs.plan import JobPlan, Unit
@@ -32,9 +34,9 @@ def cut_into_shards(plan: JobPlan, space: Workspace, before: Mapping[str, Path] 
         By field, the index of the rows of the dataset that is added to.
     """
     found = plan.assemble(space)
-    assembly = plan_assembly(space, found.rows, found.format, found.pieces, found.order, found.first_shard)
-    write_index(assembly.source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
-    assembly.source.close()
+    with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
+        assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
+        write_index(source, found.order, space.final / INDEX_FOLDER, before, found.superseded)
     assembly.save()
     return assembly
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -243,9 +243,9 @@ class Repack:
         """See `JobPlan`: checking the inputs is quick."""
         return None
 
-    def is_done(self, space: Workspace, task: int) -> bool:
+    def finished(self, space: Workspace) -> Collection[int]:
         """See `JobPlan`."""
-        return space.scan(task).exists()
+        return {task for task in range(len(self.tasks)) if space.scan(task).exists()}
 
     def open_work(self, space: Workspace) -> RepackWork:
         """See `JobPlan`."""

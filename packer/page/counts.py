@@ -208,6 +208,9 @@ def _histogram(field: Field, values: _Values) -> Spread:
     note = f"{values.missing} samples without a value" if values.missing else ""
     if values.low is None:
         return Spread(name, "histogram", (), note)
+    beside = f" and {name}_valid" if values.is_marked else ""
+    if values.low == values.high:
+        return _of_one(name, values, f"{name} == {values.low}{beside}", note)
     edges = _round_edges(values.low, values.high, values.dtype)
     counts, chosen = np.zeros(len(edges) - 1, np.int64), np.zeros(len(edges) - 1, np.int64)
     for all_values, some in values:
@@ -216,7 +219,6 @@ def _histogram(field: Field, values: _Values) -> Spread:
             chosen += _count(some, edges)
     chosen = chosen if values.is_part else counts
     texts = [str(edge) for edge in edges]  # of the field's own dtype: the shortest that means the same number
-    beside = f" and {name}_valid" if values.is_marked else ""
     bars = [
         Bar(
             f"{low} to {high}",
@@ -228,6 +230,14 @@ def _histogram(field: Field, values: _Values) -> Spread:
         for at, (low, high) in enumerate(pairwise(texts))
     ]
     return Spread(name, "histogram", tuple(bars), note)
+
+
+def _of_one(name: str, values: _Values, where: str, note: str) -> Spread:
+    """The only value that a field has, rather than a histogram of it."""
+    low: Any = values.low
+    counts = [(len(every), len(some)) for every, some in values]
+    bar = Bar(str(low), where, sum(every for every, _ in counts), sum(some for _, some in counts), {"is": float(low)})
+    return Spread(name, "list", (bar,), note)
 
 
 def _round_edges(low: Any, high: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -135,6 +135,14 @@ class Looking:
         named = (("points", "landmarks"), ("outline", "hull"), ("regions", "regions"))
         return [layer for layer, field in named if field in self.dataset.schema]
 
+    @cached_property
+    def example(self) -> str:
+        """A condition on fields that the dataset has, as an example of what can be written."""
+        fields, classes = self.dataset.small_fields, self.dataset.classes
+        parts = [f"label == {shown_text(classes[0])!r}"] if classes and "label" in fields else []
+        parts += [f"{name} > {value}" for name, value in (("score", 0.9), ("frame", 10)) if name in fields]
+        return " and ".join(parts[:2])
+
     def cards(self, rows: Sequence[int] | IntArray, first: str = "") -> list[Card]:
         """The cards of some rows, and the value of the field `first` before other facts."""
         return cards(self.dataset, [int(row) for row in rows], [first] if first else ())

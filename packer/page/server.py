@@ -277,6 +277,7 @@ class Pages:
             pages=pages,
             fields=[name for name in one.dataset.small_fields if name != "key"],
             sorts=one.dataset.small_fields,
+            example=one.example,
             layer_names=one.layers,
         )
         one.dataset.open_shards()

@@ -6,7 +6,6 @@ and which parts were flushed; a session after a restart of the machine removes t
 shards are written, after which parts are deleted, all are flushed, unless the job is younger than the first checkpoint.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +24,6 @@ INTERVAL_S = 10.0
 FLUSHED = "flushed"
 """The key in the journal's line of a task whose part was flushed by its maker, before it was published."""
 
-_PART = re.compile(r"part-([0-9]+)")
-
 
 class Checkpoints:
     """Flushes the parts of finished tasks. Use as a context manager around the tasks.
@@ -42,7 +39,7 @@ class Checkpoints:
         self._workspace = workspace
         self._interval_s = interval_s if machine_run() is not None else 0.0
         flushed, _ = _flushed(workspace)
-        self._waiting = sorted(_tasks_with_parts(workspace) - flushed)
+        self._waiting = sorted(workspace.finished_tasks() - flushed)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._flushing: Future[list[int]] | None = None
         self._began_s = time.monotonic()
@@ -106,7 +103,7 @@ class Checkpoints:
 def flush_all(workspace: Workspace) -> None:
     """Flush what a killed session may have left in the memory of this machine, so that others can build on it."""
     flushed, _ = _flushed(workspace)
-    flush_parts(workspace, sorted(_tasks_with_parts(workspace) - flushed))
+    flush_parts(workspace, sorted(workspace.finished_tasks() - flushed))
 
 
 def flush_parts(workspace: Workspace, tasks: Sequence[int]) -> None:
@@ -145,7 +142,7 @@ def drop_unflushed(workspace: Workspace) -> None:
         workspace.assembly.unlink(missing_ok=True)
         remove_shards(workspace)
     # Those that are gone may be made again, and not be flushed.
-    _note(workspace, sorted(flushed & _tasks_with_parts(workspace)), whole=whole, only=True)
+    _note(workspace, sorted(flushed & workspace.finished_tasks()), whole=whole, only=True)
 
 
 def _flushed(workspace: Workspace) -> tuple[set[int], bool]:
@@ -166,11 +163,6 @@ def _fsync_parts(workspace: Workspace, tasks: Sequence[int]) -> None:
         fsync_file(workspace.part(task))
     for folder in sorted({workspace.part(task).parent for task in tasks}):
         fsync_folder(folder)
-
-
-def _tasks_with_parts(workspace: Workspace) -> set[int]:
-    names = (path.name for path in workspace.part_files())
-    return {int(match[1]) for match in map(_PART.fullmatch, names) if match is not None}
 
 
 def _note(workspace: Workspace, tasks: list[int], *, whole: bool, only: bool = False) -> None:

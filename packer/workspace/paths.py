@@ -23,6 +23,7 @@ RECORD_NAME = "record.json"
 
 _KEY_CHARACTERS = 12
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_PART = re.compile(r"part-([0-9]+)")
 _ATTEMPT = re.compile(r"(?:\.([A-Za-z0-9][A-Za-z0-9_-]{0,63}))?\.[0-9a-f]{32}\.partial\Z")
 
 
@@ -258,6 +259,10 @@ class Workspace:
         """The parts of the plan, of tasks and of items, and what is half-written beside them."""
         for folder in self.part_folders():
             yield from sorted(folder.glob("part-*"))
+
+    def finished_tasks(self) -> set[int]:
+        """The tasks whose parts are there. Listing the folders takes much less than a look at each part."""
+        return {int(match[1]) for match in (_PART.fullmatch(path.name) for path in self.part_files()) if match}
 
     def _part_folder(self, task: int) -> Path:
         return self.parts / f"{task // PARTS_A_FOLDER:03d}"

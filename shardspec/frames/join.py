@@ -130,7 +130,7 @@ def join_frame(
     if key not in cells:
         raise UsageError(
             f"{what}: expected a column {key!r} of keys, found {list_some(list(cells)) or 'none'}"
-            f"{did_you_mean(key, cells)}: name it with key (--key COLUMN)"
+            f"{did_you_mean(key, cells)}: call it so in the table, or name it with key (packer add --key COLUMN)"
         )
     if not len(cells[key].valid):
         raise UsageError(f"{what}: expected rows, found none")

@@ -1,7 +1,7 @@
 """What a writer adds to a job: tasks that the caller's own loop has done, and the schema of its samples."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, PlannedShards, shuffled
@@ -96,9 +96,9 @@ class WrittenJob:
         """See `JobPlan`: there are no tasks to take over."""
         return None
 
-    def is_done(self, space: Workspace, task: int) -> bool:
+    def finished(self, space: Workspace) -> Collection[int]:
         """See `JobPlan`: the loop has done them all."""
-        return True
+        return range(len(self.tasks))
 
     def open_work(self, space: Workspace) -> "WrittenWork":
         """See `JobPlan`."""

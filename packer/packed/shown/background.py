@@ -18,7 +18,7 @@ class NotReadyError(Exception):
     """
 
     def __init__(self, job: "Job[Any]") -> None:
-        super().__init__(f"{job.what}: {job.share:.0%}")
+        super().__init__(f"{job.what}: {job.progress}")
         self.job = job
 
 
@@ -36,6 +36,8 @@ class Job(Generic[T]):
     ----------
     share : float
         How much of it is done, from 0 to 1.
+    begun : bool
+        Whether it no longer waits for others.
     error : Exception or None
         What ended it.
     """
@@ -43,10 +45,16 @@ class Job(Generic[T]):
     def __init__(self, what: str, work: "Callable[[Job[T]], T]") -> None:
         self.what = what
         self.share = 0.0
+        self.begun = False
         self.error: Exception | None = None
         self._work = work
         self._result: T | None = None
         self._done = threading.Event()
+
+    @property
+    def progress(self) -> str:
+        """How far it is, for people."""
+        return f"{100 * self.share:.0f} %" if self.begun else "waiting"
 
     def tell(self, share: float) -> None:
         """Note how much is done."""
@@ -54,6 +62,7 @@ class Job(Generic[T]):
 
     def run(self) -> None:
         """Do it."""
+        self.begun = True
         try:
             self._result = self._work(self)
         except Exception as error:

@@ -344,7 +344,10 @@ class ShownDataset:
         values = [as_text(value) for _, columns in read_blocks(self.pool, ["key"]) for value in columns["key"]]
         keys = DatasetKeys(field, values, np.array([value != "" for value in values], np.bool_))
         taken = {*self.schema.names, BOX_SIDE, WRONG}
-        found = join_frame(read_table(table), keys, taken=taken, allow_missing=True, what=str(table))
+        frame = read_table(table)
+        found = join_frame(frame, keys, taken=taken, allow_missing=True, allow_unknown=True, what=str(table))
+        if not found.rows:
+            raise UsageError(f"{table}: expected keys of the dataset's samples in its column 'key', found none of them")
         self.pool = self.pool.join(found.fields, found.columns)
         self.joined = tuple(field.name for field in found.fields)
 

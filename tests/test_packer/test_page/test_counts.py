@@ -72,6 +72,20 @@ def test_values_marked_as_missing_are_in_no_bar(tmp_path: Path) -> None:
     assert sum(len(dataset.select(bar.where)) for bar in found.bars) == 2
 
 
+@pytest.mark.parametrize("value", [0.0, -0.1, 1e-30, 3e38])
+def test_one_fraction_is_a_value_not_a_range(tmp_path: Path, value: float) -> None:
+    schema = Schema((fixed("x", "<f4"), fixed("x_valid", "|b1")))
+    values = {"x": np.array([value, 7, value, np.nan], "<f4"), "x_valid": np.array([True, False, True, True])}
+    write_dataset(tmp_path / "d", "npy", schema, values)
+    dataset = ShownDataset(tmp_path / "d")
+    found = spread(dataset, "x")
+    assert (found.kind, found.note) == ("list", "2 samples without a value")
+    (bar,) = found.bars
+    assert (bar.label, bar.count) == (str(np.float32(value)), 2)
+    assert dataset.select(bar.where).rows().tolist() == [0, 2]
+    assert np.float32(value) == bar.test["is"]
+
+
 def test_rows_are_sorted_by_any_small_field_equal_ones_in_their_order(tmp_path: Path) -> None:
     schema = Schema((text("name"), fixed("x", "<f4")))
     values = {"name": ["b", "a", "c", "a"], "x": np.array([1.0, np.nan, 3.0, 1.0], "<f4")}

@@ -55,6 +55,9 @@ def test_what_takes_long_is_said_and_comes_later(tmp_path: Path, monkeypatch: py
         assert answer.status_code == 202
         assert [e.attributes.get("content") for e in Page(answer.text).find("meta")][-1] == "1"  # comes by itself
     assert len(jobs) == 2  # one pass for all fields, one for what is compared
+    assert "waiting" in pages.get(f"/{TOKEN}/0/field/source").text  # for its turn
+    jobs[0].begun = True
+    assert "0 %" in pages.get(f"/{TOKEN}/0/field/source").text
     for job in jobs:
         job.run()
     for path in ("field/source", "row/3/track", "faults", "?sort=source", "row/3?sort=box_side"):

@@ -74,7 +74,7 @@ def test_the_grid_shows_what_where_and_sort_choose(faces: Path) -> None:
 
 
 def test_a_wrong_filter_is_said_where_it_stands(faces: Path) -> None:
-    pages = client(faces)
+    pages, dataset = client(faces), open_dataset(faces)
     for where, message in (
         ("score >", "expected an expression"),
         ("sore > 1", "did you mean"),
@@ -83,6 +83,12 @@ def test_a_wrong_filter_is_said_where_it_stands(faces: Path) -> None:
         page = get(pages, f"/0/?where={quote(where)}", 400)
         assert message in page.find("p", "error")[0].text
         assert page.find("input")[0].attributes["value"] == where
+        parts = [e.attributes["data-src"] for e in page.find("section") if "data-src" in e.attributes]
+        assert len(parts) > 3
+        for part in parts:  # of all samples, as nothing is selected
+            assert pages.get(part).status_code == 200, part
+    (asked,) = (e for e in get(pages, "/0/").find("input") if e.attributes.get("id") == "where")
+    assert len(dataset.where(asked.attributes["placeholder"])) < len(dataset)  # the example is one of this dataset
 
 
 def test_bars_lead_to_the_samples_they_count_and_back(faces: Path) -> None:
