@@ -32,10 +32,10 @@ class Submitted(Case):
         super().__init__(folder, shared)
         self.slurm = slurm
         self.env |= slurm.environment
-        self.words = ("submit", *self.build, "--slurm", "--array", "3", "--workers", "1", "--quiet", "--json")
+        self.words = (*self.build, "--slurm", "--array", "3", "--workers", "1", "--quiet", "--json")
 
     def submit(self, *more: str) -> dict[str, str]:
-        found: dict[str, str] = json.loads(run_packer(*self.words, *more, env=self.env).stdout)
+        found: dict[str, str] = json.loads(run_packer("submit", *self.words, *more, env=self.env).stdout)
         return found
 
     def agents(self, most: int = 3) -> list[int]:
@@ -74,7 +74,7 @@ def test_an_array_and_its_finishing_job_do_a_build(case: Submitted) -> None:
     assert {one["node"] for one in found["agents"]} == {"n1", "n2", "n3"}
     assert {one["job"] for one in found["agents"]} == {f"{jobs['array_job']}_{n}" for n in range(3)}
     assert {job["number"] for job in found["jobs"]} >= {f"{jobs['array_job']}_0", jobs["finish_job"]}
-    refused = run_packer(*case.words, env=case.env, expect=1)
+    refused = run_packer("submit", *case.words, env=case.env, expect=1)
     assert "submitted already, and in Slurm's queue" in refused.stderr
     case.check()
     logs = case.out.with_name("out.slurm")
@@ -135,7 +135,7 @@ def test_a_cancelled_array_is_resumed_by_the_same_command(case: Submitted) -> No
 def test_of_two_calls_at_once_one_submits(case: Submitted) -> None:
     calls = [
         subprocess.Popen(
-            arguments(*case.words), env=case.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            arguments("submit", *case.words), env=case.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for _ in range(2)
     ]

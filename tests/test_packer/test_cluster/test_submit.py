@@ -41,9 +41,9 @@ def fake(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, script in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scontrol", SCONTROL), ("scancel", SCANCEL)):
-        path = folder / name
-        path.write_text(script)
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        program = folder / name
+        program.write_text(script)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "queued").write_text("none")
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     return environment(FAKE=str(tmp_path), FAKE_REFUSED="--qos=none", PATH=path)
