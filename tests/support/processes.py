@@ -11,15 +11,15 @@ T = TypeVar("T")
 PATIENCE_S = 120.0
 
 
-def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002) -> T:
+def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002, patience_s: float = PATIENCE_S) -> T:
     """Wait until a condition holds. Nothing is measured: a machine may be as slow as it likes, within reason."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + patience_s
     while time.monotonic() < until:
         found = look()
         if found:
             return found
         time.sleep(pause_s)
-    raise AssertionError(f"waited {PATIENCE_S:g} s for {what}")
+    raise AssertionError(f"waited {patience_s:g} s for {what}")
 
 
 def workers_of(parent: int, module: bytes = b"packer.jobs.worker") -> list[int]:

@@ -21,7 +21,12 @@ CPUS = 2
 
 _PORT = 6399
 _STORE_BYTES = 78_643_200  # Ray takes no less
-_LOST_AFTER = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+_LIMITS = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_raylet_start_wait_time_s": "240",
+}
+"""A lost node is soon seen, and a new one may be slow to start."""
 
 
 def missing() -> str:
@@ -49,7 +54,7 @@ class Ray:
     def __init__(self, namespace: int, folder: Path) -> None:
         self._namespace = namespace
         self._folder = folder
-        self.environment = {**_LOST_AFTER, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
+        self.environment = {**_LIMITS, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
 
     def command(self, *words: str) -> list[str]:
         """A command line, run in the cluster's network."""

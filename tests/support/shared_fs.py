@@ -1,7 +1,7 @@
 """A hostile shared file system: two FUSE mounts of one folder, as two hosts would have them.
 
 What one mount has made is seen over the other up to `STALE_S` later, also by `open`; locks of one are not known to the
-other; hard links are refused; a file is shown to others once it is closed.
+other; hard links are refused; a file is shown to others `_WRITE_BACK_S` after it was closed.
 """
 
 import os
@@ -17,6 +17,9 @@ from typing import NamedTuple
 from support.processes import wait_for
 
 STALE_S = 20
+
+_WRITE_BACK_S = 2
+"""So that files are renamed before rclone begins to write them back: a rename meanwhile would lose them."""
 
 
 class SharedFolder(NamedTuple):
@@ -62,7 +65,16 @@ def _mounted(real: Path, mount: Path) -> Iterator[None]:
     assert unmount
     cache, stale = mount.with_name(f"{mount.name}-cache"), f"{STALE_S}s"
     command = [rclone, "mount", "--config", "/dev/null", "--cache-dir", str(cache), "--vfs-cache-mode", "writes"]
-    command += ["--vfs-write-back", "0s", "--dir-cache-time", stale, "--attr-timeout", stale, str(real), str(mount)]
+    command += [
+        "--vfs-write-back",
+        f"{_WRITE_BACK_S}s",
+        "--dir-cache-time",
+        stale,
+        "--attr-timeout",
+        stale,
+        str(real),
+        str(mount),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for("the mount", lambda: mount.is_mount() or process.poll() is not None, pause_s=0.05)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -45,7 +44,7 @@ def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Pat
     assert "the build is finished" in again.stdout
 
 
-def test_everyone_is_told_who_is_at_work(shared: Shared, tmp_path: Path) -> None:
+def test_everyone_is_told_who_is_at_work_until_it_is_killed(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     agent = case.start_agent()
     for command in ("build", "submit"):
@@ -56,30 +55,31 @@ def test_everyone_is_told_who_is_at_work(shared: Shared, tmp_path: Path) -> None
     assert (seen["pid"], seen["state"], seen["workers"]) == (agent.pid, "at work", 1)
     assert "bad.png" in run_packer("status", case.out, env=case.env).stdout
     assert Building(case.out).state().running
-    case.finish([agent])
+    agent.kill()
+    end(agent, -signal.SIGKILL)
+    check_that_another_takes_over(case)
+    case.finish()
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_what_a_lost_agent_had_in_hand_is_free_for_others(shared: Shared, tmp_path: Path, how: str) -> None:
+def test_an_agent_that_was_stopped_wakes_up_after_its_successor_has_finished(shared: Shared, tmp_path: Path) -> None:
+    """Its workers have gone on meanwhile."""
     case = shared.begin(tmp_path)
     lost = case.start_agent()
-    os.kill(lost.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-    if how == "killed":
-        end(lost, -signal.SIGKILL)
+    lost.send_signal(signal.SIGSTOP)
+    check_that_another_takes_over(case)
+    case.finish()
+    lost.send_signal(signal.SIGCONT)
+    assert "the build is finished" in end(lost, 0)
+    assert fingerprints(case.out) == shared.expected
+    assert not (case.out / ".build").exists()
+
+
+def check_that_another_takes_over(case: Case) -> None:
+    """What a lost agent had in hand is free for others."""
     case.gate.touch()
-    other = case.start_agent(held=False)
-    end(other, 0)
+    end(case.start_agent(held=False), 0)
     assert case.claims() == []
     assert len(list(Workspace(case.out / ".build").root.glob("claims/*/*.2"))) >= 1
-    if how == "stopped":
-        # Its workers have gone on meanwhile, and it wakes up after its successor has finished.
-        run_packer("build", *case.build, "--quiet", env=case.env)
-        os.kill(lost.pid, signal.SIGCONT)
-        assert "the build is finished" in end(lost, 0)
-        assert fingerprints(case.out) == shared.expected
-        assert not (case.out / ".build").exists()
-    else:
-        case.finish()
 
 
 def test_an_agent_alone_goes_on_after_it_was_stopped_past_its_lease(shared: Shared, tmp_path: Path) -> None:
@@ -139,25 +139,19 @@ def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_t
         wait_for("the loss", lambda: lease.lost)
 
 
-@pytest.mark.parametrize(
-    ("how", "status", "said"),
-    [
+def test_an_agent_that_ends_gives_back_what_it_has_not_finished(shared: Shared, tmp_path: Path) -> None:
+    case = shared.begin(tmp_path)
+    for how, status, said in (
         (signal.SIGUSR1, 0, "it was told to"),
         (signal.SIGTERM, 130, "run the same command again to go on"),
-        ("--time-limit=0.05", 0, "the time is up"),
-    ],
-)
-def test_an_agent_that_ends_gives_back_what_it_has_not_finished(
-    shared: Shared, tmp_path: Path, how: "signal.Signals | str", status: int, said: str
-) -> None:
-    case = shared.begin(tmp_path)
-    if isinstance(how, str):
-        agent = case.start_agent(how, held=False)
-    else:
-        agent = case.start_agent()
-        agent.send_signal(how)
-    assert said in end(agent, status)
-    assert case.claims() == []
+        (None, 0, "the time is up"),
+    ):
+        limit = () if how else ("--time-limit=0.05",)
+        agent = case.start_agent(*limit, held=how is not None)
+        if how is not None:
+            agent.send_signal(how)
+        assert said in end(agent, status)
+        assert case.claims() == []
     case.finish()
 
 
@@ -178,11 +172,11 @@ def test_an_agent_without_work_ends_when_it_is_told_to_and_when_its_time_is_up(s
 def test_a_finishing_call_waits_for_leases_that_are_not_over_and_no_longer(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     agent = case.start_agent()
-    os.kill(agent.pid, signal.SIGSTOP)
+    agent.send_signal(signal.SIGSTOP)
     case.gate.touch()
     done = run_packer("build", *case.build, env=case.env)
     assert f"waiting up to {LEASE_S:g} s, as 1 agent may still be at work" in done.stderr
-    os.kill(agent.pid, signal.SIGCONT)
+    agent.send_signal(signal.SIGCONT)
     end(agent, 0)
     assert fingerprints(case.out) == shared.expected
 

@@ -1,7 +1,4 @@
-"""Agents that are killed and stopped at random moments, round after round: one digest.
-
-``CLUSTER_ROUNDS`` and ``CLUSTER_SEED`` choose how many and which.
-"""
+"""Agents that are killed and stopped at random moments, round after round: one digest."""
 
 import os
 import random
@@ -13,19 +10,16 @@ from pathlib import Path
 
 import pytest
 from support.cluster import Case, end, share
+from support.cluster_builds import ROUNDS, SEED
 from support.command import run_packer
 from support.packed import fingerprints
 from support.processes import workers_of
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "60"))
-SEED = int(os.environ.get("CLUSTER_SEED", str(random.SystemRandom().randrange(10**6))))
 
-
-def test_random_faults_of_agents_change_no_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        print(f"\n{ROUNDS} rounds of agents, seed {SEED}")
+def test_random_faults_of_agents_change_no_byte(tmp_path: Path) -> None:
+    print(f"\n{ROUNDS} rounds of random faults of agents, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)")
     rng = random.Random(SEED)
     shared = share(tmp_path / "shared")
     for number in range(ROUNDS):
@@ -34,11 +28,12 @@ def test_random_faults_of_agents_change_no_byte(tmp_path: Path, capsys: pytest.C
         case.gate.touch()
         run_packer("submit", *case.build, "--quiet", env=case.env)
         agents = [case.start_agent(held=False) for _ in range(2)]
-        stopped = []
+        stopped, faults = [], []
         for _ in range(rng.randrange(1, 4)):
             time.sleep(rng.uniform(0.0, 1.2))
             victim = rng.choice(agents)
             how = rng.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGUSR1, None])
+            faults.append("a worker killed" if how is None else how.name)
             with suppress(ProcessLookupError, IndexError):
                 if how is None:
                     os.kill(rng.choice(workers_of(victim.pid)), signal.SIGKILL)
@@ -46,6 +41,7 @@ def test_random_faults_of_agents_change_no_byte(tmp_path: Path, capsys: pytest.C
                     victim.send_signal(how)
                     if how == signal.SIGSTOP:
                         stopped.append(victim)
+        print(f"round {number}: {', '.join(faults)}", flush=True)
         run_packer("work", case.out, "--workers", "1", "--quiet", env=case.env, expect=None)
         for agent in stopped:
             agent.send_signal(signal.SIGCONT)

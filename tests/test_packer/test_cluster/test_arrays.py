@@ -11,10 +11,13 @@ import pytest
 from support.cluster import LEASE_S, Case, Shared, share
 from support.command import arguments, run_packer
 from support.packed import check_whole, fingerprints
-from support.processes import is_alive, wait_for
+from support.processes import PATIENCE_S, is_alive, wait_for
 from support.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
+
+REQUEUE_S = 121.0
+"""How long Slurm lets the job of a lost node wait until it is started again."""
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +32,10 @@ class Submitted(Case):
         super().__init__(folder, shared)
         self.slurm = slurm
         self.env |= slurm.environment
-        self.words = ("submit", *self.build, "--slurm", "--array", "3", "--workers", "1", "--quiet", "--json")
+        self.words = (*self.build, "--slurm", "--array", "3", "--workers", "1", "--quiet", "--json")
 
     def submit(self, *more: str) -> dict[str, str]:
-        found: dict[str, str] = json.loads(run_packer(*self.words, *more, env=self.env).stdout)
+        found: dict[str, str] = json.loads(run_packer("submit", *self.words, *more, env=self.env).stdout)
         return found
 
     def agents(self, most: int = 3) -> list[int]:
@@ -48,7 +51,8 @@ class Submitted(Case):
         """The finishing job commits the expected bytes."""
         self.gate.touch()
         try:
-            wait_for("the dataset", lambda: (self.out / "manifest.json").exists(), 0.1)
+            done = self.out / "manifest.json"
+            wait_for("the dataset", done.exists, 0.1, PATIENCE_S + REQUEUE_S)
             wait_for("the end of the workspace", lambda: not (self.out / ".build").exists(), 0.1)
         except AssertionError as error:
             logs = "\n".join(f"{path.name}: {path.read_text()}" for path in self.out.with_name("out.slurm").iterdir())
@@ -70,7 +74,7 @@ def test_an_array_and_its_finishing_job_do_a_build(case: Submitted) -> None:
     assert {one["node"] for one in found["agents"]} == {"n1", "n2", "n3"}
     assert {one["job"] for one in found["agents"]} == {f"{jobs['array_job']}_{n}" for n in range(3)}
     assert {job["number"] for job in found["jobs"]} >= {f"{jobs['array_job']}_0", jobs["finish_job"]}
-    refused = run_packer(*case.words, env=case.env, expect=1)
+    refused = run_packer("submit", *case.words, env=case.env, expect=1)
     assert "submitted already, and in Slurm's queue" in refused.stderr
     case.check()
     logs = case.out.with_name("out.slurm")
@@ -131,7 +135,7 @@ def test_a_cancelled_array_is_resumed_by_the_same_command(case: Submitted) -> No
 def test_of_two_calls_at_once_one_submits(case: Submitted) -> None:
     calls = [
         subprocess.Popen(
-            arguments(*case.words), env=case.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            arguments("submit", *case.words), env=case.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for _ in range(2)
     ]
@@ -143,6 +147,7 @@ def test_of_two_calls_at_once_one_submits(case: Submitted) -> None:
     case.check()
 
 
+@pytest.mark.slow  # Slurm's shortest limit is a minute
 def test_an_agent_whose_time_is_up_in_the_middle_of_an_item_gives_it_back(case: Submitted) -> None:
     jobs = case.submit("--sbatch", "--time=1", "--array", "1")
     case.agents(1)

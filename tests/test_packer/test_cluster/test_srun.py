@@ -138,15 +138,16 @@ def test_a_killed_build_goes_on_in_the_same_allocation(
         assert not is_alive(worker)
 
 
-def test_a_second_build_says_that_the_first_is_at_work(run: SlurmRun, pictures: Path, expected: dict[str, str]) -> None:
-    run.at_work()
-    (job,) = run.slurm.jobs()
-    second = run.slurm.run(*run.command[:-2], expect=None, env=run.env)
-    assert "another process" in second or "at work" in second
-    assert job
+def test_a_second_build_says_that_the_first_is_at_work(run: SlurmRun, expected: dict[str, str]) -> None:
+    worker = run.at_work()
+    os.kill(worker, signal.SIGSTOP)  # so that the first is not finished meanwhile
+    second = run.slurm.run(*run.command[:-2], expect=1, env=run.env)
+    os.kill(worker, signal.SIGCONT)
+    assert "another build is at work in this folder" in second
     run.finish(expected)
 
 
+@pytest.mark.slow
 def test_with_all_nodes_lost_the_same_command_goes_on(
     slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
@@ -186,6 +187,18 @@ def test_an_item_that_hangs_hard_is_ended(slurm: Slurm, tmp_path: Path) -> None:
     counts = check_whole(tmp_path / "out")
     assert counts.samples == 1
     assert not is_alive(int(read_log(tmp_path / "log")[0]))
+
+
+def test_packed_datasets_are_converted_on_the_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    source = write_pictures(tmp_path / "few", [f"a/{number}.png" for number in range(5)])
+    env = environment(python_path=TESTS)
+    run_packer("build", source, tmp_path / "whole", *OPTIONS, env=env)
+    convert = ("convert", tmp_path / "whole", "--format", "npy", "--quiet")
+    run_packer(*convert, tmp_path / "one", env=env)
+    slurm.run(
+        "salloc", "--nodes=2", "--exclusive", *arguments(*convert, tmp_path / "many", "--engine", "srun"), env=env
+    )
+    assert fingerprints(tmp_path / "many") == fingerprints(tmp_path / "one")
 
 
 FAULTS: dict[str, Callable[[SlurmRun, random.Random], None]] = {

@@ -5,6 +5,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,9 @@ def fake(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, script in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scontrol", SCONTROL), ("scancel", SCANCEL)):
-        path = folder / name
-        path.write_text(script)
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        program = folder / name
+        program.write_text(script)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "queued").write_text("none")
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     return environment(FAKE=str(tmp_path), FAKE_REFUSED="--qos=none", PATH=path)
@@ -90,32 +91,44 @@ def test_a_finishing_job_does_not_overwrite_what_another_call_has_finished(
     assert (out / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_what_is_in_the_queue_is_not_submitted_twice(fake: dict[str, str], tmp_path: Path, source: Path) -> None:
+def test_what_is_in_the_queue_is_not_submitted_twice(
+    fake: dict[str, str], tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(fake, monkeypatch)
     out = tmp_path / "out"
-    call = ("submit", source, out, "--size", "16", "--quiet", "--slurm")
-    assert "41 (array)" in run_packer(*call, env=fake).stdout
+    submit = partial(packer.submit, source, out, size=16, slurm=True, progress=False)
+    assert submit().to_json()["array_job"] == "41"
     (tmp_path / "queued").write_text("41")
-    refused = run_packer(*call, env=fake, expect=1)
+    refused = run_packer("submit", source, out, "--size", "16", "--quiet", "--slurm", env=fake, expect=1)
     assert "submitted already, and in Slurm's queue (41_0 running, 41_[1-3] pending)" in refused.stderr
     assert "scancel 41 42" in refused.stderr
     shown = run_packer("status", out, env=fake).stdout
     assert "Slurm job 41_[1-3]: pending, (Resources)" in shown
     (tmp_path / "queued").write_text("none")
-    assert "43 (array)" in run_packer(*call, env=fake).stdout
+    assert submit().to_json()["array_job"] == "43"
 
 
 def test_what_slurm_refuses_is_said_and_nothing_half_submitted_stays(
-    fake: dict[str, str], tmp_path: Path, source: Path
+    fake: dict[str, str], tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = ("submit", source, tmp_path / "out", "--size", "16", "--quiet", "--slurm")
-    refused = run_packer(*call, "--array", "1002", env=fake, expect=2)
-    assert "expected at most 1001 elements, Slurm's MaxArraySize, found 1002" in refused.stderr
+    use(fake, monkeypatch)
+    submit = partial(packer.submit, source, tmp_path / "out", size=16, slurm=True, progress=False)
+    with pytest.raises(UsageError, match="expected at most 1001 elements, Slurm's MaxArraySize, found 1002"):
+        submit(array=1002)
     assert not (tmp_path / "out").exists()
+    call = ("submit", source, tmp_path / "out", "--size", "16", "--quiet", "--slurm")
     refused = run_packer(*call, env={**fake, "FAKE_REFUSED": "--dependency"}, expect=1)
     assert "submit: sbatch: Invalid qos specification" in refused.stderr
     assert (tmp_path / "scancel.log").read_text() == "41\n"
-    refused = run_packer(*call, env={**fake, "PATH": str(tmp_path)}, expect=2)
-    assert "expected Slurm's command scontrol, found none on the PATH" in refused.stderr
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="expected Slurm's command scontrol, found none on the PATH"):
+        submit()
+
+
+def use(fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use that Slurm in this process, too."""
+    for name in ("FAKE", "FAKE_REFUSED", "PATH"):
+        monkeypatch.setenv(name, fake[name])
 
 
 def test_print_shows_the_scripts_of_the_docs_and_writes_nothing(tmp_path: Path) -> None:
