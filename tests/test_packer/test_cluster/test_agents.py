@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
