@@ -83,7 +83,7 @@ test-ray: setup
 # Random faults of agents, under srun and under Ray, and what takes minutes; CLUSTER_ROUNDS and CLUSTER_SEED choose how
 # many rounds and which.
 test-cluster-slow: setup
-	$(BIN)/python -m pytest -q -s -rs -m slow $(CLUSTER)
+	$(BIN)/python -m pytest -q -s -rs -o faulthandler_timeout=0 -m slow $(CLUSTER)
 
 test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)

@@ -66,13 +66,15 @@ def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: RayRun, expecte
 
 
 def test_a_stopped_raylet_changes_nothing_when_it_wakes_up(run: RayRun, expected: dict[str, str]) -> None:
-    """The cluster gives the node up; its workers may run on for a while."""
+    """The cluster gives the node up, unless the build is finished before that; its workers may run on for a while."""
     stopped = run.node_of(run.at_work())
     os.kill(stopped, signal.SIGSTOP)
     try:
         run.finish(expected)
     finally:
         os.kill(stopped, signal.SIGCONT)
+    with suppress(ProcessLookupError):
+        os.kill(stopped, signal.SIGKILL)
     wait_for("the end of the raylet", lambda: not is_alive(stopped))
     run.ray.start_node()
 
