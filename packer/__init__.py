@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from packer.builds.detect import detect
     from packer.builds.estimate import Estimate
     from packer.builds.growing.growth import Growth
-    from packer.builds.job import BuildResult
     from packer.builds.pack import pack
+    from packer.builds.result import BuildResult
     from packer.builds.writing.writer import Writer
     from packer.cluster.agent import WorkResult, work
     from packer.cluster.status import AgentStatus, StatusReport, status
     from packer.cluster.submit import SubmitResult, submit
-    from packer.jobs.job import JobResult
     from packer.jobs.progress import Progress, ProgressListener
+    from packer.jobs.result import JobResult
     from packer.known.listing import DatasetList, list_dataset
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
@@ -70,7 +70,7 @@ else:
             "Array": Entry("packer.recipe.fields:Array"),
             "BenchReport": Entry("packer.packed.bench.report:BenchReport"),
             "BuildOptions": Entry("packer.recipe.options:BuildOptions"),
-            "BuildResult": Entry("packer.builds.job:BuildResult"),
+            "BuildResult": Entry("packer.builds.result:BuildResult"),
             "ColumnsResult": Entry("packer.packed.columns:ColumnsResult"),
             "CompactResult": Entry("packer.packed.compact:CompactResult"),
             "DatasetList": Entry("packer.known.listing:DatasetList"),
@@ -81,7 +81,7 @@ else:
             "GenerationNote": Entry("packer.packed.inspect:GenerationNote"),
             "Growth": Entry("packer.builds.growing.growth:Growth"),
             "InspectReport": Entry("packer.packed.inspect:InspectReport"),
-            "JobResult": Entry("packer.jobs.job:JobResult"),
+            "JobResult": Entry("packer.jobs.result:JobResult"),
             "Leak": Entry("packer.packed.inspect:Leak"),
             "Leaks": Entry("packer.packed.inspect:Leaks"),
             "MergeResult": Entry("packer.packed.merge:MergeResult"),

@@ -25,7 +25,7 @@ from shardspec.schema import Schema
 
 ROW_SOURCES: Mapping[str, Entry] = {
     "packed": Entry("packer.assembly.rows:PackedRows"),
-    "parts": Entry("packer.builds.parts:PartRows"),
+    "parts": Entry("packer.builds.parts.rows:PartRows"),
 }
 
 BATCH_BYTES = 16 * 10**6

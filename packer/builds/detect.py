@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from packer.builds.build import build
-from packer.builds.job import BuildResult
+from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener
 from packer.recipe import refuse_unknown
 from packer.recipe.options import BuildOptions

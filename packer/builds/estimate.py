@@ -12,8 +12,8 @@ from typing import Any
 
 from packer.builds.growing.growth import Comparison, Growth
 from packer.builds.listing import Remarks, counted_stage, list_items
-from packer.builds.part import Part
-from packer.builds.parts import choose_columns, settled_reports
+from packer.builds.parts.part import Part
+from packer.builds.parts.rows import choose_columns, settled_reports
 from packer.builds.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.work import BuildWork

@@ -4,18 +4,20 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.growing.growth import Comparison, Growth
+from packer.builds.growing.growth import Comparison
 from packer.builds.growing.kept import keep_parts
 from packer.builds.growing.superseding import find_rows, without_superseded, write_superseded
 from packer.builds.listing import Remarks
-from packer.builds.parts import OpenedParts, PartRows, SchemaSettler, choose_columns, describe_rows, settled_reports
+from packer.builds.parts.opened import OpenedParts
+from packer.builds.parts.rows import PartRows, choose_columns, describe_rows, settled_reports
+from packer.builds.parts.schema import SchemaSettler
 from packer.builds.plan import (
     FACTS_BYTES,
     BuildPlan,
@@ -31,7 +33,7 @@ from packer.builds.plan import (
 from packer.builds.reports import BrokenTracks, EarlierReports, Known, ReportWriter
 from packer.builds.work import BuildWork
 from packer.jobs.history import note, noted
-from packer.jobs.job import JobResult, failed_item
+from packer.jobs.job import failed_item
 from packer.jobs.plan import Assembly, Made, Task
 from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
@@ -43,7 +45,6 @@ from packer.sources.item import Item, ItemReport, read_items
 from packer.steps.chain import Equipment, Step
 from packer.steps.encode import codecs_by_field, image_codec
 from packer.steps.faces.misses import advise
-from packer.vision.decode.jpeg_header import LEAST_AREA
 from packer.workspace import Workspace, read_lines
 from packer.workspace.columns import FieldColumn
 from packer.workspace.durable import write_durably
@@ -58,132 +59,6 @@ from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, list_some, shorten
 
 _SHOWN_REASONS = 3
-
-
-@dataclass(frozen=True, repr=False)
-class BuildResult(JobResult):
-    """The dataset that a build made, and what became of its items.
-
-    Attributes
-    ----------
-    marked : int or None
-        Samples whose picture has restart markers; None if the recipe asks for none, or everything was finished already.
-    refilled : int or None
-        Sampled frames without a face in whose place a nearby frame gave the samples; None if the recipe does not ask
-        for that, or everything was finished already.
-    broken_tracks : BrokenTracks or None
-        Videos that lost frames because their tracks broke; None if no track is chosen, or everything was finished
-        already.
-    unused_boxes : int or None
-        Boxes given for frames that were not sampled or could not be read, of the items that are packed; None if no
-        boxes are given, or everything was finished already.
-    growth : Growth or None
-        How the source compares with the dataset that was added to; None for a build of its own.
-    notes : tuple of str
-        What is to be known about the source, a line each: missing labels, ignored files and the like.
-    """
-
-    marked: int | None = None
-    refilled: int | None = None
-    broken_tracks: BrokenTracks | None = None
-    unused_boxes: int | None = None
-    growth: Growth | None = None
-    notes: tuple[str, ...] = ()
-
-    def describe(self) -> str:
-        """See `JobResult`; adds remarks on frames, tracks, boxes, JPEGs progressive or without markers, and the notes."""
-        faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
-        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_marked()}"
-        return "\n".join((f"{super().describe()}{more}", *self.notes))
-
-    def _facts(self) -> dict[str, Any]:
-        """What became of the items."""
-        broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        more = {"restart_marked": self.marked, "refilled": self.refilled}
-        more |= {"broken_tracks": broken, "unused_boxes": self.unused_boxes}
-        grown = {} if self.growth is None else {"update": self.growth.to_json()}
-        return {**self.counts.to_json(), **more, **grown, "notes": self.notes}
-
-    def _contents(self) -> str:
-        """The contents, and what became of the items."""
-        counts = self.counts
-        lost = [f"{counts.rejected_items} rejected"]
-        if counts.damaged_items:
-            lost.append(f"{counts.damaged_items} packed only in part, since they are damaged")
-        if counts.ignored_files:
-            lost.append(f"{counts.ignored_files} ignored")
-        if counts.frames_without_sample:
-            lost.append(f"{counted(counts.frames_without_sample, 'frame')} without a sample")
-        return f"{super()._contents()} from {counts.packed_items} of {counted(counts.items, 'item')}, {', '.join(lost)}"
-
-    def _describe_growth(self) -> str:
-        growth = self.growth
-        if growth is None:
-            return ""
-        mended = f"; {growth.mended} of {growth.retried} tried again now work" if growth.retried else ""
-        return f"\nitems of the source: {growth.describe()}{mended}"
-
-    def _describe_refilled(self) -> str:
-        if not self.refilled:
-            return ""
-        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a nearby frame"
-
-    def _describe_broken_tracks(self) -> str:
-        recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
-        if found is None or not found.videos:
-            return ""
-        closer = _describe_closer(recipe)
-        return (
-            f"\nin {found.videos} of {counted(found.of, 'video')} faces could not be followed from one sampled frame "
-            f"to the next, so --choose {recipe['choose']} kept {counted(found.samples, 'sample')} "
-            f"of {counted(found.frames, 'frame')} with faces: "
-            f"{f'sample frames closer together ({closer}), or ' if closer else ''}"
-            "choose without tracks (--choose largest)"
-        )
-
-    def _describe_boxes(self) -> str:
-        if not self.unused_boxes:
-            return ""
-        closer = _describe_closer(self.manifest.generations[-1].recipe)
-        return (
-            f"\nboxes not used: {self.unused_boxes}, for frames that were not sampled or are not there"
-            f"{f' ({closer} samples more frames)' if closer else ''}"
-        )
-
-    def _describe_progressive(self) -> str:
-        count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
-        if not count:
-            return ""
-        pictures = counted(self.counts.samples, "picture")
-        if stored == "baseline":
-            return f"\n{count} of {pictures} came as progressive JPEGs: stored as baseline, without loss"
-        return (
-            f"\n{count} of {pictures} came as progressive JPEGs and were stored as they are: they decode about three "
-            "times slower in every epoch than baseline JPEGs; --progressive baseline converts them without loss"
-        )
-
-    def _describe_marked(self) -> str:
-        if self.marked is None or self.marked == self.counts.samples:
-            return ""
-        return (
-            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'picture')}: JPEGs whose bytes are "
-            "kept stay as they came (with --size they are encoded), "
-            f"and pictures of less than {LEAST_AREA:,} pixels get none"
-        )
-
-    @property
-    def counts(self) -> Counts:
-        """What became of the items, over all generations."""
-        return total(self.manifest.generations)
-
-
-def _describe_closer(recipe: Mapping[str, Any]) -> str:
-    """In words, the change to the sampling that brings frames closer together; empty if every frame is taken."""
-    for name, change in (("frames", "a larger --frames"), ("fps", "a higher --fps"), ("every", "a smaller --every")):
-        value = recipe.get(name)
-        if value is not None and (name, value) != ("every", 1):
-            return f"{change} than {value}"
-    return "--every 10 in place of --keyframes" if recipe.get("keyframes") else ""
 
 
 class BuildJob:
@@ -560,21 +435,3 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
         f"no item gave a sample ({counts.items} in all), so nothing was packed: {shown} (all reasons: {space.reasons})"
         f"{f': {advice}' if advice else ''}"
     )
-
-
-def check_rejects(result: BuildResult, options: BuildOptions) -> None:
-    """Check that no more items were rejected than allowed.
-
-    Raises
-    ------
-    TooManyRejectsError
-        If more were.
-    """
-    counts = result.counts
-    share = counts.rejected_items / max(1, counts.items)
-    if share > options.max_rejects:
-        raise TooManyRejectsError(
-            f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were "
-            f"rejected, more than {options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
-            result,
-        )

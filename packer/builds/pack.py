@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.build import run_build
-from packer.builds.job import BuildResult
+from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener
 from packer.recipe import Recipe, StepSpec
 from packer.recipe.engines import ENGINES

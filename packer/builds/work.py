@@ -9,7 +9,8 @@ from typing import Any
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.growing.kept import KeptItems, built_key
-from packer.builds.part import Part, PartWriter
+from packer.builds.parts.part import Part
+from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.build import plan_build, resolve_options
-from packer.builds.job import BuildResult
+from packer.builds.result import BuildResult
 from packer.cluster import slurm as _slurm
 from packer.cluster.agent import ENGINE
 from packer.cluster.scripts import Scripts, words_of, write_scripts

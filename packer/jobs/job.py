@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from packer.assembly.plan import ShardPlan
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
-from packer.jobs.result import Result
+from packer.jobs.result import JobResult
 from packer.jobs.schedule import ItemTally, Schedule, describe_lost
 from packer.jobs.shards import assemble_shards, cut_into_shards
 from packer.recipe.engines import ENGINES, Team
@@ -51,50 +51,6 @@ from shardspec.wording import counted
 
 _WITH_MODELS = "faces"
 """The preset whose workers hold models, whose memory the next stage can use."""
-
-
-@dataclass(frozen=True, repr=False)
-class JobResult(Result):
-    """The dataset that a job made, and whether there was anything left to do.
-
-    Attributes
-    ----------
-    path : Path
-        The dataset's folder.
-    manifest : Manifest
-    resumed : bool
-        Whether an earlier call had done some of the work.
-    found_finished : bool
-        Whether an earlier call had done all of the work, so that this one did nothing.
-    """
-
-    path: Path
-    manifest: Manifest
-    resumed: bool
-    found_finished: bool = False
-
-    def describe(self) -> str:
-        """The dataset in one line, and whether there was anything left to do."""
-        done = "finished already, nothing was done: " if self.found_finished else ""
-        return f"{self.path}: {done}{self._contents()}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The dataset's folder, digest and counts, and `found_finished`, as JSON."""
-        manifest = self.manifest
-        facts = {"out": str(self.path), "digest": manifest.digest, "samples": manifest.samples, **self._facts()}
-        return {**facts, "shards": len(manifest.shards), "found_finished": self.found_finished}
-
-    def _facts(self) -> dict[str, Any]:
-        """Further facts of this kind of job, as JSON."""
-        return {}
-
-    def _headline(self) -> str:
-        return f"{self.path}: {self._contents()}"
-
-    def _contents(self) -> str:
-        shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
-        cut = counted(len(shards), f"{self.manifest.format} shard")
-        return f"{counted(self.manifest.samples, 'sample')} in {cut} ({size / 1e6:.1f} MB)"
 
 
 class Job:

@@ -1,7 +1,12 @@
-"""The base class of what the functions of `packer` return, for people and for programs."""
+"""What the functions of `packer` return, for people and for programs: the base class, and the result of a job."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from shardspec.manifest import Manifest
+from shardspec.wording import counted
 
 
 class Result(ABC):
@@ -21,3 +26,47 @@ class Result(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._headline()}>"
+
+
+@dataclass(frozen=True, repr=False)
+class JobResult(Result):
+    """The dataset that a job made, and whether there was anything left to do.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset's folder.
+    manifest : Manifest
+    resumed : bool
+        Whether an earlier call had done some of the work.
+    found_finished : bool
+        Whether an earlier call had done all of the work, so that this one did nothing.
+    """
+
+    path: Path
+    manifest: Manifest
+    resumed: bool
+    found_finished: bool = False
+
+    def describe(self) -> str:
+        """The dataset in one line, and whether there was anything left to do."""
+        done = "finished already, nothing was done: " if self.found_finished else ""
+        return f"{self.path}: {done}{self._contents()}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The dataset's folder, digest and counts, and `found_finished`, as JSON."""
+        manifest = self.manifest
+        facts = {"out": str(self.path), "digest": manifest.digest, "samples": manifest.samples, **self._facts()}
+        return {**facts, "shards": len(manifest.shards), "found_finished": self.found_finished}
+
+    def _facts(self) -> dict[str, Any]:
+        """Further facts of this kind of job, as JSON."""
+        return {}
+
+    def _headline(self) -> str:
+        return f"{self.path}: {self._contents()}"
+
+    def _contents(self) -> str:
+        shards, size = self.manifest.shards, sum(shard.bytes for shard in self.manifest.shards)
+        cut = counted(len(shards), f"{self.manifest.format} shard")
+        return f"{counted(self.manifest.samples, 'sample')} in {cut} ({size / 1e6:.1f} MB)"

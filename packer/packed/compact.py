@@ -10,8 +10,9 @@ from typing import Any
 
 from packer.assembly.plan import Piece
 from packer.jobs.history import note, noted
-from packer.jobs.job import Job, JobResult
+from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import JobResult
 from packer.packed.plan import Input, Repack, encode_line, plan_of, read_report, shard_bytes
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace

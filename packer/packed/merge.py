@@ -13,8 +13,9 @@ import numpy as np
 
 from packer.assembly.rows import PackedRows
 from packer.assembly.schemas import unite_schemas
-from packer.jobs.job import Job, JobResult
+from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import JobResult
 from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths, write_reports
 from packer.recipe.options import BuildOptions
 from shardspec.columns import IntArray

@@ -15,9 +15,9 @@ import numpy as np
 from packer.assembly.groups import read_groups
 from packer.assembly.plan import Piece, shuffled
 from packer.assembly.rows import read_column
-from packer.jobs.job import Job, JobResult
+from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
-from packer.jobs.result import Result
+from packer.jobs.result import JobResult, Result
 from packer.packed.export.export import safe_name
 from packer.packed.plan import (
     Input,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.builds.part import Part
+from packer.builds.parts.part import Part
 from packer.cluster.status import see_agents
 from packer.jobs.plan import Tasks
 from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png

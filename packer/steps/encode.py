@@ -96,7 +96,7 @@ def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
 
 
 def codecs_by_field(recipe: Recipe) -> dict[str, FieldType]:
-    """The picture fields with encodings of their own, as `packer.builds.parts.SchemaSettler` takes declared fields."""
+    """The picture fields with encodings of their own, as `packer.builds.parts.schema.SchemaSettler` takes declared fields."""
     return {name: FieldType("picture", codec=codec) for name, codec in recipe.field_codecs.items()}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import packer
 from packer import verify
-from packer.builds.part import Part
+from packer.builds.parts.part import Part
 from packer.jobs.engines.inline import InlineEngine
 from packer.workspace import Workspace
 from shardspec.errors import NotADatasetError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.builds.parts import SchemaSettler
+from packer.builds.parts.schema import SchemaSettler
 from packer.builds.plan import FACTS_BYTES, BuildPlan, describe_changed_terms, item_facts
 from packer.builds.reports import GONE, Known, checked_lines
 from packer.recipe import Recipe

@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from packer.builds.part import Part, PartWriter
+from packer.builds.parts.part import Part
+from packer.builds.parts.writer import PartWriter
 from packer.builds.plan import BuildPlan, item_facts
 from packer.sources.item import PACKED_ROW, Item, ItemReport, read_items
 from packer.workspace import Workspace

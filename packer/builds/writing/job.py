@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, PlannedShards, shuffled
-from packer.builds.part import Part
-from packer.builds.parts import SchemaSettler, describe_rows
+from packer.builds.parts.part import Part
+from packer.builds.parts.rows import describe_rows
+from packer.builds.parts.schema import SchemaSettler
 from packer.builds.provenance import describe_writing
 from packer.jobs.plan import Assembly, Made, OnItem, Task, Unit, Verdicts
 from packer.recipe import Recipe

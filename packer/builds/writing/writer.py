@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Any
 
 from packer.builds.pack import picture_of
-from packer.builds.part import PartWriter
+from packer.builds.parts.writer import PartWriter
 from packer.builds.writing.job import WrittenJob
-from packer.jobs.job import Job, JobResult
+from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import JobResult
 from packer.recipe import Recipe
 from packer.recipe.fields import LABEL, Declaration, FieldType, check_name, declare, infer, join, settle_empty
 from packer.recipe.options import BuildOptions

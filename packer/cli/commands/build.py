@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.build import OPTION_NAMES, build, dry_run
-from packer.builds.job import BuildResult
+from packer.builds.result import BuildResult
 from packer.cli.arguments import add_option, add_output_arguments, print_result
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BuildOptions

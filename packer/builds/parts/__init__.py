@@ -1,0 +1,1 @@
+"""What tasks leave: their parts, and how they become the rows and the schema of a dataset."""

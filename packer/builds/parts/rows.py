@@ -1,0 +1,169 @@
+"""The rows of a build's parts, in task order, and which of them count: those with the most common columns."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from packer.assembly.rows import Lengths, LengthTable
+from packer.builds.parts.opened import OpenedParts
+from packer.builds.parts.part import Columns as PartColumns
+from packer.builds.parts.part import Part, RowGroup, describe_difference, from_json, to_json
+from packer.sources.item import ItemReport
+from packer.steps.encode import ColumnSpec
+from packer.workspace import Workspace
+from shardspec.columns import Columns, IntArray
+from shardspec.errors import SchemaError
+from shardspec.problems import Problems
+from shardspec.schema import Field, Schema
+
+_OPEN_PARTS = 128
+
+_SHAPE_DTYPE = np.dtype("<u4")
+
+
+class PartRows:
+    """Rows of the parts named in the assembly plan.
+
+    Parameters
+    ----------
+    config : mapping
+        See `describe_rows`.
+    workspace : Workspace
+        That of the plan whose parts these are.
+    parts : OpenedParts, optional
+        What was opened of them before, to read no other values than theirs.
+    """
+
+    def __init__(self, config: Mapping[str, Any], workspace: Workspace, parts: OpenedParts | None = None) -> None:
+        self._parts = parts
+        schema = Schema.from_json(config["schema"], Problems())
+        if schema is None:
+            raise SchemaError("the assembly plan holds no schema")
+        self.schema = schema
+        self._workspace = workspace
+        self._columns = from_json(config["columns"])
+        named = [name for name, spec in self._columns.items() if spec.kind == "class"]
+        self._numbers = {name: _class_numbers(self.schema[name]) for name in named}
+        self._ends = np.cumsum(np.array(config["tasks"], np.int64))
+        self._open: OrderedDict[int, RowGroup] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def sizes(self) -> Mapping[str, Lengths]:
+        """Encoded bytes of every value of the fields that are not fixed."""
+        varying = [field for field in self.schema if not field.is_fixed]
+        table = LengthTable([field.name for field in varying], len(self))
+        for task in self._tasks_with_rows():
+            part = self._part(task)
+            names = list(part.columns)
+            table.append([part.lengths[:, names.index(field.name)] + _prefix_bytes(field) for field in varying])
+        return table.columns
+
+    def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
+        """The encoded values of some rows."""
+        out: dict[str, Any] = {name: [b""] * len(rows) for name in fields}
+        tasks = np.searchsorted(self._ends, rows, side="right")
+        for task in np.unique(tasks).tolist():
+            part = self._part(task)
+            places = np.flatnonzero(tasks == task)
+            local = rows[places] - (int(self._ends[task - 1]) if task else 0)
+            for name in fields:
+                values: list[Any] = part.values(name, local)
+                if _prefix_bytes(self.schema[name]):
+                    shapes = part.axes(name)[local].astype(_SHAPE_DTYPE)
+                    values = [shape.tobytes() + bytes(value) for shape, value in zip(shapes, values, strict=True)]
+                for place, value in zip(places.tolist(), values, strict=True):
+                    out[name][place] = value
+        return {name: self._column(name, values) for name, values in out.items()}
+
+    def close(self) -> None:
+        """Forget the parts."""
+        self._open.clear()
+
+    def _column(self, name: str, values: list[Any]) -> Any:
+        field = self.schema[name]
+        if not field.is_fixed:
+            return values
+        if name in self._numbers:
+            numbers = self._numbers[name]
+            return np.array([numbers[bytes(value)] for value in values], field.numpy_dtype)
+        array = np.frombuffer(b"".join(values), field.numpy_dtype)
+        return array.reshape(len(values), *field.fixed_shape)
+
+    def _tasks_with_rows(self) -> list[int]:
+        return np.flatnonzero(np.diff(self._ends, prepend=0)).tolist()
+
+    def _part(self, task: int) -> RowGroup:
+        rows = self._open.pop(task, None) or self._open_part(task).group(self._columns)
+        assert rows is not None
+        self._open[task] = rows
+        if len(self._open) > _OPEN_PARTS:
+            self._open.popitem(last=False)
+        return rows
+
+    def _open_part(self, task: int) -> Part:
+        return Part(self._workspace.promised(self._workspace.part(task))) if self._parts is None else self._parts[task]
+
+
+def choose_columns(parts: Iterable[Part], fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
+    """The columns that most items' samples have, in a tie those that come first; none if no item yielded a sample.
+
+    All parts are counted, so neither the place of an item nor the number of workers decides.
+
+    Parameters
+    ----------
+    parts : iterable of Part
+    fits : callable, optional
+        Whether columns fit a dataset that the samples are added to. Of those that do, the most common are chosen; if
+        none do, the most common of all.
+    """
+    items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
+    for part in parts:
+        kinds = [tuple(group.columns.items()) for group in part.groups]
+        items.update(kinds[number] for number in part.group_of if number is not None)
+    ranked = [dict(columns) for columns, _ in items.most_common()]  # in a tie, the first one met
+    fitting = (columns for columns in ranked if fits is None or fits(columns))
+    return next(fitting, ranked[0] if ranked else {})
+
+
+def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
+    """What became of a part's items; those whose samples have other columns become rejects."""
+    for report, number in zip(part.reports(), part.group_of, strict=True):
+        if number is None or part.groups[number].columns == columns:
+            yield report
+            continue
+        reason = (
+            "expected the fields that the samples of most items have, found others: "
+            f"{describe_difference(columns, part.groups[number].columns)}"
+        )
+        yield ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
+
+
+def describe_rows(columns: PartColumns, tasks: Sequence[int], schema: Schema) -> dict[str, Any]:
+    """The configuration of `PartRows`.
+
+    Parameters
+    ----------
+    columns : mapping of str to ColumnSpec
+        From `choose_columns`.
+    tasks : sequence of int
+        Number of rows with these columns in each task's part.
+    schema : Schema
+        The schema settled over those rows.
+    """
+    return {"kind": "parts", "columns": to_json(columns), "tasks": list(tasks), "schema": schema.to_json()}
+
+
+def _class_numbers(field: Field) -> dict[bytes, int]:
+    """The numbers of a field's classes by their encoded names."""
+    return {name.encode(): number for number, name in enumerate(field.classes or ())}
+
+
+def _prefix_bytes(field: Field) -> int:
+    """Bytes of the shape that precedes a raw array of varying shape."""
+    if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
+        return len(field.shape) * _SHAPE_DTYPE.itemsize
+    return 0

@@ -1,0 +1,153 @@
+"""The schema of a build, settled by the samples of its parts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from packer.builds.parts.part import Columns as PartColumns
+from packer.builds.parts.part import Part
+from packer.recipe.fields import FieldType
+from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
+from shardspec.errors import SchemaError
+from shardspec.fields import FIELD_ORDER
+from shardspec.schema import Field, NamedConfig, Schema
+from shardspec.wording import LISTED
+
+
+class SchemaSettler:
+    """Settles the schema over the parts, one after another; only at the end is it known which axes vary.
+
+    Parameters
+    ----------
+    image_codec : NamedConfig
+    classes : dict of str to list of str
+        Class names by field.
+    layouts : dict of int to str
+        The point layout of a ``landmarks`` field by its number of points.
+    declared : dict of str to FieldType, optional
+        The fields that were declared: their codecs, and the axes that are to vary even if they do not.
+    """
+
+    def __init__(
+        self,
+        image_codec: NamedConfig,
+        classes: Mapping[str, list[str]],
+        layouts: Mapping[int, str],
+        declared: Mapping[str, FieldType] | None = None,
+    ) -> None:
+        self._columns: PartColumns = {}
+        self._image_codec = image_codec
+        self._classes = classes
+        self._layouts = layouts
+        self._declared = declared or {}
+        self._class_names: dict[str, set[bytes]] = {}
+        self._shapes: dict[str, list[int | None]] = {}
+
+    def begin(self, columns: PartColumns) -> None:
+        """Say which columns the rows have that count."""
+        self._columns = columns
+        self._class_names = {name: set() for name in columns if columns[name].kind == "class"}
+
+    def add(self, part: Part) -> int:
+        """Take in one part and return how many of its rows count."""
+        rows = part.group(self._columns)
+        if rows is None:
+            return 0
+        for name in rows.columns:
+            axes = rows.axes(name)
+            low, high = axes.min(axis=0).tolist(), axes.max(axis=0).tolist()
+            known = self._shapes.setdefault(name, list(low))
+            self._shapes[name] = [k if k == a == b else None for k, a, b in zip(known, low, high, strict=True)]
+        for name, names in self._class_names.items():
+            names.update(map(bytes, rows.values(name, np.arange(len(rows)))))
+        return len(rows)
+
+    def settle(self) -> Schema:
+        """The schema over everything that was added."""
+        columns = self._columns
+        first = [name for name in FIELD_ORDER if name in columns]
+        names = first + sorted(set(columns) - set(first))
+        return Schema(tuple(self._field(name, columns[name], tuple(self._shapes[name])) for name in names))
+
+    def settle_into(self, schema: Schema) -> Schema:
+        """The schema of a dataset that the rows are added to: its own, in which pictures may get varying sizes.
+
+        Raises
+        ------
+        SchemaError
+            If the rows do not fit into it.
+        """
+        found = self.settle() if self._columns else schema
+        wrong = [f"field {name!r} is missing" for name in schema.names if name not in found]
+        wrong += [f"field {name!r} is new" for name in found.names if name not in schema]
+        fields = []
+        for field in schema:
+            fitted = _fit(field, found[field.name]) if field.name in found else None
+            if fitted is None and field.name in found:
+                wrong.append(f"field {field.name!r}: expected {_describe(field)}, found {_describe(found[field.name])}")
+            fields.append(fitted or field)
+        if wrong:
+            raise SchemaError("; ".join(wrong[:LISTED]) + (f"; and {len(wrong) - LISTED} more" * (len(wrong) > LISTED)))
+        return Schema(tuple(fields))
+
+    def fits(self, columns: PartColumns, schema: Schema) -> bool:
+        """Whether rows with these columns may fit into a schema; their shapes are not looked at."""
+        if columns.keys() != set(schema.names):
+            return False
+        return all(self.fits_field(spec, schema[name]) for name, spec in columns.items())
+
+    def fits_field(self, spec: ColumnSpec, field: Field) -> bool:
+        """Whether values of a column may fit into a field; their shapes are not looked at."""
+        if len(field.shape) != spec.ndim:
+            return False
+        own = self._field(field.name, spec, field.shape)
+        return (own.kind, own.dtype, own.codec) == (field.kind, field.dtype, field.codec)
+
+    def _field(self, name: str, spec: ColumnSpec, shape: tuple[int | None, ...]) -> Field:
+        declared = self._declared.get(name)
+        if declared is not None and declared.settled:
+            shape = declared.shape
+        varying = [axis is None for axis in shape]
+        if spec.kind in ("text", "json"):
+            return Field(name, "text", "|u1", (None,), NamedConfig("json" if spec.kind == "json" else "utf8"))
+        if spec.kind == "blob":
+            return Field(name, "bytes", "|u1", (None,))
+        if spec.kind == "class":
+            names = sorted(value.decode() for value in self._class_names[name])
+            return Field(name, "fixed", "<i8", (), classes=tuple(names))
+        codec = declared.codec if declared is not None and declared.codec is not None else self._image_codec
+        if spec.kind == "image" and codec.name != "raw":
+            return Field(name, "bytes", "|u1", shape, codec)
+        if spec.kind == "lossless":
+            return Field(name, "bytes", "|u1", shape, LOSSLESS_CODEC)
+        if not any(varying):
+            classes = self._classes.get(name)
+            layout = self._layouts.get(shape[0] or 0) if name == "landmarks" and len(shape) == 2 else None
+            return Field(
+                name, "fixed", spec.dtype, shape, classes=None if classes is None else tuple(classes), layout=layout
+            )
+        if not any(varying[1:]):
+            return Field(name, "ragged", spec.dtype, shape)
+        return Field(name, "bytes", spec.dtype, shape)
+
+
+def _fit(field: Field, found: Field) -> Field | None:
+    """A dataset's field that takes further values, too; None if it cannot."""
+    if field.dtype != found.dtype or field.codec != found.codec or len(field.shape) != len(found.shape):
+        return None
+    if (field.classes is None) != (found.classes is None) or field.layout != found.layout:
+        return None
+    field = replace(field, classes=found.classes)
+    if all(axis in (None, new) for axis, new in zip(field.shape, found.shape, strict=True)):
+        return field
+    if field.codec.name == "raw":  # the shape decides how the values are stored
+        return None
+    shape = tuple(a if a == b else None for a, b in zip(field.shape, found.shape, strict=True))
+    return replace(field, shape=shape)
+
+
+def _describe(field: Field) -> str:
+    shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
+    names = "" if field.classes is None else ", class names"
+    return f"{field.kind} {field.dtype} of {shape} ({field.codec.name}{names})"

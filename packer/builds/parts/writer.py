@@ -1,0 +1,218 @@
+"""A part as it is written: front to back, under a temporary name, so a long video needs no memory."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from packer.builds.parts.part import MARK, Columns, Part, describe_difference, to_json
+from packer.sources.item import ItemReport
+from packer.steps.encode import EncodedValue
+from packer.workspace.durable import fsync_file, fsync_folder, publish, write_all
+from packer.workspace.paths import attempt_beside
+from shardspec.columns import Buffer
+from shardspec.errors import SchemaError
+
+_FLUSH_BYTES, _FLUSH_VALUES = 1 << 20, 512
+"""The most bytes and values that wait to be written with one call; the system takes 1024 values at a time."""
+
+
+@dataclass
+class _Rows:
+    """The rows of a group that is being written."""
+
+    columns: Columns
+    starts: list[int] = field(default_factory=list)
+    lengths: list[list[int]] = field(default_factory=list)
+    shapes: list[list[int]] = field(default_factory=list)
+
+    def cut(self, rows: int) -> None:
+        """Keep the first rows only."""
+        del self.starts[rows:], self.lengths[rows:], self.shapes[rows:]
+
+
+class PartWriter:
+    """Writes one part. Use as a context manager; without `finish`, nothing is left.
+
+    Each item starts with `begin` and ends with `end`.
+
+    Parameters
+    ----------
+    path : Path
+        Where the part appears, whole, on `finish`, in a folder that exists.
+    owner : str
+        See `packer.workspace.Workspace`.
+    flushed : bool
+        Whether the part is flushed to the disk before it is published; otherwise `packer.workspace.checkpoints` does
+        it, in the coordinating process, with others.
+
+    Attributes
+    ----------
+    reports : list of ItemReport
+        Reports of the items that have ended.
+    """
+
+    def __init__(self, path: Path, owner: str = "", *, flushed: bool = False) -> None:
+        self.path = path
+        self._temporary = attempt_beside(path, owner)
+        self._flushed = flushed
+        self._file = self._temporary.open("xb", buffering=0)
+        self._end, self._pending, self._pending_bytes = 0, list[Buffer](), 0
+        self._groups: list[_Rows] = []
+        self._group: int | None = None
+        self._offset, self._rows = 0, 0
+        self.reports: list[ItemReport] = []
+        self._group_of: list[int | None] = []
+
+    def __enter__(self) -> "PartWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """Begin an item."""
+        self._offset, self._group = self._end, None
+
+    def append(self, row: Mapping[str, EncodedValue]) -> None:
+        """Append one row of the item.
+
+        Raises
+        ------
+        SchemaError
+            If its fields, dtypes or numbers of axes differ from those of the item's earlier rows.
+        """
+        names = sorted(row)
+        values = [row[name] for name in names]
+        specs = {name: value.spec for name, value in zip(names, values, strict=True)}
+        if self._group is None:
+            self._group = self._find_group(specs)
+            self._rows = len(self._groups[self._group].starts)
+        group = self._groups[self._group]
+        if specs != group.columns:
+            raise SchemaError(f"the sample differs from those before it: {describe_difference(group.columns, specs)}")
+        lengths = [len(value.data) for value in values]
+        group.starts.append(self._end)
+        group.lengths.append(lengths)
+        group.shapes.append([axis for value in values for axis in value.shape])
+        self._write(*(value.data for value in values))
+        # A step may change its arrays once it goes on.
+        if self._pending and any(type(value.data) is not bytes for value in values):
+            self._flush()
+
+    def undo(self) -> None:
+        """Forget every row of the item."""
+        if self._group is not None:
+            self._groups[self._group].cut(self._rows)
+            if not self._rows:  # this item created the group, so it is the last one, and no other item has rows in it
+                self._groups.pop()
+        self._flush()
+        self._file.seek(self._offset)
+        self._file.truncate()
+        self._end, self._group = self._offset, None
+
+    def end(self, report: ItemReport) -> None:
+        """End the item."""
+        self.reports.append(report)
+        self._group_of.append(self._group)
+
+    def extend(self, part: "Part") -> None:
+        """Append all rows and reports of another part."""
+        offset = self._end
+        self._write(part.row_data())
+        places = []
+        for rows in part.groups:
+            places.append(self._find_group(rows.columns))
+            group = self._groups[places[-1]]
+            group.starts.extend((rows.starts + offset).tolist())
+            group.lengths.extend(rows.lengths.tolist())
+            group.shapes.extend(rows.shapes.tolist())
+        self.reports.extend(part.reports())
+        self._group_of.extend(None if number is None else places[number] for number in part.group_of)
+
+    def copy(self, part: "Part", place: int, key_of: Callable[[int], str] | None) -> ItemReport:
+        """Append one item of another part, from `begin` to `end`.
+
+        Parameters
+        ----------
+        part : Part
+        place : int
+            The item's place in that part.
+        key_of : callable or None
+            The new key of a sample, given its ordinal; None if the samples keep their keys.
+
+        Returns
+        -------
+        ItemReport
+        """
+        reports, number = part.reports(), part.group_of[place]
+        self.begin()
+        if number is not None:
+            before = zip(reports[:place], part.group_of, strict=False)
+            first = sum(report.samples for report, group in before if group == number)
+            for ordinal, row in enumerate(range(first, first + reports[place].samples)):
+                values = part.groups[number].row(row)
+                if key_of is not None:
+                    data = key_of(ordinal).encode()
+                    values["key"] = values["key"]._replace(data=data, shape=(len(data),))
+                self.append(values)
+        self.end(reports[place])
+        return reports[place]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far, or that wait to be written."""
+        return self._end
+
+    def finish(self) -> None:
+        """Write index and footer and publish the part; if another worker was first, its part stays."""
+        self._write(bytes(-self._end % 8))
+        index_offset = self._end
+        for group in self._groups:
+            self._write(np.array(group.starts, "<i8").tobytes(), np.array(group.lengths, "<i8").tobytes())
+        for group in self._groups:
+            self._write(np.array(group.shapes, "<i4").tobytes())
+        footer_offset = self._end
+        footer = {
+            "groups": [[len(group.starts), to_json(group.columns)] for group in self._groups],
+            "index_offset": index_offset,
+            "reports": [report.to_json() for report in self.reports],
+            "group_of": self._group_of,
+        }
+        document = json.dumps(footer, separators=(",", ":")).encode()
+        self._write(document, footer_offset.to_bytes(8, "little") + MARK)
+        self._flush()
+        if self._flushed:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        published = publish(self._temporary, self.path)
+        if self._flushed:
+            if not published:
+                fsync_file(self.path)
+            fsync_folder(self.path.parent)
+
+    def _write(self, *values: Buffer) -> None:
+        """Write values one after another, together with later ones if they are small."""
+        self._pending += values
+        size = sum(map(len, values))
+        self._end += size
+        self._pending_bytes += size
+        if self._pending_bytes > _FLUSH_BYTES or len(self._pending) > _FLUSH_VALUES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what waits."""
+        write_all(self._file.fileno(), self._pending)
+        self._pending, self._pending_bytes = [], 0
+
+    def _find_group(self, columns: Columns) -> int:
+        """The number of the group with these columns, created if there is none."""
+        for number, group in enumerate(self._groups):
+            if group.columns == columns:
+                return number
+        self._groups.append(_Rows(columns))
+        return len(self._groups) - 1
