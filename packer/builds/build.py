@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from packer.builds.job import BuildJob
 from packer.builds.listing import Remarks, counted_stage, list_items
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
+from packer.jobs.child import EarlyWorkers
+from packer.jobs.engines.worker import worker_command
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, BuildOptions
+from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
@@ -28,6 +32,12 @@ from shardspec.layout import BUILD_FOLDER, Layout
 
 OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind))
 """Options of the build, as keyword arguments, on the command line and in a recipe file."""
+
+_OWN_WORKERS = "processes"
+"""The engine whose workers may be started early."""
+
+_EARLY = 2
+"""So many are: a small build needs no more, and with more the first ones would only wait for a core."""
 
 _INSTEAD: Mapping[str, str] = {
     "config": "pass the keys of the file as arguments, **tomllib.load(file)",
@@ -102,17 +112,35 @@ def run_build(
         See `packer.builds.job.BuildJob`.
     """
     listener = listener_of(progress)
-    planned = plan_build(source, out, recipe, options, listener, functions, declaration)
-    if isinstance(planned, BuildResult):
-        check_rejects(planned, options)
-        return planned
-    plan, notes, growth = planned
-    done = Job(plan, out, options, listener).run()
+    with EarlyWorkers(_early_commands(out, recipe, options)) as early:
+        planned = plan_build(source, out, recipe, options, listener, functions, declaration)
+        if isinstance(planned, BuildResult):
+            check_rejects(planned, options)
+            return planned
+        plan, notes, growth = planned
+        done = Job(plan, out, options, listener, early).run()
     more = {name: getattr(plan, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
     growth = None if growth is None else dataclasses.replace(growth, mended=plan.mended)
     result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     check_rejects(result, options)
     return result
+
+
+def _early_commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str]]:
+    """The commands of the workers that a new build of pictures is likely to need, at most `_EARLY` of them.
+
+    Others hold models, or are started by an engine of many hosts; and a dataset may turn out to be finished.
+    """
+    if (
+        options.engine != _OWN_WORKERS
+        or recipe.preset != Recipe.preset
+        or options.grows
+        or Layout(out).manifest.exists()
+    ):
+        return []
+    workers = count_workers(options.workers, recipe.preset, sys.maxsize)
+    ahead = has_core_to_spare(workers)
+    return [worker_command(Workspace(out / BUILD_FOLDER), place, ahead) for place in range(min(workers, _EARLY))]
 
 
 def plan_build(

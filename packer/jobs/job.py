@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
+from packer.jobs.child import EarlyWorkers
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import JobPlan, Made, Unit
 from packer.jobs.progress import ProgressListener, Stage
@@ -63,14 +64,24 @@ class Job:
         The dataset's folder.
     options : BuildOptions
     listener : ProgressListener
+    early : EarlyWorkers, optional
+        Workers that were started before the plan was made.
     """
 
-    def __init__(self, plan: JobPlan, out: Path, options: BuildOptions, listener: ProgressListener) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        out: Path,
+        options: BuildOptions,
+        listener: ProgressListener,
+        early: EarlyWorkers | None = None,
+    ) -> None:
         self.plan = plan
         self.layout = Layout(out)
         self.workspace = Workspace(out / BUILD_FOLDER).of_plan(plan.fingerprint)
         self._options = options
         self._listener = listener
+        self._early = early
         self._lock: FolderLock | None = None
         self._sessions = 1
         self._lost_hosts: set[str] = set()
@@ -453,6 +464,7 @@ class Job:
             gpus=needs_gpus,
             address=options.ray_address,
             lost=self._lost_hosts,
+            early=self._early,
         )
         engine: Engine = resolve("engine", options.engine, ENGINES)(
             self.workspace, lambda: self.plan.open_work(self.workspace), team
