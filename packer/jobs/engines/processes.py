@@ -115,15 +115,18 @@ class ProcessesEngine:
     def wait(self) -> Event:
         """The next event."""
         while True:
-            if time.monotonic() - self._looked_s >= LOOK_S:
+            pause_s = self._looked_s + LOOK_S - time.monotonic()
+            if pause_s <= 0:
                 self._look_around()
                 self._look_at_items()
-                self._looked_s = time.monotonic()
+                self._looked_s, pause_s = time.monotonic(), 0.0
             if self._events:
                 return self._events.popleft()
             try:
-                child, message = self._answers.get(timeout=TICK_S)
+                child, message = self._answers.get(timeout=pause_s or TICK_S)
             except queue.Empty:
+                if pause_s:  # what came last is to be looked at first
+                    continue
                 self._look_for_silent_deaths()
                 if not self._events:
                     return Event("tick", frames=sum(w.frames for w in self._workers if w is not None and w.unit))
