@@ -99,10 +99,7 @@ def wait_to_begin(descriptor: int) -> None:
 
 def read_requests(descriptor: int) -> Requests:
     """Read requests from a descriptor: JSON objects, one per line. This process ends when they end (`listen`)."""
-    requests: LATER = "PACKER_LATER"
-"""Environment variable of a process that is started before all is known that it needs (`wait_to_begin`)."""
-
-Requests = queue.SimpleQueue()
+    requests: Requests = queue.SimpleQueue()
 
     def read() -> None:
         with os.fdopen(descriptor, encoding="ascii") as lines:
