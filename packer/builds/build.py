@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from packer.builds.estimate import Estimate, estimate
 from packer.builds.growing.growth import Comparison, Growth, compare
 from packer.builds.job import BuildJob
 from packer.builds.listing import Remarks, counted_stage, list_items
+from packer.builds.plan import TASK_ITEMS
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
 from packer.jobs.child import EarlyWorkers
@@ -37,7 +37,7 @@ _OWN_WORKERS = "processes"
 """The engine whose workers may be started early."""
 
 _EARLY = 2
-"""So many are: a small build needs no more, and with more the first ones would only wait for a core."""
+"""So many are at most: more would only wait for a core that the plan needs."""
 
 _INSTEAD: Mapping[str, str] = {
     "config": "pass the keys of the file as arguments, **tomllib.load(file)",
@@ -112,8 +112,12 @@ def run_build(
         See `packer.builds.job.BuildJob`.
     """
     listener = listener_of(progress)
-    with EarlyWorkers(_early_commands(out, recipe, options)) as early:
-        planned = plan_build(source, out, recipe, options, listener, functions, declaration)
+    with EarlyWorkers() as early:
+
+        def on_listed(items: int) -> None:
+            early.start(_early_commands(out, recipe, options, items))
+
+        planned = plan_build(source, out, recipe, options, listener, functions, declaration, on_listed)
         if isinstance(planned, BuildResult):
             check_rejects(planned, options)
             return planned
@@ -126,8 +130,8 @@ def run_build(
     return result
 
 
-def _early_commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[list[str]]:
-    """The commands of the workers that a new build of pictures is likely to need, at most `_EARLY` of them.
+def _early_commands(out: Path, recipe: Recipe, options: BuildOptions, items: int) -> list[list[str]]:
+    """The commands of the workers that a new build of so many pictures needs as soon as it is planned.
 
     Others hold models, or are started by an engine of many hosts; and a dataset may turn out to be finished.
     """
@@ -138,9 +142,10 @@ def _early_commands(out: Path, recipe: Recipe, options: BuildOptions) -> list[li
         or Layout(out).manifest.exists()
     ):
         return []
-    workers = count_workers(options.workers, recipe.preset, sys.maxsize)
-    ahead = has_core_to_spare(workers)
-    return [worker_command(Workspace(out / BUILD_FOLDER), place, ahead) for place in range(min(workers, _EARLY))]
+    tasks = -(-items // TASK_ITEMS)  # at least, since a small build has no larger ones
+    workers = count_workers(options.workers, recipe.preset, tasks)
+    ahead = has_core_to_spare(min(workers, tasks))
+    return [worker_command(Workspace(out / BUILD_FOLDER), place, ahead) for place in range(min(workers, tasks, _EARLY))]
 
 
 def plan_build(
@@ -151,8 +156,14 @@ def plan_build(
     listener: ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
+    on_listed: Callable[[int], None] | None = None,
 ) -> tuple[BuildJob, tuple[str, ...], Growth | None] | BuildResult:
     """List the items of a source and plan how they are packed.
+
+    Parameters
+    ----------
+    on_listed : callable, optional
+        Called with the number of items once they are listed.
 
     Returns
     -------
@@ -166,6 +177,8 @@ def plan_build(
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes, items = tuple(listing.notes), listing.items[: recipe.limit]
+    if on_listed is not None:
+        on_listed(len(items))
     if options.grows:
         finish_left(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None

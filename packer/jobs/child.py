@@ -142,19 +142,17 @@ class Child:
 
 
 class EarlyWorkers:
-    """Worker processes that import what they need while the coordinating process still lists and plans.
+    """Worker processes that import what they need while the coordinating process still plans.
 
     They wait to be taken; a process that was not, or has died meanwhile, costs nothing but its time. Use as a context
     manager, which ends those that nobody took.
-
-    Parameters
-    ----------
-    commands : iterable of sequence of str
-        The command of each, as `Child` takes it.
     """
 
-    def __init__(self, commands: Iterable[Sequence[str]]) -> None:
+    def __init__(self) -> None:
         self._waiting: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+
+    def start(self, commands: Iterable[Sequence[str]]) -> None:
+        """Start a process for each command, as `Child` takes it."""
         variables = {**inherited_environment(), LATER: "1"}
         for command in commands:
             self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)
