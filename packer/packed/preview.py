@@ -23,13 +23,13 @@ from readers.drawing.pictures import Scale, as_picture, normalisation_of
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
-from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
+from readers.seeding import AnyTransform, check_seed, check_transform, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
 from shardspec.errors import ItemError, NotADatasetError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
-from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
+from shardspec.wording import LONG, counted, cut, did_you_mean, list_some
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
@@ -304,8 +304,7 @@ class _Augmentation:
 
     def __init__(self, transform: str | AnyTransform, seed: int) -> None:
         found = import_target(transform, what="transform") if isinstance(transform, str) else transform
-        if not callable(found) or isinstance(found, type):
-            raise UsageError(f"transform: expected a function of a sample, or a made transform, found {shorten(found)}")
+        check_transform("transform", found)
         self._transform: AnyTransform = found
         self._seed = check_seed(seed)
         self._scale: Scale | None = None

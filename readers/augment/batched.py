@@ -254,7 +254,9 @@ class BatchDropRegion(BatchModule):
         super().__init__()
         rows = {name: [row] for row, name in enumerate(REGIONS)} | {"eyes": [0, 1]}
         if isinstance(regions, str) or not regions or not set(regions) <= set(rows):
-            raise UsageError(f"BatchDropRegion: expected regions among {', '.join(sorted(rows))}, found {regions!r}")
+            raise UsageError(
+                f"BatchDropRegion: expected regions among {', '.join(sorted(rows))}, found {shorten(regions)}"
+            )
         self.p, self.fill = as_probability("BatchDropRegion", p), fill
         table = torch.zeros(len(regions), len(REGIONS), dtype=torch.bool)
         for at, name in enumerate(regions):

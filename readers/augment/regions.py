@@ -10,6 +10,7 @@ from readers.augment.base import Sample, Transform, get_field
 from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
+from shardspec.wording import shorten
 
 _ROWS = {name: (row,) for row, name in enumerate(REGIONS)} | {"eyes": (0, 1)}
 
@@ -44,7 +45,7 @@ class DropRegion(Transform[str]):
         super().__init__(p, masks)
         unknown = [name for name in regions if name not in _ROWS]
         if isinstance(regions, str) or unknown or not regions:
-            raise UsageError(f"DropRegion: expected regions among {', '.join(sorted(_ROWS))}, found {regions!r}")
+            raise UsageError(f"DropRegion: expected regions among {', '.join(sorted(_ROWS))}, found {shorten(regions)}")
         self.regions = tuple(regions)
         self.fill = check_fill(fill, "DropRegion")
         self.fill_mask = fill_mask

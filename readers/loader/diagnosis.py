@@ -19,6 +19,7 @@ from readers.loader.device import apply_transform, move, runs_in_threads, wants_
 from readers.loader.loader import Loader
 from readers.order.order import Picks
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
@@ -98,7 +99,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     if not isinstance(loader, Loader):
         raise UsageError(f"loader: expected a readers.Loader, found {type(loader).__name__}")
     if not callable(step):
-        raise UsageError(f"step: expected a callable that is given a batch, found {step!r}")
+        raise UsageError(f"step: expected a callable that is given a batch, found {shorten(step)}")
     batches = as_count("batches", batches)
     loader = copy(loader)
     loader.set_epoch(loader.state_dict()["epoch"] + 1)

@@ -38,6 +38,7 @@ def test_values(value: Any, expected: str) -> None:
 )
 def test_long_values(value: Any) -> None:
     assert len(shorten(value)) < 120
+    assert "\n" not in shorten(value)
 
 
 def test_texts_and_lists() -> None:
