@@ -163,7 +163,8 @@ def preview(
     found = _selected(path, len(samples), where, one_per)
     rows = [int(found[place]) for place in _choose(len(found), None if all else count, start, seed)]
     if not rows:
-        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all")
+        selected = "" if where is None and one_per is None else ", as selected"
+        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all{selected}")
     across = min(len(rows), columns or columns_for(len(rows)))
     sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:

@@ -198,10 +198,10 @@ class Loader(Resumable):
 
     def __repr__(self) -> str:
         threads = counted(self.workers, "thread")
-        size = f"up to {self.batch_size}" if self._batched else str(self.batch_size)
+        size = f"{counted(len(self), 'batch', 'batches')} of {'up to ' if self._batched else ''}{self.batch_size}"
         device = "" if self.device is None else f", to {self.device}"
         return (
-            f"{type(self).__name__}: {len(self)} batches of {size} an epoch, {self._progress}, "
+            f"{type(self).__name__}: {size} an epoch, {self._progress}, "
             f"{self._cut()}, {threads}{device}, from {self.dataset!r}"
         )
 
