@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import Any
 from packer.jobs.child import Answers, Child
 from packer.jobs.place import Place
 from packer.jobs.process import entry_point, listen, send
+from packer.workspace.fresh import host
 
 _LOOK_S = 0.2
 """How often it looks at which item is under way."""
@@ -92,7 +92,7 @@ class Hosted:
 def describe_host() -> dict[str, Any]:
     """Where this process runs: the host's name, and Slurm's numbers of job and step, if there are any."""
     step = {name.lower(): os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ}
-    return {"host": socket.gethostname(), "pid": os.getpid(), **step}
+    return {"host": host(), "pid": os.getpid(), **step}
 
 
 def main(log: Path, command: Sequence[str]) -> None:
