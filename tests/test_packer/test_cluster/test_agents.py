@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
 def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     case.gate.touch()
+    refused = run_packer("work", case.out, env=with_other_numpy(case), expect=1)
+    assert f"numpy {version('numpy')} (here 1.0.0)" in refused.stderr
     agents = [case.start_agent("--json", held=False) for _ in range(3)]
     done = [json.loads(end(agent, 0)) for agent in agents]
     assert sum(one["tasks"] for one in done) >= 4
@@ -44,6 +47,14 @@ def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Pat
     assert case.status()["stage"] == "finished"
     again = run_packer("work", case.out, env=case.env)
     assert "the build is finished" in again.stdout
+
+
+def with_other_numpy(case: Case) -> dict[str, str]:
+    """The environment of a host on which numpy has another version, as far as its installation says."""
+    installed = case.folder / "other" / "numpy-1.0.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.0.0\n")
+    return {**case.env, "PYTHONPATH": os.pathsep.join([str(installed.parent), case.env["PYTHONPATH"]])}
 
 
 def test_everyone_is_told_who_is_at_work_until_it_is_killed(shared: Shared, tmp_path: Path) -> None:
