@@ -1,8 +1,9 @@
 """Who holds the folder of a build: a lock of the system where it is kept, and a lease besides where it may not be.
 
 A lock of the system (flock) ends with the process that holds it. Some file systems shared by several machines keep none,
-or only among the processes of one machine. There the holder also renews a lease every few seconds. One that another
-machine has not renewed for a lease's length is over, by the clock of the process that waits for it: no clocks are compared.
+or only among the processes of one machine. There the holder also renews a lease every few seconds. One that was not
+renewed for its length (`packer.workspace.fresh.LEASE_S`) is over, by the clock of the process that waits for it: no
+clocks are compared.
 """
 
 import errno

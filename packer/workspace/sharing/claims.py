@@ -16,7 +16,7 @@ from packer.workspace.paths import Workspace
 from packer.workspace.sharing.leases import Observer
 
 _FREE = ".free"
-_NAME = re.compile(rf"([a-z]+)-([0-9]+)\.(done|[0-9]+)({_FREE})?\Z")
+_NAME = re.compile(rf"([a-z]+)-([0-9]+)\.(done|[0-9]+)({re.escape(_FREE)})?\Z")
 
 
 class Claims:
