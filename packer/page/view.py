@@ -15,8 +15,9 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
+from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Guard, Pages
+from packer.page.server import Pages
 from shardspec.errors import NotADatasetError, UsageError
 
 LOOPBACK = "127.0.0.1"
