@@ -23,7 +23,6 @@ BUILD_FOLDER = ".build"
 PLAN_NAME = "plan.json"
 """In the working folder of a build that can be resumed."""
 
-_HASH_CHUNK_BYTES = 1 << 20
 _DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
 _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
@@ -320,11 +319,8 @@ def _check_holes(path: Path, size: int) -> None:
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while chunk := file.read(_HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_file(root: Path, path: Path) -> FileEntry:

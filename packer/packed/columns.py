@@ -246,7 +246,7 @@ def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
 def _validity(schema: Schema, name: str) -> str | None:
     """The field that says where another has a value, if there is one."""
     found = schema.by_name.get(f"{name}_valid")
-    return found.name if found is not None and found.dtype == "|b1" and found.shape == () else None
+    return found.name if found is not None and found.dtype == "|b1" and found.is_scalar else None
 
 
 def _with_validity(manifest: Manifest, names: Sequence[str]) -> set[str]:

@@ -201,7 +201,7 @@ def _column_kind(field: Field) -> str | None:
     """The type that a table's column got: text, int or float; None for any other field."""
     if field.kind == "text" and field.codec.name == "utf8":
         return "text"
-    return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.kind == "fixed" and not field.shape else None
+    return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.is_scalar else None
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:

@@ -361,7 +361,7 @@ def _captioned(path: Path) -> list[str]:
     """The columns whose values stand below the pictures: text and single values."""
     manifest = Layout(path).load()
     fields = [manifest.schema[column.field] for column in manifest.columns]
-    return [field.name for field in fields if field.kind == "text" or (field.is_fixed and not field.shape)]
+    return [field.name for field in fields if field.kind == "text" or field.is_scalar]
 
 
 def _choose(total: int, count: int | None, start: int, seed: int | None) -> list[int]:

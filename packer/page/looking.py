@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer.packed.rejects import RejectsReport, rejects
 from packer.packed.shown.columns import BLOCK
-from packer.packed.shown.dataset import WRONG, ShownDataset, is_small
+from packer.packed.shown.dataset import WRONG, ShownDataset
 from packer.page.cards import Card, cards, shown_text, text_of
 from packer.page.facts import describe, find_faults
 from shardspec.columns import IntArray
@@ -154,7 +154,7 @@ class Looking:
         for name, value in sample.items():
             field = self.dataset.schema[name]
             where = ""
-            if is_small(field) and name != "key":
+            if field.is_small and name != "key":
                 where = _like(field, value)
             found.append((name, text_of(field, value), where))
         return found

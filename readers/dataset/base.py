@@ -175,13 +175,6 @@ class SampleDataset(Dataset[dict[str, Any]]):
             "give the plans to the datasets that it is made of"
         )
 
-    def _on(self, base: "SampleDataset") -> Self:
-        """A copy of this view on another base dataset, of the same rows."""
-        other = copy(self)
-        vars(other)["base"] = base
-        other._layout = None
-        return other
-
     @property
     def has_transform(self) -> bool:
         """Whether samples are transformed after reading."""

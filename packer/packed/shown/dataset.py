@@ -135,7 +135,7 @@ class ShownDataset:
     @cached_property
     def small_fields(self) -> tuple[str, ...]:
         """The fields with a number or a text for each sample, and those that only pages have."""
-        own = [field.name for field in self.schema if is_small(field)]
+        own = [field.name for field in self.schema if field.is_small]
         box = self.schema["box"] if "box" in self.schema and BOX_SIDE not in self.schema else None
         if box is not None and box.is_fixed and box.shape == (4,) and box.dtype[1] in "iuf":
             own.append(BOX_SIDE)
@@ -502,11 +502,6 @@ def names_in(where: str) -> list[str]:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
     return list(dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)))
-
-
-def is_small(field: Field) -> bool:
-    """Whether a field has a number or a text for each sample."""
-    return (field.kind == "text" and field.codec.name == "utf8") or (field.is_fixed and not field.shape)
 
 
 def as_png(value: npt.NDArray[Any]) -> StoredPicture:
