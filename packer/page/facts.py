@@ -146,7 +146,8 @@ def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
         sizes += np.bincount(some[(some >= 0) & (some < len(sizes))], minlength=len(sizes))
     empty = [name for name, size in zip(dataset.classes, sizes.tolist(), strict=True) if not size]
     if empty:
-        yield f"no sample of {counted(len(empty), 'class')[:-1] + 'es' if len(empty) > 1 else 'class'} {list_some(empty)}"
+        which = "class" if len(empty) == 1 else counted(len(empty), "class")
+        yield f"no sample of {which} {list_some(empty)}"
     there = np.flatnonzero(sizes)
     if len(there) > 1 and sizes[there].max() >= _UNEVEN * sizes[there].min():
         most, least = (dataset.classes[int(there[pick(sizes[there])])] for pick in (np.argmax, np.argmin))
@@ -213,4 +214,4 @@ def _kind(field: Field) -> str:
     if field.is_image:
         return f"{'raw' if field.is_fixed else field.codec.name} picture, {shape}"
     classes = f", {counted(len(field.classes), 'class')}" if field.classes else ""
-    return f"{field.numpy_dtype.name}{', ' + shape if shape else ''}{classes.replace('classs', 'classes')}"
+    return f"{field.numpy_dtype.name}{', ' + shape if shape else ''}{classes}"
