@@ -252,7 +252,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
     """Check shapes and dtypes of the index, and the lines of the reports against the counts."""
     for field in manifest.schema:
         entry = layout.find_index(manifest, field.name)
-        if entry is None or entry.name in problems or not field.is_fixed or field.shape:
+        if entry is None or entry.name in problems or not field.is_scalar:
             continue
         path = layout.file(entry)
         try:
