@@ -151,8 +151,8 @@ class InspectReport(Result):
 
     def _describe_superseded(self) -> list[str]:
         rows = self.manifest.superseded_samples
-        told = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
-        return [told] if rows else []
+        line = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
+        return [line] if rows else []
 
     def describe(self) -> str:
         """The facts for people."""
