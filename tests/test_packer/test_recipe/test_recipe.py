@@ -116,7 +116,7 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
     for part in (
         "preset: expected one of faces, images, found 'cats'",
         "every: expected 1 or more, found 0",
-        "size: expected int, found 'big'",
+        "size: expected an integer, found 'big'",
         "quality: expected 100 or less, found 101",
         "margin: expected 0 or more, found -1.0",
         "min_face: expected 20 or more",
@@ -194,7 +194,7 @@ def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
 def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
     assert Recipe(preset="faces", landmarks=number).landmarks == "5"
     assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
-    with pytest.raises(UsageError, match="landmarks: expected str, found 6"):
+    with pytest.raises(UsageError, match="landmarks: expected text, found 6"):
         Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
 
 
