@@ -44,15 +44,14 @@ class SlurmRun(Run):
         return [process for process in found if node is None or self.node_of(process) == node]
 
     def sruns(self) -> list[int]:
-        """The ``srun`` of each worker, the leaders of their groups."""
+        """The ``srun`` of each node, the leaders of their groups."""
         found = [process for process in workers_in(self.out, HOST) if program(process).endswith(b"srun")]
         return [process for process in found if os.getpgid(process) == process]
 
     def srun_of(self, worker: int) -> int:
-        """The ``srun`` that speaks for a worker: both name the same log."""
-        words = command_of(parent_of(worker)).split(b"\0")
-        log = words[words.index(HOST) + 1]
-        return next(process for process in self.sruns() if log in command_of(process).split(b"\0"))
+        """The ``srun`` that speaks for a worker."""
+        node = f"--nodelist={self.node_of(worker)}".encode()
+        return next(process for process in self.sruns() if node in command_of(process).split(b"\0"))
 
 
 @pytest.fixture
