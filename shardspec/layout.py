@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
-from shardspec.errors import DatasetError, ManifestError, NotADatasetError, ShardCorruptError, ShardMissingError
+from shardspec.errors import (
+    DatasetError,
+    ManifestError,
+    NotADatasetError,
+    ShardCorruptError,
+    ShardMissingError,
+    system_reason,
+)
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 
@@ -150,7 +157,7 @@ class Layout:
                 f"give the folder that holds its {MANIFEST_NAME}"
             ) from None
         except OSError as error:
-            raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
+            raise DatasetError(f"{self.manifest}: cannot be read: {system_reason(error)}") from error
         return Manifest.loads(data, str(self.manifest)), stamp
 
     def stamp_manifest(self) -> Stamp | None:
@@ -222,7 +229,7 @@ class Layout:
                     f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
                 ) from None
             except OSError as error:
-                raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+                raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
             _check_regular(path, status)
             if status.st_size != entry.bytes:
                 raise ShardCorruptError(f"{path}: expected {entry.bytes} bytes, found {status.st_size}: {_DISAGREE}")

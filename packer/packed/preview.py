@@ -25,7 +25,7 @@ from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
 from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
-from shardspec.errors import ItemError, NotADatasetError, UsageError
+from shardspec.errors import ItemError, NotADatasetError, UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
@@ -296,7 +296,7 @@ def _write(sheet: Sheet, path: Path) -> None:
     try:
         write_durably(path, file.getvalue())
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error
 
 
 class _Augmentation:

@@ -13,7 +13,7 @@ from packer.packed.shown.columns import BLOCK
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import shown_text
 from packer.recipe.recipe import Recipe
-from shardspec.columns import allocate
+from shardspec.columns import allocate, evenly
 from shardspec.entries import Generation, total
 from shardspec.errors import ShardspecError
 from shardspec.schema import Field
@@ -72,7 +72,7 @@ def describe(dataset: ShownDataset) -> dict[str, Any]:
 
 def field_sizes(dataset: ShownDataset) -> tuple[list[FieldSize], int]:
     """Every field with its encoded bytes, and from how many samples they were estimated; 0 if they are exact."""
-    rows = np.unique(np.linspace(0, max(0, len(dataset) - 1), min(len(dataset), _SIZED)).astype(np.int64))
+    rows = evenly(len(dataset), _SIZED)
     varying = [field for field in dataset.schema if not field.is_fixed]
     sums = dict.fromkeys((field.name for field in varying), 0)
     for start in range(0, len(rows), 500) if varying else ():

@@ -309,7 +309,7 @@ def draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
     return file.getvalue(), (width, height)
 
 
-def read_lines_of(path: Path, most_bytes: int) -> str:
+def read_end(path: Path, most_bytes: int) -> str:
     """The end of a text file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:

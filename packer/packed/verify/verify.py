@@ -22,7 +22,7 @@ from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
 from readers.formats.superseded import load_superseded
 from shardspec.entries import Column, FileEntry, Shard, total
-from shardspec.errors import DatasetError, MissingDependencyError
+from shardspec.errors import DatasetError, MissingDependencyError, system_reason
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
@@ -194,7 +194,7 @@ def _check_file(layout: Layout, entry: FileEntry) -> str:
     except DatasetError as error:
         return str(error)
     except OSError as error:
-        return f"{layout.file(entry)}: expected a file that can be read, found: {error.strerror or error}"
+        return f"{layout.file(entry)}: expected a file that can be read, found: {system_reason(error)}"
     return ""
 
 
