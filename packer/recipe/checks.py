@@ -165,8 +165,11 @@ def unread_options(
     left = list(given)
     for readers, names in _STEPS.items():
         if set(readers.split("|")).isdisjoint(steps):
-            remedy = ": choose --preset faces" if "faces" in readers else ""
             wanted = " or ".join(map(repr, readers.split("|")))
+            if options["steps"]:
+                remedy = f": add {wanted} to --steps"
+            else:
+                remedy = ": choose --preset faces" if "faces" in readers else ""
             for name in names:
                 if name in left:
                     left.remove(name)

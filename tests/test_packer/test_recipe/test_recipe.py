@@ -73,7 +73,10 @@ def test_a_recipe_is_frozen() -> None:
         ({"encode": "raw", "progressive": "baseline"}, "progressive: read only with encode jpeg, found encode raw"),
         ({"resize": "exact"}, "resize: read only with size, found no size"),
         ({"resize": "none", "size": 64}, "size: read only with resize shorter or exact, found resize none"),
-        ({"steps": "m:f", "every": 3}, "every: read only by the step 'decode', found the steps m:f"),
+        (
+            {"steps": "m:f", "every": 3},
+            "every: read only by the step 'decode', found the steps m:f: add 'decode' to --steps",
+        ),
         ({"steps": "resize", "keyframes": True}, "keyframes: read only by the step 'decode', found the steps resize"),
         (
             {"preset": "faces", "choose": "masked"},
