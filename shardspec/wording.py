@@ -48,9 +48,10 @@ def is_utf8(text: str) -> bool:
     return text == text.encode("utf-8", "replace").decode()
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``"1 item"``, ``"2 items"``: a number and what it counts, in the plural unless the number is 1."""
-    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+def counted(count: int, noun: str) -> str:
+    """``"1 item"``, ``"2 items"``, ``"2 classes"``: a number and what it counts, in the plural unless the number is 1."""
+    plural = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

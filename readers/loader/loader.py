@@ -198,7 +198,7 @@ class Loader(Resumable):
 
     def __repr__(self) -> str:
         threads = counted(self.workers, "thread")
-        size = f"{counted(len(self), 'batch', 'batches')} of {'up to ' if self._batched else ''}{self.batch_size}"
+        size = f"{counted(len(self), 'batch')} of {'up to ' if self._batched else ''}{self.batch_size}"
         device = "" if self.device is None else f", to {self.device}"
         return (
             f"{type(self).__name__}: {size} an epoch, {self._progress}, "
