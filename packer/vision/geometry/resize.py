@@ -79,7 +79,8 @@ def resize_nearest(image: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArra
     rows, columns = (
         (np.arange(new) * 2 + 1) * old // (2 * new) for new, old in zip(size, image.shape[:2], strict=True)
     )
-    return image[rows[:, None], columns]
+    chosen: npt.NDArray[Any] = image[rows[:, None], columns]
+    return chosen
 
 
 def _check(size: int) -> None:
