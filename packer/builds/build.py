@@ -36,6 +36,9 @@ OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in da
 _OWN_WORKERS = "processes"
 """The engine whose workers may be started early."""
 
+_WITH_MODELS = frozenset({"detect", "faces"})
+"""The steps whose workers load models, or share a process that does."""
+
 _EARLY = 2
 """So many are at most: more would only wait for a core that the plan needs."""
 
@@ -137,7 +140,7 @@ def _early_commands(out: Path, recipe: Recipe, options: BuildOptions, items: int
     """
     if (
         options.engine != _OWN_WORKERS
-        or recipe.preset != Recipe.preset
+        or not _WITH_MODELS.isdisjoint(step.use for step in recipe.chain)
         or options.grows
         or Layout(out).manifest.exists()
     ):

@@ -154,8 +154,9 @@ class EarlyWorkers:
     def start(self, commands: Iterable[Sequence[str]]) -> None:
         """Start a process for each command, as `Child` takes it."""
         variables = {**inherited_environment(), LATER: "1"}
-        for command in commands:
-            self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)
+        with contextlib.suppress(OSError):  # what hinders it is reported when a worker is needed
+            for command in commands:
+                self._waiting[tuple(command)] = _start(module_command(*command), subprocess.DEVNULL, variables)
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +182,7 @@ class EarlyWorkers:
             process.stdin.flush()
             if process.poll() is None:
                 return process
+        process.kill()
         process.communicate()
         return None
 
