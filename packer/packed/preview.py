@@ -121,7 +121,7 @@ def preview(
         video (``"source"``).
     masks : {"beside", "over"}, optional
         How masks and other further pictures of the sample are shown: beside its picture, or tinting it where they are
-        not black. By default they are not.
+        not black, label maps in a colour for each value. By default they are not.
     rejects : bool
         Whether to show rejected items instead of samples, drawn from `source`, each above its name and the reason.
         Of these, only `count`, `all`, `start`, `columns` and `cell` choose.
@@ -239,15 +239,15 @@ def _beside(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Se
 
 
 def _tints(image: npt.NDArray[np.uint8], sample: Mapping[str, Any], further: Sequence[str]) -> list[npt.NDArray[Any]]:
-    """Further pictures of a sample as masks of its picture: label maps as they are, others where they are not black."""
+    """Further pictures of a sample as masks of its picture: grey ones by their values, others where they are not black."""
     found = []
     for name in further:
         value = np.asarray(sample[name], np.uint8)
         if not value.size:
             continue
-        mask: npt.NDArray[Any] = (
-            value.reshape(value.shape[:2]) if value.size == value.shape[0] * value.shape[1] else value.max(axis=2) > 0
-        )
+        channels = value.reshape(*value.shape[:2], -1)
+        grey = (channels == channels[..., :1]).all()  # as --also stores label maps
+        mask: npt.NDArray[Any] = channels[..., 0] if grey else channels.max(axis=2) > 0
         (height, width), (rows, columns) = image.shape[:2], mask.shape
         found.append(mask[np.ix_(np.arange(height) * rows // height, np.arange(width) * columns // width)])
     return found
