@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
-from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare
+from readers.seeding import AnyTransform, call_transform, refuse_bare
 from shardspec.errors import UsageError
 
 Sample = dict[str, Any]
@@ -41,7 +41,7 @@ class Compose:
             if isinstance(first, Fusible):
                 sample = first.together(run, sample, rng, out if run is self._runs[-1] else None)
             else:
-                sample = _call(first, sample, rng)
+                sample = call_transform(first, sample, rng)
         return sample
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class OneOf:
         acts, which = rng.random(2)
         if acts >= self.p:
             return sample
-        return _call(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
+        return call_transform(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
 
     def __repr__(self) -> str:
         return f"OneOf([{', '.join(map(repr, self.transforms))}], weights={list(self.weights)}, p={self.p})"
@@ -94,12 +94,6 @@ def _runs(transforms: Sequence[AnyTransform]) -> Iterator[tuple[AnyTransform, ..
             yield tuple(run)
         else:
             yield from ((transform,) for transform in run)
-
-
-def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:
-    if is_seeded(transform):
-        return given_back(transform, transform(sample, rng))
-    return given_back(transform, transform(sample))  # type: ignore[call-arg] # is_seeded narrows one way only
 
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:
