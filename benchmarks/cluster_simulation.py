@@ -487,15 +487,17 @@ def simulate(
     now_s = stage("cut_s", now_s, files.operate(now_s + cut_s, cut_operations, AHEAD))
     whole = build.items * build.part_bytes
     shards = max(1, math.ceil(whole / build.shard_bytes))
-    now_s = stage("shards_s", now_s, _write_shards(build, cluster, way, parts, files, shards, now_s))
+    deletions = len(tasks) * parts.of("delete_part_operations", "shards")
+    written_s = _write_shards(build, cluster, way, parts, files, shards, now_s)
+    if way == "srun":  # the coordinator deletes parts while shards are written, and the finishing job of an array later
+        written_s = max(written_s, files.operate(now_s, deletions, AHEAD))
+    now_s = stage("shards_s", now_s, written_s)
     commit_s = parts.of("commit_s", "shards") + shards * parts.of("commit_shard_s", "shards")
     commit_operations = shards * parts.of("commit_shard_operations", "shards")
     if way == "array":  # the claims, and their ends, are removed one after another
         commit_operations += 2 * count_blocks(len(tasks))
     committed_s = files.operate(now_s + commit_s, commit_operations)
-    # Parts are deleted while shards are written (srun), or by the finishing job; here, all of them at the end.
-    deletions = len(tasks) * parts.of("delete_part_operations", "shards")
-    stage("commit_s", now_s, files.operate(committed_s, deletions, AHEAD))
+    stage("commit_s", now_s, committed_s if way == "srun" else files.operate(committed_s, deletions, AHEAD))
     seconds["s"] = sum(seconds[name] for name in ("plan_s", "tasks_s", "cut_s", "shards_s", "commit_s"))
     return {**seconds, "shards": shards, "operations": files.operations}
 

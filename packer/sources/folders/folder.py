@@ -108,8 +108,10 @@ class FolderSource:
         """The items with columns from their paths and sidecars. An item whose path or sidecar is wrong is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
         raw, good = spool_items(), array("q")
-        found, named = itertools.tee(files)
-        for index, (file, plain) in enumerate(zip(found, examiner.files(file.name for file in named), strict=True)):
+        with_sidecars, named = itertools.tee(files)
+        for index, (file, plain) in enumerate(
+            zip(with_sidecars, examiner.files(file.name for file in named), strict=True)
+        ):
             raw.append(item := read.item(plain, file.sidecars))
             if item.reject is None:
                 good.append(index)
