@@ -95,9 +95,10 @@ class Checkpoints:
     def _finish(self) -> None:
         """Flush the rest: the next stage deletes parts as it goes on, which would then have to be made again."""
         self._record()
-        if self._any:
+        if self._any and self._waiting:
             self._begin()
             self._record()
+        if self._any:
             note_whole(self._workspace)
 
 
