@@ -15,7 +15,6 @@ import json
 import os
 import queue
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ from typing import Any
 from packer.jobs.child import Answers, Child
 from packer.jobs.place import Place
 from packer.jobs.process import entry_point, inherited_environment, send
+from packer.workspace.fresh import host
 
 _LOOK_S = 0.2
 """How often it looks at which item is under way."""
@@ -102,7 +102,7 @@ class Hosted:
 def describe_host() -> dict[str, Any]:
     """Where this process runs: the host's name, and Slurm's numbers of job and step, if there are any."""
     step = {name.lower(): os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ}
-    return {"host": socket.gethostname(), "pid": os.getpid(), **step}
+    return {"host": host(), "pid": os.getpid(), **step}
 
 
 class Host:
@@ -169,15 +169,15 @@ def main(logs: Path) -> None:
             with one_at_a_time:
                 send(answers, **message)
 
-        host = Host(logs, tell)
+        workers = Host(logs, tell)
         tell({"event": "host", **describe_host()})
         # Workers end when the thread does that has started them, so it is the one that lives as long as this process.
         try:
             with os.fdopen(descriptor, encoding="ascii") as lines:
                 for line in lines:
-                    host.take(json.loads(line))
+                    workers.take(json.loads(line))
         finally:
-            host.end()
+            workers.end()
         os._exit(0)  # whoever started this process sees that it ended as it should
 
 
