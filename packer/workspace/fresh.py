@@ -1,4 +1,4 @@
-"""Looks at a shared file system: it may remember for a minute what was there before, and each answer takes a while.
+"""Looks at a shared file system: each answer takes a while, and it may remember for a minute what was there before.
 
 So a lease, by which processes show that they are at work, is longer than that.
 """
