@@ -49,8 +49,6 @@ SENSITIVITY: Mapping[str, Mapping[str, Any]] = {
     "2 GB/s": {"shared": Shared(bytes_per_s=2e9)},
     "50 GB/s": {"shared": Shared(bytes_per_s=50e9)},
     "200,000 operations/s, 100 GB/s": {"shared": Shared(operations_per_s=200_000, bytes_per_s=100e9)},
-    "10 steps/s": {"steps_per_s": 10.0},
-    "500 steps/s": {"steps_per_s": 500.0},
 }
 """Two values, or more, of each assumption that matters."""
 

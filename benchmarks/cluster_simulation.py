@@ -450,7 +450,8 @@ def simulate(
 
     planned_s = parts.of("agent_start_s", "start") + build.items * parts.of("plan_item_s", "plan")
     listed = build.items * parts.of("list_item_operations", "plan")
-    planned_s = files.operate(planned_s, listed, AHEAD)
+    # Threads ask for the files ahead of what is worked on, here and in the cut.
+    planned_s = max(planned_s, files.operate(0.0, listed, AHEAD))
     now_s = stage("plan_s", 0.0, planned_s)
     before = files.operate(now_s, 2 + len(tasks) * parts.of("look_task_operations", "metadata"))
     drawn = _drawn(build, tasks)
@@ -484,7 +485,7 @@ def simulate(
     cut_s = len(tasks) * parts.of("cut_part_s", "cut") + rows * parts.of("cut_row_s", "cut")
     cut_s += parts.of("cut_s", "cut") + (PAUSE_S / 2 if way == "array" and without != "cut" else 0.0)
     cut_operations = len(tasks) * parts.of("cut_part_operations", "cut")
-    now_s = stage("cut_s", now_s, files.operate(now_s + cut_s, cut_operations, AHEAD))
+    now_s = stage("cut_s", now_s, max(now_s + cut_s, files.operate(now_s, cut_operations, AHEAD)))
     whole = build.items * build.part_bytes
     shards = max(1, math.ceil(whole / build.shard_bytes))
     deletions = len(tasks) * parts.of("delete_part_operations", "shards")
