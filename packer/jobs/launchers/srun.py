@@ -144,6 +144,7 @@ class _Host(Child):
         if message["event"] == "host":
             self._step = message.get("slurm_step_id")
         elif message["event"] == "died":
+            self._is_ending = True
             for take in list(self._takes.values()):
                 take(message)
         else:
