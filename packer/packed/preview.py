@@ -23,13 +23,13 @@ from readers.drawing.pictures import Scale, as_picture, normalisation_of
 from readers.drawing.sheet import GEOMETRY, Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
-from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
+from readers.seeding import AnyTransform, check_seed, check_transform, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
 from shardspec.errors import ItemError, NotADatasetError, UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
-from shardspec.wording import LONG, counted, cut, did_you_mean, list_some, shorten
+from shardspec.wording import LONG, counted, cut, did_you_mean, list_some
 
 DEFAULT_COUNT = 64
 DEFAULT_CELL = 224
@@ -163,7 +163,8 @@ def preview(
     found = _selected(path, len(samples), where, one_per)
     rows = [int(found[place]) for place in _choose(len(found), None if all else count, start, seed)]
     if not rows:
-        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all")
+        selected = "" if where is None and one_per is None else ", as selected"
+        raise UsageError(f"{path}: expected samples from row {start} on, found {len(found)} in all{selected}")
     across = min(len(rows), columns or columns_for(len(rows)))
     sheet, shown = Sheet(across, -(-len(rows) // across), cell), picture_field(samples.schema, path).name
     with Stage(listener_of(progress), "drawing", len(rows), "samples") as stage:
@@ -304,8 +305,7 @@ class _Augmentation:
 
     def __init__(self, transform: str | AnyTransform, seed: int) -> None:
         found = import_target(transform, what="transform") if isinstance(transform, str) else transform
-        if not callable(found) or isinstance(found, type):
-            raise UsageError(f"transform: expected a function of a sample, or a made transform, found {shorten(found)}")
+        check_transform("transform", found)
         self._transform: AnyTransform = found
         self._seed = check_seed(seed)
         self._scale: Scale | None = None

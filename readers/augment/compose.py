@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
-from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare
+from readers.seeding import AnyTransform, check_transform, given_back, is_seeded
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 Sample = dict[str, Any]
 
@@ -70,7 +71,7 @@ class OneOf:
         shares = np.asarray([1.0] * len(self.transforms) if weights is None else weights, np.float64)
         if shares.shape != (len(self.transforms),) or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
             raise UsageError(
-                f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {weights!r}"
+                f"OneOf: expected {len(self.transforms)} weights of 0 or more, not all 0, found {shorten(weights)}"
             )
         self.p = as_probability("OneOf", p)
         self.weights = tuple((shares / shares.sum()).tolist())
@@ -104,12 +105,10 @@ def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> 
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:
     if not isinstance(transforms, Iterable):
-        raise UsageError(f"{user}: expected a list of transforms, found {transforms!r}: write {user}([…])")
+        raise UsageError(f"{user}: expected a list of transforms, found {shorten(transforms)}: write {user}([…])")
     chain = tuple(transforms)
     for transform in chain:
-        if not callable(transform):
-            raise UsageError(f"{user}: expected callables, found {transform!r}")
-        refuse_bare(user, transform)
+        check_transform(user, transform)
     if not chain:
         raise UsageError(f"{user}: expected one transform or more, found none")
     return chain

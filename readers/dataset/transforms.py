@@ -14,7 +14,7 @@ import torch
 
 from readers.dataset.collate import layout_of_value
 from readers.decode.values import BatchLayout, ValueLayout
-from readers.seeding import AnyTransform, given_back, is_seeded, refuse_bare, sample_rng
+from readers.seeding import AnyTransform, check_transform, given_back, is_seeded, sample_rng
 from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
@@ -38,9 +38,7 @@ class Chain:
     def __init__(self, transforms: Sequence[AnyTransform]) -> None:
         self._transforms = tuple(transforms)
         for transform in self._transforms:
-            if not callable(transform):
-                raise UsageError(f"transform: expected a callable from sample to sample, found {transform!r}")
-            refuse_bare("transform", transform)
+            check_transform("transform", transform)
         self.seeded = any(is_seeded(t) for t in self._transforms)
         self._restore()
 

@@ -189,6 +189,7 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         "from readers.augment import ColorJitter, Compose, CropJitter, HorizontalFlip, Normalize\n"
         "steps = [HorizontalFlip(), CropJitter(p=1), ColorJitter(0.5, 0.5, 0.5)]\n"
         "train = Compose([*steps, Normalize((0.9, 0.5, 0.1), (0.1, 0.5, 0.9))])\n"
+        "from torchvision.transforms import v2\nbare = v2.RandomHorizontalFlip()\n"
         "def broken(sample):\n    raise ValueError('x' * 5000)\n"
         "def forgets(sample):\n    sample['image'] = 1\n"
     )
@@ -210,7 +211,9 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         ("my_aug:forgets", "end it with 'return sample'"),
         ("my_aug:HorizontalFlip", "a made transform"),
         (lambda sample: {"key": "a"}, "with the field 'image', found key"),
-        (5, "expected a function"),
+        (5, "expected a callable from sample to sample, found 5"),
+        ("my_aug:bare", r"takes pictures: write transform=readers.augment.Torchvision\(v2.RandomHorizontalFlip"),
+        ("./my_aug.py:train", "expected a module such as 'my_aug:train'"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
             preview(tmp_path / "faces", tmp_path / "s.png", transform=transform)

@@ -101,6 +101,7 @@ def test_other_classes_are_compared_by_their_new_names(table):
         ("label == fake", "found 'fake': write 'fake' in quotes"),
         ("label > 'fake'", "names of classes are compared by ==, != and in"),
         ("scor > 1", "found 'scor'; did you mean 'score'?"),
+        ("x" * 500, "(500 characters)"),
         ("box == 1", "expected a field of numbers or text, of key, source, label"),
         ("note == 'a'", "expected a field of numbers or text, of key, source, label"),
         ("score == 'high'", "'score' has numbers, which are not compared with text"),
