@@ -4,7 +4,7 @@ The seed and the epoch travel with the sampled index (`SampledIndex`), because p
 training loop's objects change. A *row* is always the row in the base dataset: subsets and mixtures keep it.
 """
 
-from typing import Any, Literal, Protocol, Self, TypeGuard, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -52,22 +52,22 @@ class SampleTransform(Protocol):
 
 AnyTransform = SampleTransform | SeededTransform
 
-Result = TypeVar("Result")
-
 
 def is_seeded(transform: AnyTransform) -> TypeGuard[SeededTransform]:
     """Whether a transform takes a generator: its attribute ``seeded`` is true."""
     return getattr(transform, "seeded", False) is True
 
 
-def given_back(transform: AnyTransform, result: Result) -> Result:
-    """The result of a transform.
+def call_transform(transform: AnyTransform, sample: dict[str, Any], rng: np.random.Generator | None) -> dict[str, Any]:
+    """The sample that a transform returns. One that is not seeded does not get the generator, and needs none.
 
     Raises
     ------
     UsageError
-        If it is None, because a ``return`` was forgotten.
+        If it returns None, because a ``return`` was forgotten.
     """
+    call: Any = transform
+    result: dict[str, Any] | None = call(sample, rng) if is_seeded(transform) else call(sample)
     if result is None:
         name = getattr(transform, "__name__", type(transform).__name__)
         raise UsageError(f"transform: expected {name} to return the sample, found None: end it with 'return sample'")

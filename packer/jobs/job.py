@@ -369,7 +369,7 @@ class Job:
         missing = [number for number in range(len(plan.tasks)) if number not in finished]
         items = sum(task.stop - task.start for task in plan.tasks)
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
-        tally = ItemTally(plan.tasks)
+        tally, promised = ItemTally(plan.tasks), set[int]()
         with (
             LineFile(self.workspace.journal) as journal,
             Checkpoints(self.workspace) as checkpoints,
@@ -393,8 +393,10 @@ class Job:
             def note_part(unit: Unit, flushed: bool) -> None:
                 alone = unit.do == "item"
                 made = self.workspace.item_part(unit.number, unit.item) if alone else self.workspace.part(unit.number)
-                if flushed:  # maybe on another machine
+                if flushed and alone:  # maybe on another machine
                     wait_for(made)
+                elif flushed:
+                    promised.add(unit.number)
                 if not alone and (flushed or made.exists()):
                     checkpoints.add(unit.number, flushed=flushed)
 
@@ -406,6 +408,9 @@ class Job:
                 needs_gpus=plan.needs_gpus,
                 announced=plan.announce(done),
             )
+            # A look at each part, when it is made, would keep the coordinator of many workers waiting.
+            for number in sorted(promised - self.workspace.finished_tasks()) if promised else ():
+                wait_for(self.workspace.part(number))
 
     def _run_units(
         self,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_probability
 from readers.augment.base import Fusible
-from readers.seeding import AnyTransform, check_transform, given_back, is_seeded
+from readers.seeding import AnyTransform, call_transform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -42,7 +42,7 @@ class Compose:
             if isinstance(first, Fusible):
                 sample = first.together(run, sample, rng, out if run is self._runs[-1] else None)
             else:
-                sample = _call(first, sample, rng)
+                sample = call_transform(first, sample, rng)
         return sample
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class OneOf:
         acts, which = rng.random(2)
         if acts >= self.p:
             return sample
-        return _call(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
+        return call_transform(self.transforms[int(np.searchsorted(self._edges, which, side="right"))], sample, rng)
 
     def __repr__(self) -> str:
         return f"OneOf([{', '.join(map(repr, self.transforms))}], weights={list(self.weights)}, p={self.p})"
@@ -95,12 +95,6 @@ def _runs(transforms: Sequence[AnyTransform]) -> Iterator[tuple[AnyTransform, ..
             yield tuple(run)
         else:
             yield from ((transform,) for transform in run)
-
-
-def _call(transform: AnyTransform, sample: Sample, rng: np.random.Generator) -> Sample:
-    if is_seeded(transform):
-        return given_back(transform, transform(sample, rng))
-    return given_back(transform, transform(sample))  # type: ignore[call-arg] # is_seeded narrows one way only
 
 
 def _checked(transforms: Sequence[AnyTransform], user: str) -> tuple[AnyTransform, ...]:

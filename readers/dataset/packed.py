@@ -123,8 +123,8 @@ class PackedDataset(DivisibleDataset):
 
     @property
     def small_fields(self) -> tuple[str, ...]:
-        """The fields with a number or a text for each sample, read or not."""
-        return tuple(field.name for field in self.manifest.schema if field.is_small)
+        """The fields with a number or a text for each sample, read or not, those of joined tables too."""
+        return tuple(field.name for field in self.pool.schema if field.is_small)
 
     @property
     def blocks(self) -> Blocks:
