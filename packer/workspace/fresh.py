@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from readers.formats.machine import file_system_of
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, system_reason
 
 WAIT_S = 90.0
 """Seconds for which a file is waited for that another machine has promised. NFS remembers for 60 s by default."""
@@ -76,7 +76,7 @@ def reading() -> Iterator[None]:
     except OSError as error:
         path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
         where = "" if path is None else f" on host {host()} ({_describe_mount(path)})"
-        raise BuildError(f"{path or 'a file'}: cannot be read{where}: {error.strerror or error}") from error
+        raise BuildError(f"{path or 'a file'}: cannot be read{where}: {system_reason(error)}") from error
 
 
 def host() -> str:
