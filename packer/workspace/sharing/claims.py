@@ -63,7 +63,7 @@ class Claims:
             If the folder of the plan's claims is gone.
         """
         attempts: dict[int, int] = {}
-        free: set[tuple[int, int]] = set()
+        taken: set[tuple[int, int]] = set()
         for name in os.listdir(self._space.claims):  # noqa: PTH208 -- names are all that is needed
             match = _NAME.match(name)
             if match is None or match[1] != self._kind or not 0 <= (number := int(match[2])) < self._count:
@@ -72,10 +72,11 @@ class Claims:
                 self.done.add(number)
             else:
                 attempts[number] = max(attempts.get(number, 0), int(match[3]))
-                if match[4]:
-                    free.add((number, int(match[3])))
+                if not match[4]:
+                    taken.add((number, int(match[3])))
         self._attempts = attempts
-        self._given_back = {number for number, attempt in free if attempts[number] == attempt}
+        # A listing may miss a name that is changed meanwhile, so that what was given back is taken under the same name.
+        self._given_back = {number for number, attempt in attempts.items() if (number, attempt) not in taken}
 
     def fresh(self) -> list[int]:
         """What nobody has in hand."""

@@ -17,7 +17,9 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, lock
+from packer.workspace.fresh import lease_s, watched_s
 from packer.workspace.lock import FolderLock, describe_holder, read_holder
+from packer.workspace.sharing.leases import Agent
 from shardspec.errors import BuildLockedError
 
 OTHERS = "00000000-0000-0000-0000-000000000000:1:2:3"
@@ -202,3 +204,13 @@ def test_on_a_local_disk_there_is_no_lease(space: Workspace) -> None:
     assert not list(space.root.glob("lease*"))
     held.release()
     assert not space.holder.exists()
+
+
+def test_leases_are_longer_than_what_a_shared_file_system_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of builds and those of agents; and who was stopped, takes no other for dead when they go on."""
+    for wrong in ("", "soon", "nan", "inf", "0", "-1"):
+        monkeypatch.setenv("PACKER_LEASE_S", wrong)
+        assert lease_s() == Agent("n1").lease_s == Agent.here().lease_s == 90
+    monkeypatch.setenv("PACKER_LEASE_S", "6")
+    assert lease_s() == Agent.here().lease_s == 6
+    assert (watched_s(3600, 6), watched_s(0.5, 6)) == (1, 0.5)
