@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.rows import PackedRows
+from packer.workspace.matching import digest
 from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -68,7 +68,7 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
     """Two numbers for each value, by which equal ones are known: the values would fill the memory."""
-    return np.frombuffer(b"".join(blake2b(value, digest_size=16).digest() for value in values), _DIGEST)
+    return np.frombuffer(b"".join(map(digest, values)), _DIGEST)
 
 
 _DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])

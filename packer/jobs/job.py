@@ -39,7 +39,7 @@ from packer.workspace.folder import (
 from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
-from packer.workspace.paths import WORKSPACE_LAYOUT
+from packer.workspace.paths import WORKSPACE_LAYOUT, LineFile
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from shardspec.entries import Generation, Shard
@@ -350,6 +350,7 @@ class Job:
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
         tally = ItemTally(plan.tasks)
         with (
+            LineFile(self.workspace.journal) as journal,
             Checkpoints(self.workspace) as checkpoints,
             Stage(self._listener, plan.stage, items, plan.items_are, done) as stage,
         ):
@@ -364,8 +365,9 @@ class Job:
                     task = plan.tasks[event.unit.number]
                     raise failed_item(item_name(self.workspace.items, task, failed.item), failed.reason)
                 if event.kind == "done" and event.unit is not None:
-                    note_done(self.workspace, event)
+                    journal.append(done_line(event))
                     note_part(event.unit, FLUSHED in event.result)
+                journal.look()
 
             def note_part(unit: Unit, flushed: bool) -> None:
                 alone = unit.do == "item"
@@ -510,11 +512,11 @@ def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:
     return bool(plan.get(MADE_ON, {}).get("layout") == WORKSPACE_LAYOUT)
 
 
-def note_done(space: Workspace, event: Event) -> None:
-    """Note in the journal that a unit is done, and when."""
+def done_line(event: Event) -> dict[str, Any]:
+    """The line of the journal that a unit is done, and when."""
     assert event.unit is not None
     unit, at_s = event.unit, round(time.time(), 2)
-    append_line(space.journal, {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result})
+    return {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result}
 
 
 def failed_item(item: str, why: str) -> BuildError:

@@ -122,7 +122,7 @@ class RemoteEngine(ProcessesEngine):
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """See `Engine`. While no node is known to be well, the unit waits."""
-        if self._free():
+        if self._count_free():
             super().start(unit, verdicts, fresh, alone=alone)
         else:
             self._postponed.append((unit, verdicts, fresh, alone))
@@ -138,8 +138,8 @@ class RemoteEngine(ProcessesEngine):
         super().close()
         self._launcher.close()
 
-    def _free(self) -> list[int]:
-        return [place for place in super()._free() if self._node_of[place].is_well]
+    def _can_be_used(self, place: int) -> bool:
+        return self._node_of[place].is_well
 
     def _start_worker(self, place: int) -> Worker:
         node = self._node_of[place].node
@@ -156,7 +156,7 @@ class RemoteEngine(ProcessesEngine):
         assert isinstance(worker, _RemoteWorker)
         message = worker.describe_death()
         worker.end()
-        self._workers[worker.place] = None
+        self._vacate(worker)
         health = self._node_of[worker.place]
         health.dead.append((worker, message))
         if health.probe is None and health.ask_at_s is None:
@@ -170,7 +170,7 @@ class RemoteEngine(ProcessesEngine):
                 self._bury(worker)
         for health in self._health:
             self._look_at_node(health, now_s)
-        while self._postponed and self._free():
+        while self._postponed and self._count_free():
             unit, verdicts, fresh, alone = self._postponed.popleft()
             super().start(unit, verdicts, fresh, alone=alone)
 
@@ -180,6 +180,7 @@ class RemoteEngine(ProcessesEngine):
         if health.probe is None or (answered := health.probe.answered()) is None:
             return
         health.probe = None
+        self._waiting = None
         if not answered:
             self._lose_node(health)
             health.ask_at_s = now_s + _ASK_AGAIN_S
@@ -206,7 +207,7 @@ class RemoteEngine(ProcessesEngine):
         ours = [worker for worker, _ in health.dead]
         for worker in list(self._on(health)):
             worker.link.end(wait=False)
-            self._workers[worker.place] = None
+            self._vacate(worker)
             ours.append(worker)
         health.dead, health.asked_twice = [], False
         units = [worker.unit for worker in ours if worker.unit is not None]
