@@ -2,7 +2,7 @@
 
     python -m benchmarks.pack_scale [--items 10000 100000 1000000] [--files 300] [--workers 2] [--json FILE]
                                     [--folder DIR] [--commands build verify split-by-note ...]
-    python -m benchmarks.pack_scale --table FILE            # the tables of docs/benchmarks.md, of what was measured
+    python -m benchmarks.pack_scale --table FILE…           # the tables of docs/benchmarks.md, of what was measured
 
 Method. `--files` JPEGs of 64 x 64 pixels, all different, are named by a table of as many rows as there are to be items,
 again and again, each row with a label, a number and a text of its own. Every command is the ``packer`` command line, in
@@ -284,6 +284,9 @@ COMMANDS: Mapping[str, Callable[[Place], Spent]] = {
     "merge": _merge,
     "convert": lambda at: _convert(at, "--format", "webdataset"),
     "convert --shuffle": lambda at: _convert(at, "--format", "lmdb", "--shuffle", "1"),
+    "build --dry-run of the packed dataset": lambda at: run(
+        ["build", str(at.out), str(at.made), "--dry-run", "--quiet"]
+    ),
     "build of the packed dataset": lambda at: run(["build", str(at.out), str(at.made), *at.working]),
     "build --update, 1 % replaced": _update,
     "compact": lambda at: run(["compact", str(at.out), *at.working]),
@@ -291,6 +294,7 @@ COMMANDS: Mapping[str, Callable[[Place], Spent]] = {
 }
 """In the order in which they are done: the last ones change the dataset."""
 
+_MAKING = ("build --dry-run", "build", "build, killed half-way")
 _CHANGING = ("build --update, 1 % replaced", "compact", "add")
 
 
@@ -309,7 +313,7 @@ def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Na
             for operation in OPERATIONS:
                 note("readers", operation, _read(at.out, operation))
         if name in options.commands:
-            if name != "build" and name not in ("build --dry-run", "build, killed half-way") and not at.out.exists():
+            if name not in _MAKING and not at.out.exists():
                 run(at.build)
             note("commands", name, asdict(command(at)))
             for path in (at.made, folder / "merged"):
@@ -326,31 +330,43 @@ def _read(dataset: Path, operation: str) -> dict[str, float]:
     return found
 
 
+def join_groups(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Groups of the same number of items as one, since a run may have been of some commands only; the last run counts."""
+    found: dict[int, dict[str, Any]] = {}
+    for group in groups:
+        joined = found.setdefault(group["items"], {"items": group["items"], "commands": {}, "readers": {}})
+        for what in ("commands", "readers"):
+            joined[what] |= group[what]
+    return [found[items] for items in sorted(found)]
+
+
 def print_tables(groups: Sequence[Mapping[str, Any]]) -> None:
     """The tables of ``docs/benchmarks.md``."""
     steps = list(itertools.pairwise(groups))
     last = groups[-1]
     many = f"{last['items']:,}"
-    spans = [f"{one['items']:,} to {other['items']:,}" for one, other in steps]
-    costs = [f"µs of CPU an item, {span}" for span in spans]
-    _print_row(
-        ["command", *costs, "of these the coordinator", "own bytes an item"]
-        + [f"{many}: seconds", "peak MB", "own MB", "own MB of a worker"]
-    )
-    print("|---|" + (len(costs) + 6) * "--:|")
-    for name in last["commands"]:
-        per_item = [_each(one, other, "commands", name, "cpu_s", 1e6) for one, other in steps]
-        spent = Spent(**last["commands"][name])
-        growing = [_each(*steps[-1], "commands", name, key, by) for key, by in (("coordinator_cpu_s", 1e6), ("own_bytes", 1))] if steps else ["", ""]
-        sizes = [spent.coordinator_bytes, spent.own_bytes, spent.worker_own_bytes]
-        _print_row([f"`{name}`", *per_item, *growing, f"{spent.seconds:.0f}", *(f"{size / 1e6:.0f}" if size else "" for size in sizes)])
+    spans = [f"µs of CPU an item, {one['items']:,} to {other['items']:,}" for one, other in steps]
+    _print_row("command", *spans, "of these the coordinator", "own bytes an item", f"{many}: seconds", *_SIZES)
+    print("|---|" + (len(spans) + 6) * "--:|")
+    for name, spent in last["commands"].items():
+        costs = [_each(one, other, "commands", name, "cpu_s", 1e6) for one, other in steps]
+        for key, factor in (("coordinator_cpu_s", 1e6), ("own_bytes", 1)):
+            costs += [_each(*step, "commands", name, key, factor) for step in steps[-1:]] or [""]
+        sizes = [spent[key] for key in ("coordinator_bytes", "own_bytes", "worker_own_bytes")]
+        shown = [f"{size / 1e6:.0f}" if size else "" for size in sizes]
+        _print_row(f"`{name}`", *costs, f"{spent['seconds']:.0f}", *shown)
     print()
-    _print_row(["readers", *(f"ms, {group['items']:,}" for group in groups), "bytes an item", f"{many}: MB", "MB kept"])
+    times = [f"ms, {group['items']:,}" for group in groups]
+    _print_row("readers", *times, "own bytes an item", f"{many}: own MB", "kept MB")
     print("|---|" + (len(groups) + 3) * "--:|")
     for name, spent in last["readers"].items():
-        times = [f"{1e3 * group['readers'][name]['seconds']:.0f}" for group in groups]
-        growing = _each(*steps[-1], "readers", name, "own_bytes", 1) if steps else ""
-        _print_row([f"`{name}`", *times, growing, *(f"{spent[key] / 1e6:.0f}" for key in ("own_bytes", "kept_bytes"))])
+        found = [group["readers"].get(name) for group in groups]
+        costs = ["" if one is None else f"{1e3 * one['seconds']:.0f}" for one in found]
+        costs += [_each(*step, "readers", name, "own_bytes", 1) for step in steps[-1:]] or [""]
+        _print_row(f"`{name}`", *costs, *(f"{spent[key] / 1e6:.0f}" for key in ("own_bytes", "kept_bytes")))
+
+
+_SIZES = ("peak MB", "own MB", "own MB of a worker")
 
 
 def _each(one: Mapping[str, Any], other: Mapping[str, Any], what: str, name: str, key: str, factor: float) -> str:
@@ -360,7 +376,7 @@ def _each(one: Mapping[str, Any], other: Mapping[str, Any], what: str, name: str
     return f"{factor * (other[what][name][key] - one[what][name][key]) / (other['items'] - one['items']):.0f}"
 
 
-def _print_row(cells: Sequence[str]) -> None:
+def _print_row(*cells: str) -> None:
     print(f"| {' | '.join(cells)} |")
 
 
@@ -375,10 +391,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
     parser.add_argument("--keep", action="store_true", help="keep the datasets in the folder, and use them again")
     parser.add_argument("--json", type=Path, help="write everything that was measured here")
-    parser.add_argument("--table", type=Path, help="measure nothing: print the tables of such a file")
+    parser.add_argument("--table", type=Path, nargs="+", help="measure nothing: print the tables of such files")
     options = parser.parse_args()
     if options.table:
-        print_tables(json.loads(options.table.read_text())["groups"])
+        print_tables(join_groups([group for path in options.table for group in json.loads(path.read_text())["groups"]]))
         return
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
