@@ -2,7 +2,7 @@
 
     python -m benchmarks.pack_scale [--items 10000 100000 1000000] [--files 300] [--workers 2] [--json FILE]
                                     [--folder DIR] [--commands build verify split-by-note ...]
-    python -m benchmarks.pack_scale --table FILE…           # the tables of docs/benchmarks.md, of what was measured
+    python -m benchmarks.tables FILE                        # the tables of docs/benchmarks.md, of what was measured
 
 Method. `--files` JPEGs of 64 x 64 pixels, all different, are named by a table of as many rows as there are to be items,
 again and again, each row with a label, a number and a text of its own. Every command is the ``packer`` command line, in
@@ -22,7 +22,6 @@ items to the next. What readers do is measured likewise, each in a process of it
 
 import argparse
 import csv
-import itertools
 import json
 import os
 import shutil
@@ -41,6 +40,7 @@ import numpy as np
 
 from benchmarks.measure import machine, versions
 from benchmarks.scale_readers import OPERATIONS
+from benchmarks.scale_tables import scale_tables
 from readers import open_dataset
 
 LIBRARIES = ("numpy", "simplejpeg", "opencv-python-headless", "lmdb", "torch")
@@ -340,46 +340,6 @@ def join_groups(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [found[items] for items in sorted(found)]
 
 
-def print_tables(groups: Sequence[Mapping[str, Any]]) -> None:
-    """The tables of ``docs/benchmarks.md``."""
-    steps = list(itertools.pairwise(groups))
-    last = groups[-1]
-    many = f"{last['items']:,}"
-    spans = [f"µs of CPU an item, {one['items']:,} to {other['items']:,}" for one, other in steps]
-    _print_row("command", *spans, "of these the coordinator", "own bytes an item", f"{many}: seconds", *_SIZES)
-    print("|---|" + (len(spans) + 6) * "--:|")
-    for name, spent in last["commands"].items():
-        costs = [_each(one, other, "commands", name, "cpu_s", 1e6) for one, other in steps]
-        for key, factor in (("coordinator_cpu_s", 1e6), ("own_bytes", 1)):
-            costs += [_each(*step, "commands", name, key, factor) for step in steps[-1:]] or [""]
-        sizes = [spent[key] for key in ("coordinator_bytes", "own_bytes", "worker_own_bytes")]
-        shown = [f"{size / 1e6:.0f}" if size else "" for size in sizes]
-        _print_row(f"`{name}`", *costs, f"{spent['seconds']:.0f}", *shown)
-    print()
-    times = [f"ms, {group['items']:,}" for group in groups]
-    _print_row("readers", *times, "own bytes an item", f"{many}: own MB", "kept MB")
-    print("|---|" + (len(groups) + 3) * "--:|")
-    for name, spent in last["readers"].items():
-        found = [group["readers"].get(name) for group in groups]
-        costs = ["" if one is None else f"{1e3 * one['seconds']:.0f}" for one in found]
-        costs += [_each(*step, "readers", name, "own_bytes", 1) for step in steps[-1:]] or [""]
-        _print_row(f"`{name}`", *costs, *(f"{spent[key] / 1e6:.0f}" for key in ("own_bytes", "kept_bytes")))
-
-
-_SIZES = ("peak MB", "own MB", "own MB of a worker")
-
-
-def _each(one: Mapping[str, Any], other: Mapping[str, Any], what: str, name: str, key: str, factor: float) -> str:
-    """What a figure grows by for each item from one number of items to another."""
-    if name not in one[what] or name not in other[what]:
-        return ""
-    return f"{factor * (other[what][name][key] - one[what][name][key]) / (other['items'] - one['items']):.0f}"
-
-
-def _print_row(*cells: str) -> None:
-    print(f"| {' | '.join(cells)} |")
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -390,21 +350,23 @@ def main() -> None:
     parser.add_argument("--readers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
     parser.add_argument("--keep", action="store_true", help="keep the datasets in the folder, and use them again")
-    parser.add_argument("--json", type=Path, help="write everything that was measured here")
-    parser.add_argument("--table", type=Path, nargs="+", help="measure nothing: print the tables of such files")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="write everything that was measured here; what such a file has of other runs stays in it",
+    )
     options = parser.parse_args()
-    if options.table:
-        print_tables(join_groups([group for path in options.table for group in json.loads(path.read_text())["groups"]]))
-        return
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
         names = make_files(folder, options.files)
         groups = [measure(items, folder, names, options) for items in sorted(options.items)]
-    print_tables(groups)
+    if options.json and options.json.exists():
+        groups = join_groups([*json.loads(options.json.read_text())["groups"], *groups])
+    print("\n\n".join(scale_tables(groups)))
     if options.json:
-        settings = {key: getattr(options, key) for key in ("items", "files", "workers", "commands")}
+        settings = {key: getattr(options, key) for key in ("files", "workers")}
         found = {"benchmark": "pack_scale", "machine": machine(), "versions": versions(LIBRARIES), "settings": settings}
-        options.json.write_text(json.dumps({**found, "groups": groups}, indent=1))
+        options.json.write_text(json.dumps({**found, "groups": groups}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

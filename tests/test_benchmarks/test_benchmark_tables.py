@@ -164,3 +164,10 @@ def test_reading_tables_of_the_docs_are_of_the_results() -> None:
             shown.append(line)
     assert len(shown) > 30
     assert [line for line in shown if line not in known] == []
+
+
+def test_the_tables_of_many_items_are_of_the_results() -> None:
+    (path,) = (REPOSITORY / "benchmarks" / "results").glob("pack_scale-*.json")
+    shown = (REPOSITORY / "docs" / "benchmarks.md").read_text()
+    for text in TABLES["pack_scale"](json.loads(path.read_text())):
+        assert text in shown

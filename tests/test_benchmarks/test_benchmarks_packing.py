@@ -11,7 +11,7 @@ from support.face_source import views, write_frames
 from support.ranks import run_script
 
 from benchmarks.pack_faces import summarise
-from benchmarks.pack_scale import print_tables
+from benchmarks.scale_tables import scale_tables
 from shardspec.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def test_what_packing_costs_an_item_is_measured_for_each_process(tmp_path: Path)
     assert 0 < build["coordinator_cpu_s"] < build["cpu_s"] < 10 * build["seconds"]
 
 
-def test_the_table_of_many_items_says_what_each_further_item_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_many_items_says_what_each_further_item_costs() -> None:
     spent = {"coordinator_bytes": 9e6, "worker_bytes": 0, "worker_own_bytes": 0}
     groups = [
         {
@@ -77,8 +77,7 @@ def test_the_table_of_many_items_says_what_each_further_item_costs(capsys: pytes
         }
         for items, cpu, own in ((1000, 1.0, 1e6), (2000, 1.5, 3e6))
     ]
-    print_tables(groups)
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line for text in scale_tables(groups) for line in text.splitlines()]
     assert "| `verify` | 500 | 500 | 2000 | 2 | 9 | 3 |  |" in lines
     assert "| `open` | 2 | 2 | 2000 | 3 | 1 |" in lines
 
