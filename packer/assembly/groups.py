@@ -102,7 +102,7 @@ def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
 
 
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
-    fit = [field for field in schema if field.kind == "text" or (field.is_fixed and not field.shape)]
+    fit = [field for field in schema if field.kind == "text" or field.is_scalar]
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(
@@ -113,7 +113,7 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
 
 
 def _is_truth(field: Field) -> bool:
-    return field.is_fixed and not field.shape and field.numpy_dtype == np.bool_
+    return field.is_scalar and field.numpy_dtype == np.bool_
 
 
 def _list(fields: Iterable[Field]) -> str:

@@ -142,14 +142,20 @@ class Job:
 
     def _enter_alone(self) -> Manifest | None:
         """Enter the folder once no agent is at work in it."""
-        close_to_agents(self.workspace, self._listener.on_message)
-        if self.plan.rewritten is not None:
-            self._enter_to_rewrite(self.plan.rewritten)
-        elif self.plan.base is not None:
-            self._enter_beside(self.plan.base)
-        else:
-            return self._enter()
-        return None
+        reopen, goes_on = close_to_agents(self.workspace, self._listener.on_message), False
+        try:
+            made = None
+            if self.plan.rewritten is not None:
+                self._enter_to_rewrite(self.plan.rewritten)
+            elif self.plan.base is not None:
+                self._enter_beside(self.plan.base)
+            else:
+                made = self._enter()
+            goes_on = made is None
+        finally:
+            if not goes_on:
+                reopen()
+        return made
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -175,8 +181,12 @@ class Job:
                 if not replaced and begun_on(space, manifest) and not overwrite:
                     self._refuse_other_plan(json.loads(space.plan.read_bytes()))
                 why = "" if manifest is None else counted(manifest.samples, "sample")
-                close_to_agents(space, self._listener.on_message)
-                make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
+                reopen = close_to_agents(space, self._listener.on_message)
+                try:
+                    make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
+                except BaseException:
+                    reopen()
+                    raise
             try:
                 yield
             except BaseException:

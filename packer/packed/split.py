@@ -425,7 +425,7 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
 
 def _has_classes(schema: Schema) -> bool:
     """Whether ``label`` numbers classes."""
-    return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
+    return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
 
 
 class _OfPart:

@@ -8,8 +8,9 @@ from hashlib import blake2b
 
 import numpy as np
 
-from shardspec.columns import IntArray
+from shardspec.columns import Buffer, IntArray
 
+DIGEST_BYTES = 16
 _BLOCK = 1 << 16
 _HALVES = struct.Struct(">QQ")
 
@@ -19,9 +20,9 @@ def number_all(texts: Iterable[str]) -> IntArray:
     return np.frombuffer(array("q", map(hash, texts)), np.int64)
 
 
-def digest(value: bytes) -> bytes:
-    """The 16 bytes by which equal values are known where the values themselves would fill the memory."""
-    return blake2b(value, digest_size=16).digest()
+def digest(value: Buffer) -> bytes:
+    """The `DIGEST_BYTES` bytes by which equal values are known where the values themselves would fill the memory."""
+    return blake2b(value, digest_size=DIGEST_BYTES).digest()
 
 
 class TextSet:
@@ -70,7 +71,7 @@ def match(known: IntArray, sought: IntArray) -> IntArray:
     return found
 
 
-def repeated(numbers: IntArray) -> frozenset[int]:
-    """The numbers that are there more than once."""
+def repeated(numbers: IntArray) -> IntArray:
+    """The numbers that are there more than once: each once, ascending."""
     ordered = np.sort(numbers)
-    return frozenset(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])

@@ -26,6 +26,7 @@ from readers.order.own import OwnOrder, RowsOfEpoch
 from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 LoaderKind = Literal["threads", "processes"]
 
@@ -254,9 +255,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             if own is not None:
                 order = {"order": own.rows_of, "seed": own.seed}
             made = Loader(
-                dataset, None if own is not None and own.batched else batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
-                world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform,
-                device=device if cuda else None, pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
+                dataset, None if own is not None and own.batched else batch_size, drop_last=drop_last, workers=workers,
+                prefetch=self._prefetch, rank=rank, world_size=world_size, read_ahead=self._read_ahead,
+                batch_transform=batch_transform, device=device if cuda else None, pin_memory=self._pin_memory,
+                timeout_s=self._timeout_s, **order,
             )  # fmt: skip
             if choice is not None:
                 made.decide_order(choice)
@@ -312,7 +314,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
     """Check that the kind of loader exists, and that it can run the transforms that it is given."""
     if loader not in LOADERS:
-        raise UsageError(f"loader: expected 'threads' or 'processes', found {loader!r}")
+        raise UsageError(f"loader: expected 'threads' or 'processes', found {shorten(loader)}")
     if loader == "processes" and any(transform is not None for transform in batch_transforms):
         raise UsageError(
             "batch_transform: expected none with loader='processes', which cannot run it: "

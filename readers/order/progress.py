@@ -11,6 +11,7 @@ from readers.order.order import Cut, Order
 from readers.order.own import OwnOrder
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
+from shardspec.wording import shorten
 
 
 @dataclass
@@ -174,7 +175,7 @@ class EpochProgress:
             there are.
         """
         if not isinstance(state, Mapping):
-            raise UsageError(f"state: expected what state_dict() gave, found {state!r}")
+            raise UsageError(f"state: expected what state_dict() gave, found {shorten(state)}")
         order, undecided, reason = self.order, self.undecided, self.reason
         if self._auto and isinstance(order, Order) and state.get("shuffle") in ("full", "blocks"):
             order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
@@ -236,10 +237,10 @@ class Resumable:
         ----------
         consumed : int, optional
             Samples of this epoch that the training loops of all ranks together have consumed; by default the number
-            that was handed out here, times the number of ranks. An order of batches counts batches. The default is right for a `Loader`, and for a sampler
-            in a StatefulDataLoader, which keeps the state of every batch. The workers of torch's DataLoader run ahead
-            of the loop, so there only the loop knows the number: steps × batch size × ranks, with the last batch
-            counted by the samples in it.
+            that was handed out here, times the number of ranks. An order of batches counts batches. The default is
+            right for a `Loader`, and for a sampler in a StatefulDataLoader, which keeps the state of every batch. The
+            workers of torch's DataLoader run ahead of the loop, so there only the loop knows the number: steps × batch
+            size × ranks, with the last batch counted by the samples in it.
 
         Raises
         ------

@@ -95,12 +95,8 @@ class ProcessesEngine:
         If the unit is to be alone, the other workers, all idle, end and free their memory.
         """
         if alone:
-            for worker in self._workers:
-                if worker is not None:
-                    assert worker.unit is None
-                    worker.end()
-            self._workers[:] = [None] * len(self._workers)
-            self._waiting = None
+            assert all(worker is None or worker.unit is None for worker in self._workers)
+            self._end_workers()
         place = self._take_place()
         worker = self._workers[place]
         if worker is not None and fresh and worker.used:
@@ -157,14 +153,18 @@ class ProcessesEngine:
 
     def close(self) -> None:
         """Kill all workers, and the detecting process."""
+        self._end_workers()
+        if self._detector is not None:
+            self._detector.end()
+        self._detector = None
+
+    def _end_workers(self) -> None:
+        """End all workers."""
         for place, worker in enumerate(self._workers):
             if worker is not None:
                 worker.end()
             self._workers[place] = None
         self._waiting = None
-        if self._detector is not None:
-            self._detector.end()
-        self._detector = None
 
     def _can_be_used(self, place: int) -> bool:
         """Whether a unit can be started at a place where none is under way."""

@@ -110,6 +110,7 @@ class RemoteEngine(ProcessesEngine):
         self._launcher = launcher
         self._health = [_Health(node, not node.is_well or node.name in team.lost) for node in launcher.nodes]
         if all(health.lost for health in self._health):
+            launcher.close()
             raise BuildError(f"no node answers ({list_some([node.name for node in launcher.nodes])}): {launcher.again}")
         self._node_of = list(islice(_spread(sorted(self._health, key=lambda health: health.lost)), team.workers))
         self._postponed: deque[tuple[Unit, Verdicts, bool, bool]] = deque()
@@ -128,15 +129,19 @@ class RemoteEngine(ProcessesEngine):
             self._postponed.append((unit, verdicts, fresh, alone))
 
     def close(self) -> None:
-        """End all workers, all at once."""
-        for worker in self._workers:
-            if isinstance(worker, _RemoteWorker):
-                worker.link.ask_to_end()
+        """See `Engine`."""
         for health in self._health:
             if health.probe is not None:
                 health.probe.close()
         super().close()
         self._launcher.close()
+
+    def _end_workers(self) -> None:
+        """End all workers, all at once."""
+        for worker in self._workers:
+            if isinstance(worker, _RemoteWorker):
+                worker.link.ask_to_end()
+        super()._end_workers()
 
     def _can_be_used(self, place: int) -> bool:
         return self._node_of[place].is_well

@@ -63,6 +63,7 @@ class FolderSource:
         self._include, self._exclude = recipe.include, recipe.exclude
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
         self._sidecars = recipe.sidecars
+        self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # which need no labels
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
             raise UsageError(
@@ -93,7 +94,8 @@ class FolderSource:
             listing = Listing(found.extend(examiner.file(index, file.name) for index, file in enumerate(files)))
         if label_from == "folder":
             listing = _with_folder_labels(listing, files.folders_of_items)
-        notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
+        if not (self._finds_boxes and label_from == "auto"):
+            notes += _describe_labels(listing, label_from, files.folders, files.folders_of_items)
         for option, globs in (("include", include), ("exclude", exclude)):
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))

@@ -15,7 +15,7 @@ from support.video_files import MP4_INDEX_FIRST, opencv_frames, write_video
 
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
-from packer.vision.decode.video import VideoReader, read_frames
+from packer.vision.decode.video import VideoReader
 
 EVERY_FRAME = Sampling(every=1)
 
@@ -360,14 +360,14 @@ def test_any_name_will_do(tmp_path, name):
     source = write_video(tmp_path / "v.mp4", frames=3)
     path = tmp_path / name
     path.write_bytes(source.read_bytes())
-    assert len(list(read_frames(path, EVERY_FRAME))) == 3
+    assert len(read(path)[0]) == 3
 
 
 def test_a_name_that_is_no_utf8(tmp_path):
     source = write_video(tmp_path / "v.mp4", frames=3)
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.mp4")
     os.rename(source, path)  # noqa: PTH104 -- the name is the point
-    assert len(list(read_frames(path, EVERY_FRAME))) == 3
+    assert len(read(path)[0]) == 3
 
 
 def open_files():
@@ -394,6 +394,19 @@ def test_libav_writes_nothing_to_the_terminal(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_index_that_asks_for_too_much_memory_is_damage_of_the_file(tmp_path, monkeypatch):
+    path = write_video(tmp_path / "v.mp4", size=(48, 32), frames=8, container=MP4_INDEX_FIRST)
+    whole = bytearray(path.read_bytes())
+    count = whole.index(b"stts") + 8
+    whole[count : count + 4] = (2**28).to_bytes(4, "big")
+    path.write_bytes(whole)
+    with pytest.raises(VideoError, match="does not open: its index asks for more memory than any needs"):
+        read(path)
+    monkeypatch.setattr("packer.vision.decode.container._has_memory", lambda: False)
+    with pytest.raises(MemoryError):  # of the machine, perhaps
+        read(path)
 
 
 @pytest.fixture(scope="module")
