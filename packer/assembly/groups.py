@@ -60,7 +60,8 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
         first = np.flatnonzero(known)[first]
     if not field.is_fixed:
         return Groups(texts().extend(names[int(row)] for row in first), of_row)
-    return Groups(Mapped(column[first], lambda value: _name(field, value.item())), of_row)
+    found = column[first]
+    return Groups(Mapped(range(len(found)), lambda number: _name(field, found[number].item())), of_row)
 
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
