@@ -1,16 +1,23 @@
-"""What packing costs an item as the items become many: rate, CPU time and peak memory of each process.
+"""What an item costs as the items become many: CPU time and peak memory of every command, and of the readers.
 
     python -m benchmarks.pack_scale [--items 10000 100000 1000000] [--files 300] [--workers 2] [--json FILE]
-                                    [--commands dry-run build verify inspect split merge convert resume]
+                                    [--folder DIR] [--commands build verify split-by-note ...]
+    python -m benchmarks.tables FILE                        # the tables of docs/benchmarks.md, of what was measured
 
 Method. `--files` JPEGs of 64 x 64 pixels, all different, are named by a table of as many rows as there are to be items,
 again and again, each row with a label, a number and a text of its own. Every command is the ``packer`` command line, in
-a process of its own. *Coordinator* is the process that was started, *workers* those that it starts; *resume* is the
-build killed after half of the items, and then done by the same command again, whose figures are shown. CPU time of the
-coordinator and peak memory are read from ``/proc`` while the processes run, so that the last tenth of a second is
-missed. *MB* is the peak of the resident memory (``VmHWM``), *own* the largest anonymous memory that was seen
-(``RssAnon``): without libraries and mapped files, whose pages the system takes back when it needs them. *Bytes an item*
-are what the own memory of the coordinator grows by from one number of items to the next.
+a process of its own, over the dataset that *build* made. *killed half-way* is the build killed when half of its tasks
+are done, and then done by the same command again, whose figures are shown; *update 1 %* packs every hundredth row anew,
+and *compact* then leaves out what is superseded; *add* joins a table with a number for each key.
+
+The figures of a command are those of the process that was started (*coordinator*) and of those that it starts. *CPU* is
+that of all of them, from the system's account of processes that have ended; between two numbers of items, an item costs
+what the CPU time grows by from one to the other, so that starts count in none. The coordinator's CPU time and all
+memory are read from ``/proc`` while the processes run, and the last tenth of a second is missed. *Peak* is that of the
+resident memory (``VmHWM``), *own* the largest anonymous memory that was seen (``RssAnon``): without libraries and mapped
+files, whose pages the system takes back when it needs them. *Own bytes an item* are what it grows by from one number of
+items to the next. What readers do is measured likewise, each in a process of its own, without what ``import torch`` and
+``import readers`` take (`benchmarks/scale_readers.py`).
 """
 
 import argparse
@@ -32,10 +39,14 @@ import cv2
 import numpy as np
 
 from benchmarks.measure import machine, versions
+from benchmarks.scale_readers import OPERATIONS
+from benchmarks.scale_tables import scale_tables
+from readers import open_dataset
 
-COMMANDS = ("dry-run", "build", "verify", "inspect", "split", "merge", "convert", "resume")
-LIBRARIES = ("numpy", "simplejpeg", "opencv-python-headless")
+LIBRARIES = ("numpy", "simplejpeg", "opencv-python-headless", "lmdb", "torch")
 _SIDE = 64
+_QUALITY = 50
+_REPLACED = 100
 _POLL_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -47,6 +58,8 @@ class Spent:
     Attributes
     ----------
     seconds : float
+    cpu_s : float
+        CPU time of all its processes.
     coordinator_cpu_s : float
         CPU time of the process that was started, without those that it started.
     coordinator_bytes, worker_bytes : int
@@ -56,6 +69,7 @@ class Spent:
     """
 
     seconds: float
+    cpu_s: float
     coordinator_cpu_s: float
     coordinator_bytes: int
     own_bytes: int
@@ -115,7 +129,7 @@ def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> Sp
     RuntimeError
         If it fails.
     """
-    start = time.perf_counter()
+    start, before = time.perf_counter(), os.times()
     command = [sys.executable, "-m", "packer", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     watch = Watch(process.pid)
@@ -127,8 +141,10 @@ def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> Sp
     watch.end()
     if until is None and process.returncode != 0:
         raise RuntimeError(f"packer {' '.join(arguments)}: ended with status {process.returncode}: {errors[-2000:]}")
+    after = os.times()
     return Spent(
         time.perf_counter() - start,
+        after.children_user + after.children_system - before.children_user - before.children_system,
         watch.cpu_s,
         watch.bytes,
         watch.own_bytes,
@@ -138,22 +154,35 @@ def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> Sp
 
 
 def make_files(folder: Path, files: int) -> list[str]:
-    """Make small JPEGs that all differ, and return their names."""
+    """Make small JPEGs that all differ, unless they are there, and return their names."""
     rng = np.random.default_rng(0)
     names = []
     for number in range(files):
         small = rng.integers(0, 256, (8, 8, 3), np.uint8)
         names.append(f"picture-{number:04d}.jpg")
-        cv2.imwrite(str(folder / names[-1]), cv2.resize(small, (_SIDE, _SIDE), interpolation=cv2.INTER_CUBIC))
+        image = cv2.resize(small, (_SIDE, _SIDE), interpolation=cv2.INTER_CUBIC)
+        if not (folder / names[-1]).exists():
+            cv2.imwrite(str(folder / names[-1]), image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
     return names
 
 
-def write_table(path: Path, names: Sequence[str], items: int) -> None:
-    """Write a table that names the files again and again."""
+def write_table(path: Path, names: Sequence[str], items: int, changed: int = 0) -> None:
+    """Write a table that names the files again and again; with `changed`, other notes in every row of so many."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("path", "label", "take", "note"))
-        writer.writerows((names[i % len(names)], f"class-{i % 10}", i, f"row {i}") for i in range(items))
+        for i in range(items):
+            note = f"changed {i}" if changed and not i % changed else f"row {i}"
+            writer.writerow((names[i % len(names)], f"class-{i % 10}", i, note))
+
+
+def write_scores(path: Path, dataset: Path) -> None:
+    """Write a table with a number for each key of a dataset, in another order than the dataset's."""
+    keys = open_dataset(dataset, fields=["key"]).column("key")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("key", "score"))
+        writer.writerows((keys[i], i / 7) for i in reversed(range(len(keys))))
 
 
 def _has_half(folder: Path) -> bool:
@@ -165,72 +194,150 @@ def _has_half(folder: Path) -> bool:
     return 2 * sum(1 for _ in parts.rglob("part-*")) > tasks
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the commands of one number of items work."""
+
+    folder: Path
+    names: Sequence[str]
+    items: int
+    workers: int
+
+    @property
+    def out(self) -> Path:
+        """The dataset."""
+        return self.folder / f"packed-{self.items}"
+
+    @property
+    def table(self) -> Path:
+        """The table that it is packed from."""
+        return self.folder / f"table-{self.items}.csv"
+
+    @property
+    def made(self) -> Path:
+        """What commands make of the dataset."""
+        return self.folder / "made"
+
+    @property
+    def working(self) -> tuple[str, ...]:
+        """Options of commands with workers."""
+        return ("--workers", str(self.workers), "--quiet")
+
+    @property
+    def build(self) -> tuple[str, ...]:
+        """The build of the dataset."""
+        return ("build", str(self.table), str(self.out), *self.working)
+
+
+def _dry_run(at: Place) -> Spent:
+    return run([*at.build, "--dry-run"])
+
+
+def _build(at: Place) -> Spent:
+    shutil.rmtree(at.out, ignore_errors=True)
+    return run(at.build)
+
+
+def _resume(at: Place) -> Spent:
+    build = [part if part != str(at.out) else str(at.made) for part in at.build]
+    run(build, lambda: _has_half(at.made / ".build"))
+    return run(build)
+
+
+def _split(at: Place, *options: str) -> Spent:
+    return run(["split", str(at.out), str(at.made), *options, *at.working])
+
+
+def _merge(at: Place) -> Spent:
+    run(["split", str(at.out), str(at.made), "--folds", "2", *at.working])
+    folds = [str(at.made / name) for name in ("fold-0", "fold-1")]
+    return run(["merge", *folds, str(at.folder / "merged"), *at.working])
+
+
+def _convert(at: Place, *options: str) -> Spent:
+    return run(["convert", str(at.out), str(at.made), *options, *at.working])
+
+
+def _add(at: Place) -> Spent:
+    scores = at.folder / "scores.csv"
+    write_scores(scores, at.out)
+    return run(["add", str(at.out), str(scores), "--quiet"])
+
+
+def _update(at: Place) -> Spent:
+    write_table(at.table, at.names, at.items, _REPLACED)
+    return run([*at.build, "--update", "--changed", "replace"])
+
+
+COMMANDS: Mapping[str, Callable[[Place], Spent]] = {
+    "build --dry-run": _dry_run,
+    "build": _build,
+    "build, killed half-way": _resume,
+    "build found finished": lambda at: run(at.build),
+    "build --update, nothing new": lambda at: run([*at.build, "--update"]),
+    "verify": lambda at: run(["verify", str(at.out), "--quiet"]),
+    "inspect": lambda at: run(["inspect", str(at.out), "--json"]),
+    "split --by source": lambda at: _split(at, "--by", "source", "--ratios", "train=0.9,val=0.1"),
+    "split --by note": lambda at: _split(at, "--by", "note", "--ratios", "train=0.9,val=0.1"),
+    "split --folds 2": lambda at: _split(at, "--folds", "2"),
+    "split --folds 2 --stratify label": lambda at: _split(at, "--folds", "2", "--stratify", "label"),
+    "merge": _merge,
+    "convert": lambda at: _convert(at, "--format", "webdataset"),
+    "convert --shuffle": lambda at: _convert(at, "--format", "lmdb", "--shuffle", "1"),
+    "build --dry-run of the packed dataset": lambda at: run(
+        ["build", str(at.out), str(at.made), "--dry-run", "--quiet"]
+    ),
+    "build of the packed dataset": lambda at: run(["build", str(at.out), str(at.made), *at.working]),
+    "build --update, 1 % replaced": _update,
+    "compact": lambda at: run(["compact", str(at.out), *at.working]),
+    "add": _add,
+}
+"""In the order in which they are done: the last ones change the dataset."""
+
+_MAKING = ("build --dry-run", "build", "build, killed half-way")
+_CHANGING = ("build --update, 1 % replaced", "compact", "add")
+
+
 def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """All commands, one after another, over one table."""
-    table, out, temporary = folder / f"table-{items}.csv", folder / "packed", folder / "more"
-    write_table(table, names, items)
-    build = ["build", str(table), str(out), "--workers", str(options.workers), "--quiet"]
-    found: dict[str, Any] = {}
+    at = Place(folder, names, items, options.workers)
+    write_table(at.table, names, items)
+    found: dict[str, Any] = {"commands": {}, "readers": {}}
 
-    def note(name: str, arguments: Sequence[str], until: Callable[[], bool] | None = None) -> None:
-        spent = run(arguments, until)
-        found[name] = asdict(spent)
-        print(json.dumps({"items": items, "command": name, **found[name]}), file=sys.stderr, flush=True)
+    def note(what: str, name: str, spent: Mapping[str, float]) -> None:
+        found[what][name] = dict(spent)
+        print(json.dumps({"items": items, "what": name, **spent}), file=sys.stderr, flush=True)
 
-    workers = ["--workers", str(options.workers), "--quiet"]
-    if "dry-run" in options.commands:
-        note("dry-run", [*build, "--dry-run"])
-    if "resume" in options.commands:
-        run(build, lambda: _has_half(out / ".build"))
-        note("resume", build)
-    if "build" in options.commands or "resume" not in options.commands:
-        shutil.rmtree(out, ignore_errors=True)
-        if set(options.commands) - {"dry-run", "resume"}:
-            note("build", build)
-    for name, arguments in {
-        "verify": ["verify", str(out), "--quiet"],
-        "inspect": ["inspect", str(out), "--json"],
-        "split": ["split", str(out), str(temporary), "--by", "source", "--ratios", "train=0.9,val=0.1", *workers],
-        "merge": ["merge", str(temporary / "train"), str(temporary / "val"), str(folder / "merged"), *workers],
-        "convert": ["convert", str(out), str(temporary), "--format", "webdataset", *workers],
-    }.items():
-        if name == "merge" and "split" not in options.commands:
-            continue
-        if name == "convert":
-            shutil.rmtree(temporary, ignore_errors=True)
+    for name, command in COMMANDS.items():
+        if name == _CHANGING[0] and options.readers:
+            for operation in OPERATIONS:
+                note("readers", operation, _read(at.out, operation))
         if name in options.commands:
-            note(name, arguments)
-    for path in (temporary, folder / "merged"):
-        shutil.rmtree(path, ignore_errors=True)
-    shutil.rmtree(out, ignore_errors=True)
-    table.unlink()
-    return {"items": items, "commands": found}
+            if name not in _MAKING and not at.out.exists():
+                run(at.build)
+            note("commands", name, asdict(command(at)))
+            for path in (at.made, folder / "merged"):
+                shutil.rmtree(path, ignore_errors=True)
+    if not options.keep or set(_CHANGING) & set(options.commands):
+        shutil.rmtree(at.out, ignore_errors=True)
+    return {"items": items, **found}
 
 
-def print_table(groups: Sequence[Mapping[str, Any]]) -> None:
-    """The table of ``docs/benchmarks.md``."""
-    print(
-        "| command | items | seconds | items/s | coordinator: µs of CPU an item | MB | own MB | more own bytes an item "
-        "| largest worker: MB | own MB |"
-    )
-    print("|---|" + 9 * "--:|")
-    for name in COMMANDS:
-        before: tuple[int, int] | None = None
-        for group in groups:
-            if name not in group["commands"]:
-                continue
-            spent, items = Spent(**group["commands"][name]), group["items"]
-            more = ""
-            if before is not None:
-                more = f"{(spent.own_bytes - before[1]) / (items - before[0]):.0f}"
-            before = items, spent.own_bytes
-            of_workers = (spent.worker_bytes, spent.worker_own_bytes)
-            workers = " | ".join(f"{size / 1e6:.0f}" if size else "" for size in of_workers)
-            print(
-                f"| {name} | {items:,} | {spent.seconds:.1f} | {items / spent.seconds:,.0f} "
-                f"| {1e6 * spent.coordinator_cpu_s / items:.1f} | {spent.coordinator_bytes / 1e6:.0f} "
-                f"| {spent.own_bytes / 1e6:.0f} | {more} | {workers} |"
-            )
+def _read(dataset: Path, operation: str) -> dict[str, float]:
+    """One operation of the readers, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.scale_readers", str(dataset), operation]
+    found: dict[str, float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return found
+
+
+def join_groups(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Groups of the same number of items as one, since a run may have been of some commands only; the last run counts."""
+    found: dict[int, dict[str, Any]] = {}
+    for group in groups:
+        joined = found.setdefault(group["items"], {"items": group["items"], "commands": {}, "readers": {}})
+        for what in ("commands", "readers"):
+            joined[what] |= group[what]
+    return [found[items] for items in sorted(found)]
 
 
 def main() -> None:
@@ -239,18 +346,27 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[10**4, 10**5, 10**6])
     parser.add_argument("--files", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
-    parser.add_argument("--json", type=Path, help="write everything that was measured here")
+    parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS), metavar="NAME")
+    parser.add_argument("--readers", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
+    parser.add_argument("--keep", action="store_true", help="keep the datasets in the folder, and use them again")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="write everything that was measured here; what such a file has of other runs stays in it",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = options.folder or Path(name)
         names = make_files(folder, options.files)
         groups = [measure(items, folder, names, options) for items in sorted(options.items)]
-    print_table(groups)
+    if options.json and options.json.exists():
+        groups = join_groups([*json.loads(options.json.read_text())["groups"], *groups])
+    print("\n\n".join(scale_tables(groups)))
     if options.json:
-        settings = {key: getattr(options, key) for key in ("items", "files", "workers", "commands")}
+        settings = {key: getattr(options, key) for key in ("files", "workers")}
         found = {"benchmark": "pack_scale", "machine": machine(), "versions": versions(LIBRARIES), "settings": settings}
-        options.json.write_text(json.dumps({**found, "groups": groups}, indent=1))
+        options.json.write_text(json.dumps({**found, "groups": groups}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import cluster_model
 from benchmarks.measure import check_document
+from benchmarks.scale_tables import scale_tables
 from benchmarks.targets import detector_table, targets_table
 
 Found = Mapping[str, Any]
@@ -222,6 +223,7 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "kept_check": lambda found: [kept_check_text(found)],
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
     "pack_pictures": lambda found: [pictures_table(group) for group in found["groups"]],
+    "pack_scale": lambda found: scale_tables(found["groups"]),
     "pack_vs_raw": lambda found: [packing_table(found["results"])],
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }

@@ -80,7 +80,9 @@ def join_groups(several: Sequence[Groups]) -> Groups:
         The groups by each field; every row has a value in each.
     """
     first = several[0]
-    root = list(range(sum(len(groups.names) for groups in several)))
+    if len(several) == 1:
+        return first
+    root = array("q", range(sum(len(groups.names) for groups in several)))
 
     def find(node: int) -> int:
         while root[node] != node:
@@ -91,16 +93,21 @@ def join_groups(several: Sequence[Groups]) -> Groups:
     before = len(first.names)
     for groups in several[1:]:
         ones, others, _ = count_pairs(first.of_row, groups.of_row)
-        for one, other in zip(ones.tolist(), others.tolist(), strict=True):
+        for one, other in zip(_in_turn(ones), _in_turn(others), strict=True):
             root[find(before + other)] = find(one)
         before += len(groups.names)
-    called: dict[int, str] = {}
-    roots = [find(group) for group in range(len(first.names))]
-    for joined, name in zip(roots, first.names, strict=True):
-        called[joined] = min(name, called.get(joined, name))
-    numbers = {joined: number for number, joined in enumerate(called)}
-    of_group = np.array([numbers[joined] for joined in roots], np.int64)
-    return Groups(tuple(called.values()), of_group[first.of_row])
+    roots = np.fromiter(map(find, range(len(first.names))), np.int64, len(first.names))
+    _, begins, of_group = np.unique(roots, return_index=True, return_inverse=True)
+    ranks = np.empty(len(begins), np.int64)
+    ranks[np.argsort(begins)] = np.arange(len(begins))
+    of_group = ranks[of_group]
+    called: list[str] = []
+    for number, name in zip(_in_turn(of_group), first.names, strict=True):
+        if number == len(called):
+            called.append(name)
+        else:
+            called[number] = min(name, called[number])
+    return Groups(called, of_group[first.of_row])
 
 
 def assign_rows(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
     validity = f"{by}_valid"
     # Or a column of the user has that name.
     has_validity = validity in rows.schema and _is_truth(rows.schema[validity])
-    found: list[npt.NDArray[Any]] = []
+    column = np.empty(len(rows), field.numpy_dtype if field.is_fixed else _DIGEST)
     known = np.ones(len(rows), np.bool_)
     names, at = texts(), 0
     for batch in rows.batches([by, validity] if has_validity else [by]):
@@ -44,26 +43,25 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
         if has_validity:
             known[at : at + count] = batch[validity]
         if field.is_fixed:
-            found.append(np.array(values))
+            column[at : at + count] = values
         else:
             values = list(map(bytes, values))
-            found.append(_digests(values))
+            column[at : at + count] = _digests(values)
             names.extend(_name(field, value) for value in values)
             known[at : at + count] &= np.fromiter(map(bool, values), np.bool_, count)
         at += count
-    of_row = np.full(len(rows), NO_GROUP, np.int64)
     if not known.any():
-        return Groups((), of_row)
-    column = np.concatenate(found)
-    found.clear()
+        return Groups((), np.full(len(rows), NO_GROUP, np.int64))
     if known.all():
         first, of_row = _number(column)
     else:
+        of_row = np.full(len(rows), NO_GROUP, np.int64)
         first, of_row[known] = _number(column[known])
         first = np.flatnonzero(known)[first]
     if not field.is_fixed:
         return Groups(texts().extend(names[int(row)] for row in first), of_row)
-    return Groups(Mapped(column[first].tolist(), partial(_name, field)), of_row)
+    found = column[first]
+    return Groups(Mapped(range(len(found)), lambda number: _name(field, found[number].item())), of_row)
 
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
@@ -71,6 +69,7 @@ def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
     return np.frombuffer(b"".join(map(digest, values)), _DIGEST)
 
 
+_BLOCK_ROWS = 1 << 16
 _DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
@@ -78,19 +77,29 @@ def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
     """Where each different value is for the first time, ascending, and which of these each value equals."""
     if values.dtype.fields is None:
         order = np.argsort(values, kind="stable")
-        same = values[order[1:]] == values[order[:-1]]
+        halves = [values]
     else:
         order = np.lexsort((values["low"], values["high"]))  # stable
-        same = (values["high"][order[1:]] == values["high"][order[:-1]]) & (
-            values["low"][order[1:]] == values["low"][order[:-1]]
-        )
-    begins = np.concatenate(([True], ~same))
+        halves = [values["low"], values["high"]]
+    begins = np.zeros(len(values), np.bool_)
+    begins[0] = True
+    for half in halves:
+        ordered = half[order]
+        begins[1:] |= ordered[1:] != ordered[:-1]
+        del ordered
     first = order[begins]
     ranks = np.empty(len(first), np.int64)
     ranks[np.argsort(first)] = np.arange(len(first))
     numbers = np.empty(len(values), np.int64)
-    numbers[order] = ranks[np.cumsum(begins) - 1]
-    return np.sort(first), numbers
+    # Some at a time: each further array of all rows would be 8 bytes a row.
+    number = -1
+    for start in range(0, len(values), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        counted = number + np.cumsum(begins[block])
+        numbers[order[block]] = ranks[counted]
+        number = int(counted[-1])
+    first.sort()
+    return first, numbers
 
 
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:

@@ -14,6 +14,7 @@ from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
 from readers.formats.base import ShardReader, open_shard
+from readers.formats.mapping import let_go_of_pages
 from readers.formats.superseded import load_superseded
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
@@ -34,8 +35,13 @@ BATCH_BYTES = 16 * 10**6
 _BATCH_ROWS = 1 << 15
 _OPEN_SHARDS = 32
 _PASSED_BYTES = 64 * 10**6
-"""About so much is read before all shards are closed, and opened again when they are read again: what was read of a
-mapped file counts as memory of the process until then."""
+"""About so much is touched of mapped files before all of it is let go of: until then it counts as memory of the process.
+Shards that were not read since this happened `_IDLE` times are closed: what is known of their rows is memory, too."""
+
+_IDLE = 8
+
+_AROUND_BYTES = 1 << 16
+"""So much is mapped around each row that is read apart from others."""
 _UINT32_MAX = np.iinfo(np.uint32).max
 
 Check = Literal["digest", "size"]
@@ -158,7 +164,8 @@ class PackedRows:
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._compared: set[int] = set()
-        self._passed = 0
+        self._used: dict[int, int] = {}
+        self._passed = self._let_gos = 0
 
     @classmethod
     def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None) -> Self:
@@ -230,9 +237,9 @@ class PackedRows:
     def _read_part(self, number: int, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Put rows of a shard or column into their places, adapted to the united schema."""
         place = self._place(number)
-        self._passed += len(rows) * place.part.bytes // max(1, place.part.samples)
+        self._passed += _touched_bytes(rows, place.part)
         if self._passed > _PASSED_BYTES:
-            self.close()
+            self._let_go()
         reader = self._reader(number)
         same = [name for name in fields if name not in place.adapters]
         changed = [name for name in fields if name in place.adapters]
@@ -275,6 +282,13 @@ class PackedRows:
         self._open.clear()
         self._passed = 0
 
+    def _let_go(self) -> None:
+        """Let go of what was read of mapped files, and close what was not read for a while."""
+        let_go_of_pages()
+        self._let_gos, self._passed = self._let_gos + 1, 0
+        for number in [number for number in self._open if self._used[number] < self._let_gos - _IDLE]:
+            self._open.pop(number).close()
+
     def _start(self, number: int) -> int:
         return int(self._ends[number]) - self._places[number].part.samples
 
@@ -306,6 +320,8 @@ class PackedRows:
         reader = self._open.pop(number, None)
         if reader is None:
             reader = self._check_and_open(number)
+            let_go_of_pages()  # where the values are may stand all over the file
+        self._used[number] = self._let_gos
         self._open[number] = reader
         if len(self._open) > _OPEN_SHARDS:
             self._open.popitem(last=False)[1].close()
@@ -360,12 +376,20 @@ def read_column(path: Path, manifest: Manifest, name: str) -> Any:
     ndarray, (rows, *shape), or list of bytes
         An array for a fixed field, the encoded values for any other.
     """
-    with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
-        found = [batch[name] for batch in rows.batches([name])]
     field = manifest.schema[name]
-    if field.is_fixed:
-        return np.concatenate([allocate([field], 0)[name], *found])
-    return [bytes(value) for values in found for value in values]
+    with closing(PackedRows.of(path, check="size", manifest=manifest)) as rows:
+        if field.is_fixed:
+            return np.concatenate([allocate([field], 0)[name], *(batch[name] for batch in rows.batches([name]))])
+        return [bytes(value) for batch in rows.batches([name]) for value in batch[name]]
+
+
+def _touched_bytes(rows: IntArray, part: Shard | Column) -> int:
+    """About how many bytes of a shard's file are mapped when some rows, ascending, are read."""
+    if not len(rows):
+        return 0
+    row_bytes = part.bytes / max(1, part.samples)
+    span = (int(rows[-1]) - int(rows[0]) + 1) * row_bytes
+    return int(min(span, len(rows) * (row_bytes + _AROUND_BYTES)))
 
 
 def batch_rows(*parts: Shard | Column) -> int:

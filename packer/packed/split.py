@@ -265,11 +265,11 @@ def split(
     if into is None:
         for field, found in zip(fields, several, strict=True):
             _refuse_splits(found.names, field, shares)
-        labels = None
-        if groups is not None and _has_classes(one.manifest.schema):
-            labels = read_column(one.path, one.manifest, "label").astype(np.int64)
+        classes = groups is not None and _has_classes(one.manifest.schema)
+        labels = read_column(one.path, one.manifest, "label") if classes else None
         rows = one.manifest.samples
         places = assign_rows(rows, shares, seed, groups=groups, strata=strata, labels=labels)
+        del labels
         options |= {"by": fields[0] if len(fields) == 1 else list(fields)} if fields else {}
         options |= {"ratios": shares} if folds is None else {"folds": folds}
         options |= {"seed": seed} | ({} if stratify is None else {"stratify": stratify})

@@ -27,6 +27,8 @@ from shardspec.splits import NO_GROUP
 _DIGEST_DIGITS = 16
 """Characters of the dataset's digest in every item: enough for the plan to change with it."""
 
+_BLOCK_ROWS = 1 << 12
+
 
 def is_packed(path: Path) -> bool:
     """Whether a folder is a packed dataset; a folder of pictures may contain a ``manifest.json`` of its own."""
@@ -149,15 +151,15 @@ def describe_row(
 
 def taken_ordinals(keys: Sequence[str]) -> dict[str, int]:
     """For each key, the largest ordinal that other keys append to it: 2 for ``a`` where there is a key ``a-000002``."""
-    known = np.unique(number_all(keys))
-    stems = np.isin(number_all(_stem(key) for key in keys), known)
+    known = number_all(keys)
+    known.sort()
     taken: dict[str, int] = {}
-    for row in np.flatnonzero(stems).tolist():
-        stem, _, ordinal = keys[row].rpartition("-")
-        if ordinal.isdecimal():
-            taken[stem] = max(taken.get(stem, 0), int(ordinal))
+    for start in range(0, len(keys), _BLOCK_ROWS):
+        parted = [key.rpartition("-") for key in keys[start : start + _BLOCK_ROWS]]
+        stems = number_all(stem for stem, _, _ in parted)
+        places = np.minimum(np.searchsorted(known, stems), len(known) - 1)
+        for row in np.flatnonzero(known[places] == stems).tolist():
+            stem, _, ordinal = parted[row]
+            if ordinal.isdecimal():
+                taken[stem] = max(taken.get(stem, 0), int(ordinal))
     return taken
-
-
-def _stem(key: str) -> str:
-    return key.rpartition("-")[0]

@@ -23,8 +23,9 @@ ByteArray = npt.NDArray[np.uint8]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
 _RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
-_held: dict[int, None] = {}
-"""The numbers of the mappings that exist now. A dict, which is safe to use from threads and finalisers."""
+_DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
+_held: dict[int, "weakref.ref[Any]"] = {}
+"""The mappings that exist now, by number. A dict, which is safe to use from threads and finalisers."""
 _numbers = count()
 _GAP_PAGES = 8
 """Ranges with a smaller gap between them are asked for as one."""
@@ -91,7 +92,7 @@ def map_open(descriptor: int) -> ByteArray:
     options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
     mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, **options)
     number = next(_numbers)
-    _held[number] = None
+    _held[number] = weakref.ref(mapping)
     weakref.finalize(mapping, _held.pop, number, None).atexit = False
     return np.frombuffer(mapping, np.uint8)
 
@@ -99,6 +100,19 @@ def map_open(descriptor: int) -> ByteArray:
 def mappings_held() -> int:
     """Number of mappings of this process that exist now."""
     return len(_held)
+
+
+def let_go_of_pages() -> None:
+    """Take what was read of mapped files out of the memory of this process.
+
+    The arrays stay valid: pages that are touched again come from the page cache, where they remain as long as the
+    system has room. Until then, every page that was touched, and those that the system mapped around it, count as
+    memory of the process. Does nothing on Windows.
+    """
+    for held in list(_held.values()):
+        mapping = held()  # while this refers to it, it cannot be unmapped, and its addresses given to something else
+        if mapping is not None and _DONT_NEED is not None:
+            mapping.madvise(_DONT_NEED)
 
 
 def ask_for(data: ByteArray, starts: IntArray, stops: IntArray) -> None:
@@ -152,10 +166,15 @@ class _Mapping:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, True)}
+        self._address, self._size = address, size
         number = next(_numbers)
-        _held[number] = None
+        _held[number] = weakref.ref(self)
         # Not at exit: a thread may still be reading, and the system unmaps anyway.
         weakref.finalize(self, _unmap, number, library, address, size).atexit = False
+
+    def madvise(self, advice: int) -> None:
+        """Tell the system about the use of the whole mapping."""
+        _library().madvise(self._address, self._size, advice)
 
 
 def _unmap(number: int, library: Any, address: int, size: int) -> None:

@@ -11,6 +11,7 @@ from support.face_source import views, write_frames
 from support.ranks import run_script
 
 from benchmarks.pack_faces import summarise
+from benchmarks.scale_tables import scale_tables
 from shardspec.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
@@ -56,13 +57,29 @@ def test_a_build_that_fails_gives_no_figure(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_what_packing_costs_an_item_is_measured_for_each_process(tmp_path: Path) -> None:
-    options = ("--items", 40, "--files", 3, "--workers", 1, "--commands", "build", "inspect")
+    options = ("--items", 40, "--files", 3, "--workers", 1, "--no-readers", "--commands", "build", "inspect")
     (group,) = run("pack_scale", tmp_path, *options)["groups"]
-    assert (group["items"], set(group["commands"])) == (40, {"build", "inspect"})
+    assert (group["items"], list(group["commands"])) == (40, ["build", "inspect"])
+    assert group["readers"] == {}
     build = group["commands"]["build"]
     assert build["coordinator_bytes"] > build["own_bytes"] > 10**7
     assert build["worker_bytes"] > build["worker_own_bytes"] > 10**7
-    assert 0 < build["coordinator_cpu_s"] < 10 * build["seconds"]
+    assert 0 < build["coordinator_cpu_s"] < build["cpu_s"] < 10 * build["seconds"]
+
+
+def test_the_table_of_many_items_says_what_each_further_item_costs() -> None:
+    spent = {"coordinator_bytes": 9e6, "worker_bytes": 0, "worker_own_bytes": 0}
+    groups = [
+        {
+            "items": items,
+            "commands": {"verify": {**spent, "seconds": 2.0, "cpu_s": cpu, "coordinator_cpu_s": cpu, "own_bytes": own}},
+            "readers": {"open": {"seconds": 0.002, "own_bytes": own, "kept_bytes": 1e6}},
+        }
+        for items, cpu, own in ((1000, 1.0, 1e6), (2000, 1.5, 3e6))
+    ]
+    lines = [line for text in scale_tables(groups) for line in text.splitlines()]
+    assert "| `verify` | 500 | 500 | 2000 | 2 | 9 | 3 |  |" in lines
+    assert "| `open` | 2 | 2 | 2000 | 3 | 1 |" in lines
 
 
 def test_every_detector_is_measured_on_the_same_faces(video: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Mapped files: no descriptor, valid as long as any view, nothing to map in an empty file."""
 
 import gc
+import sys
 import weakref
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from readers.formats.checks import gather, take_bytes
 from readers.formats.hdf5.chunks import fletcher32
-from readers.formats.mapping import map_file
+from readers.formats.mapping import let_go_of_pages, map_file
 from shardspec.errors import ShardMissingError
 
 
@@ -35,6 +36,29 @@ def test_a_mapping_ends_with_its_last_view(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps")
     if maps.exists():
         assert str(tmp_path) not in maps.read_text()
+
+
+def _mapped_bytes() -> int:
+    """The mapped files in the memory of this process."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return next(int(line[1]) * 1024 for line in lines if line[0] == "RssFile:")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_what_was_read_can_be_let_go_of_and_read_again(tmp_path: Path) -> None:
+    size = 32 * 2**20
+    values = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    (tmp_path / "file").write_bytes(values.tobytes())
+    data, gone = map_file(tmp_path / "file"), map_file(tmp_path / "file")
+    view = memoryview(data)[100:200]
+    del gone
+    before = _mapped_bytes()
+    assert np.array_equal(data, values)
+    assert _mapped_bytes() - before > size / 2
+    let_go_of_pages()
+    assert _mapped_bytes() - before < size / 2
+    assert np.array_equal(data, values)
+    assert bytes(view) == values[100:200].tobytes()
 
 
 def test_empty_and_missing_files(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_joined_groups_share_no_value_of_any_field(rows: list[tuple[int, int, in
 
 def test_one_field_alone_is_joined_to_itself() -> None:
     groups = groups_of("abca")
-    assert join_groups([groups]).names == tuple(groups.names)
+    assert list(join_groups([groups]).names) == list(groups.names)
     assert join_groups([groups]).of_row.tolist() == [0, 1, 2, 0]
 
 

@@ -182,36 +182,55 @@ class LMDBTree:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         if not 1 <= depth <= _DEPTH_MAX or not self._is_page(root):
             raise self._corrupt("a tree with a root", f"depth {depth}, root {root}")
-        level = [(root, 0)]
+        leaves, firsts = np.array([root]), np.zeros(1, np.int64)
         for _ in range(depth - 1):
-            level = [child for page, first in level for child in self._children(page, first)]
-            if len(level) > len(self._data) // self._page_bytes:
-                raise self._corrupt("every page once in the tree", "more")
-        leaves, firsts = np.array(level, np.int64).T
+            leaves, firsts = self._children(leaves, firsts)
         if firsts[0] != 0 or bool((firsts[1:] <= firsts[:-1]).any()) or firsts[-1] >= entries:
             raise self._corrupt("leaf pages in the order of their keys", "another order")
         return np.ascontiguousarray(leaves), np.ascontiguousarray(firsts)
 
-    def _children(self, page: int, first: int) -> list[tuple[int, int]]:
-        """Page number and first ordinal of the children of a branch page, whose own first ordinal is given."""
-        start = np.array([page * self._page_bytes])
-        count = self._counts(start, _BRANCH)
-        slots = (start[0] + HEADER_BYTES) >> 1
-        nodes = start + self._halves[slots : slots + count[0]]
-        low, high, top, key_bytes = self._nodes(nodes, start, count)
-        children = low | high << 16 | top << 32
-        if bool((children >= len(self._data) // self._page_bytes).any()) or bool((children < 2).any()):
-            raise self._corrupt("pages within the file", f"branch page {page} with others")
-        found = [(int(children[0]), first)]
-        for child, node, size in zip(children[1:].tolist(), nodes[1:].tolist(), key_bytes[1:].tolist(), strict=True):
-            found.append((child, self._ordinal(self._data[node + _NODE_BYTES : node + _NODE_BYTES + size].tobytes())))
-        return found
+    def _children(self, pages: IntArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
+        """Page numbers and first ordinals of the children of a level's branch pages, whose own first ordinals are given."""
+        starts = pages * self._page_bytes
+        counts = self._counts(starts, _BRANCH)
+        if counts.sum() > len(self._data) // self._page_bytes:
+            raise self._corrupt("every page once in the tree", "more")
+        before = np.cumsum(counts) - counts
+        page, count = np.repeat(starts, counts), np.repeat(counts, counts)
+        index = np.arange(len(page)) - np.repeat(before, counts)
+        node = page + self._halves[(page >> 1) + HEADER_BYTES // 2 + index]
+        low, high, top, key_bytes = self._nodes(node, page, count)
+        children: IntArray = low | high << 16 | top << 32
+        outside = (children >= len(self._data) // self._page_bytes) | (children < 2)
+        if outside.any():
+            parent = int(page[outside][0]) // self._page_bytes
+            raise self._corrupt("pages within the file", f"branch page {parent} with others")
+        ordinals = np.empty(len(node), np.int64)
+        further = index > 0  # the first key of a branch page is empty
+        ordinals[before] = firsts
+        ordinals[further] = self._ordinals(node[further] + _NODE_BYTES, key_bytes[further])
+        return children, ordinals
 
-    def _ordinal(self, key: bytes) -> int:
-        row, name = key[:_ROW_DIGITS], key[_ROW_DIGITS + 1 :]
-        if not row.isdigit() or name not in self._ranks:
-            raise self._corrupt("keys such as 00000042/image", f"{key!r}")
-        return int(row) * len(self._names) + self._ranks[name]
+    def _ordinals(self, places: IntArray, sizes: IntArray) -> IntArray:
+        """The ordinals of the keys at some places."""
+        ranks = np.full(len(places), -1, np.int64)
+        for name, rank in self._ranks.items():
+            suffix = np.frombuffer(b"/" + name, np.uint8)
+            at = np.flatnonzero(sizes == _ROW_DIGITS + len(suffix))
+            found = take_bytes(self._data, places[at] + _ROW_DIGITS, len(suffix))
+            ranks[at[(found == suffix).all(axis=1)]] = rank
+        if (ranks < 0).any():
+            raise self._no_key(places[ranks < 0], sizes[ranks < 0])
+        digits = take_bytes(self._data, places, _ROW_DIGITS) - np.uint8(ord("0"))
+        bad = (digits > 9).any(axis=1)
+        if bad.any():
+            raise self._no_key(places[bad], sizes[bad])
+        rows: IntArray = digits @ _POWERS
+        return rows * len(self._names) + ranks
+
+    def _no_key(self, places: IntArray, sizes: IntArray) -> ShardCorruptError:
+        start, size = int(places[0]), int(sizes[0])
+        return self._corrupt("keys such as 00000042/image", f"{self._data[start : start + size].tobytes()!r}")
 
     def _counts(self, page: IntArray, kind: int) -> IntArray:
         """Number of nodes of pages of one kind, given where they begin."""

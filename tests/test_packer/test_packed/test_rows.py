@@ -1,0 +1,70 @@
+"""Rows of packed datasets: which shards stay open, and what grouping takes."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.packed_files import read_all, write_faces
+
+from packer.assembly import rows as rows_module
+from packer.assembly.groups import _digests, _number, read_groups
+from packer.assembly.rows import PackedRows
+from shardspec.formats import FORMATS
+
+ROWS, SHARD_ROWS = 30, 5
+SHARDS = ROWS // SHARD_ROWS
+
+
+@pytest.mark.parametrize("format", list(FORMATS))
+def test_shards_that_were_passed_are_closed_and_values_stay_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    write_faces(tmp_path / "data", ROWS, format, shard_rows=SHARD_ROWS)
+    expected = read_all(tmp_path / "data")
+    monkeypatch.setattr(rows_module, "_PASSED_BYTES", 0)
+    monkeypatch.setattr(rows_module, "_IDLE", 1)
+    source = PackedRows.of(tmp_path / "data")
+    names = source.schema.names
+    found = [source.read(np.arange(first, first + SHARD_ROWS), names) for first in range(0, ROWS, SHARD_ROWS)]
+    assert 1 <= len(source._open) <= 2
+    order = np.random.default_rng(0).permutation(ROWS)
+    mixed = source.read(order, names)
+    for name in names:
+        values = [bytes(memoryview(value)) for batch in found for value in batch[name]]
+        assert values == [bytes(memoryview(value)) for value in expected[name]]
+        assert [bytes(memoryview(value)) for value in mixed[name]] == [values[row] for row in order.tolist()]
+    source.close()
+
+
+def test_shards_that_are_read_in_turn_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_faces(tmp_path / "data", ROWS, shard_rows=SHARD_ROWS)
+    monkeypatch.setattr(rows_module, "_PASSED_BYTES", 0)
+    monkeypatch.setattr(rows_module, "_IDLE", SHARDS)
+    source = PackedRows.of(tmp_path / "data")
+    order = np.random.default_rng(0).permutation(ROWS)
+    source.read(order, ["key"])
+    opened = dict(source._open)
+    source.read(order[::-1].copy(), ["key"])
+    assert len(opened) == SHARDS
+    assert all(source._open[number] is reader for number, reader in opened.items())
+    source.close()
+
+
+def test_groups_of_numbers_have_the_names_that_python_gives_them(tmp_path: Path) -> None:
+    write_faces(tmp_path / "data", ROWS)
+    expected = read_all(tmp_path / "data")["score"]
+    groups = read_groups(tmp_path / "data", "score")
+    assert [groups.names[number] for number in groups.of_row.tolist()] == [str(value) for value in expected.tolist()]
+
+
+def test_telling_values_apart_takes_little_memory_a_row() -> None:
+    rows = 200_000
+    column = _digests([b"%d" % (number % 150_000) for number in range(rows)])
+    tracemalloc.start()
+    first, numbers = _number(column)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.array_equal(first, np.arange(150_000))
+    assert np.array_equal(numbers, np.arange(rows) % 150_000)
+    assert most / rows < 60
