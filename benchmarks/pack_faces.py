@@ -34,6 +34,7 @@ import cv2
 import numpy as np
 
 from benchmarks.measure import machine, per, spread, versions, without_start
+from benchmarks.tables import rates_table, stages_table
 from packer import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
@@ -197,34 +198,6 @@ def stages(video: Path, every: int, runs: int, folder: Path) -> dict[str, dict[s
     }
 
 
-def print_tables(found: Mapping[str, Any]) -> None:
-    """The tables of ``docs/faces.md``."""
-    print("| workers | | frames/s | without the start | start, s | CPU ms per frame |")
-    print("|---|---|---|---|---|---|")
-    for group in found["groups"]:
-        for name in ("loop", "build"):
-            row = group[name]
-            bare = row["frames_per_s_without_start"]
-            print(
-                f"| {group['workers']} | {name} | {row['frames_per_s']:.2f} | {'' if bare is None else f'{bare:.2f}'} "
-                f"| {row['start_s']:.1f} | {row['cpu_ms_per_frame']:.0f} |"
-            )
-        ratios = [_ratio(group[name]) for name in _RATIOS]
-        print(f"| {group['workers']} | **ratio** | {ratios[0]} | {ratios[1]} | | {ratios[2]} |")
-    print("\n| CPU ms per sampled frame | decode | detect | crop | encode | all |")
-    print("|---|---|---|---|---|---|")
-    for name, row in found["stages"].items():
-        numbers = " | ".join(f"{row[stage]:.1f}" for stage in STAGES)
-        print(f"| {name} | {numbers} | {sum(row.values()):.1f} |")
-
-
-_RATIOS = ("ratio", "ratio_without_start", "cpu_ratio")
-
-
-def _ratio(found: Mapping[str, float] | None) -> str:
-    return "" if found is None else f"{found['median']:.1f} ({found['low']:.1f} to {found['high']:.1f})"
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -246,7 +219,7 @@ def main() -> None:
         folder = Path(name)
         found["stages"] = stages(options.video, options.every, options.runs, folder)
         found["groups"] = [compare(options.video, workers, options, folder) for workers in options.workers]
-    print_tables(found)
+    print(f"{rates_table(found)}\n\n{stages_table(found)}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 

@@ -40,6 +40,7 @@ import skimage.data
 
 from benchmarks.crop_step import ITEM_CROPS
 from benchmarks.measure import machine, per, spread, versions, without_start
+from benchmarks.tables import pictures_table
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "lmdb", "pillow", "ffcv")
 KINDS = ("resized", "kept", "crops", "small", "raw npy", "raw lmdb")
@@ -225,26 +226,6 @@ def _cpu(one: dict[str, Any]) -> float:
     return float(one["own"]["cpu_s"] + one["workers"]["cpu_s"])
 
 
-def print_table(group: dict[str, Any]) -> None:
-    """A group as Markdown; ratios without the start are in brackets, CPU and memory those of both kinds of process."""
-    print(f"\n**{group['kind']}**, {group['samples']:,} samples\n")
-    print("| | workers | samples/s | of the first row | by CPU | of one worker | start, s | CPU s | peak MB |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for row in group["rows"]:
-        if "rates" not in row:
-            print(f"| {row['name']} | {row['workers']} | {row['runs'][0].get('error', '')} | | | | | | |")
-            continue
-        cells = [f"{row['rates']['median']:,.0f} ({row['rates']['low']:,.0f}–{row['rates']['high']:,.0f})"]
-        for name in ("ratio", "cpu_ratio", "scaling"):
-            found = row.get(f"{name}_without_start")
-            bare = "" if found is None else f" ({found['median']:.2f})"
-            cells.append(f"{row[name]['median']:.2f}{bare}" if name in row else "")
-        cells.append(f"{row['start_s']:.1f}")
-        cells.append(f"{row['own_cpu_s']:.1f} + {row['workers_cpu_s']:.1f}")
-        cells.append(f"{row['own_peak_mb']:.0f}, {row['workers_peak_mb']:.0f}")
-        print(f"| {row['name']} | {row['workers']} | {' | '.join(cells)} |")
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -273,7 +254,7 @@ def main() -> None:
         "groups": [compare(kind, sources[kind], counts.get(kind, photos), options) for kind in options.kinds],
     }
     for group in found["groups"]:
-        print_table(group)
+        print(f"\n{pictures_table(group)}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 

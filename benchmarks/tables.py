@@ -53,6 +53,10 @@ def reading_table(group: Found) -> str:
 def _failure(row: Found) -> str:
     """The last line of a row's error, as a cell."""
     text: str = (row["error"].strip().splitlines() or ["failed"])[-1]
+    return _cell(text)
+
+
+def _cell(text: str) -> str:
     return text[:120].replace("|", "/")
 
 
@@ -118,6 +122,89 @@ def faces_table(found: Found) -> str:
     return "\n".join(lines)
 
 
+def pictures_table(group: Found) -> str:
+    """A way of packing pictures; ratios without the start are in brackets, CPU and memory are of both kinds of process."""
+    lines = [
+        f"**{group['kind']}**, {group['samples']:,} samples",
+        "",
+        "| | workers | samples/s | of the first row | by CPU | of one worker | start, s | CPU s | peak MB |",
+        "|---|" + "--:|" * 8,
+    ]
+    for row in group["rows"]:
+        if "rates" not in row:
+            lines.append(f"| {row['name']} | {row['workers']} | {_cell(row['runs'][0].get('error', ''))} |" + " |" * 6)
+            continue
+        cells = [f"{row['rates']['median']:,.0f} ({row['rates']['low']:,.0f}–{row['rates']['high']:,.0f})"]
+        for name in ("ratio", "cpu_ratio", "scaling"):
+            found = row.get(f"{name}_without_start")
+            bare = "" if found is None else f" ({found['median']:.2f})"
+            cells.append(f"{row[name]['median']:.2f}{bare}" if name in row else "")
+        cells.append(f"{row['start_s']:.1f}")
+        cells.append(f"{row['own_cpu_s']:.1f} + {row['workers_cpu_s']:.1f}")
+        cells.append(f"{row['own_peak_mb']:.0f}, {row['workers_peak_mb']:.0f}")
+        lines.append(f"| {row['name']} | {row['workers']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rates_table(found: Found) -> str:
+    """The build of faces beside the loop."""
+    lines = ["| workers | | frames/s | without the start | start, s | CPU ms per frame |", "|---|---|" + "--:|" * 4]
+    for group in found["groups"]:
+        for name in ("loop", "build"):
+            row = group[name]
+            cells = [
+                f"{row['frames_per_s']:.2f}", _number(row["frames_per_s_without_start"], 2), f"{row['start_s']:.1f}",
+                f"{row['cpu_ms_per_frame']:.0f}",
+            ]  # fmt: skip
+            lines.append(f"| {group['workers']} | {name} | {' | '.join(cells)} |")
+        ratios = [_ratio(group[name]) for name in ("ratio", "ratio_without_start", "cpu_ratio")]
+        lines.append(f"| {group['workers']} | **ratio** | {ratios[0]} | {ratios[1]} | | {ratios[2]} |")
+    return "\n".join(lines)
+
+
+def stages_table(found: Found) -> str:
+    """Where the build of faces and the loop spend their time."""
+    names = list(found["stages"]["loop"])
+    lines = [f"| CPU ms per sampled frame | {' | '.join(names)} | all |", "|---|" + "--:|" * (len(names) + 1)]
+    for name, row in found["stages"].items():
+        numbers = " | ".join(f"{row[stage]:.1f}" for stage in names)
+        lines.append(f"| {name} | {numbers} | {sum(row.values()):.1f} |")
+    return "\n".join(lines)
+
+
+def _ratio(found: Mapping[str, float] | None) -> str:
+    return "" if found is None else f"{found['median']:.1f} ({found['low']:.1f} to {found['high']:.1f})"
+
+
+def kept_check_text(found: Found) -> str:
+    """What the check of a kept JPEG costs, and how often its verdict is another than the decoder's."""
+    cost, verdicts = found["cost"], found["verdicts"]
+    return (
+        f"{cost['check_ms']:.2f} ms of CPU for a photo of {cost['kb_per_photo']:.0f} kB, where its pixels take "
+        f"{cost['pixels_ms']:.2f}\n\n"
+        f"{verdicts['files']:,} damaged files, of which {verdicts['kept']:,} are kept: "
+        f"{verdicts['different']:,} other verdicts"
+    )
+
+
+def augment_table(rows: Sequence[Found], head: str) -> str:
+    """What transforms cost."""
+    lines = [f"| {head} | CPU µs a sample | by the clock, median (10 % to 90 %) |", "|---|--:|--:|"]
+    for row in rows:
+        clock = f"{row['us_median']:.0f} ({row['us_p10']:.0f} to {row['us_p90']:.0f})"
+        lines.append(f"| {row['transform']} | {row['cpu_us_median']:.0f} | {clock} |")
+    return "\n".join(lines)
+
+
+def augment_tables(found: Found) -> list[str]:
+    """What transforms of one sample cost, and those of batches."""
+    size, device = found["size"], "one CPU thread" if found["device"] == "cpu" else found["device"]
+    return [
+        augment_table(found["samples"], f"one sample, {size} px"),
+        augment_table(found["batches"], f"batches of {found['batch']}, {size} px, on {device}"),
+    ]
+
+
 def group_text(group: Found) -> str:
     """A group's name and table."""
     return f"**{group['name']}**\n\n{reading_table(group)}"
@@ -128,9 +215,13 @@ def _formats(found: Found) -> list[str]:
 
 
 TABLES: Mapping[str, Callable[[Found], list[str]]] = {
+    "augment": augment_tables,
     "cluster_model": cluster_model.table,
     "detector": lambda found: [faces_table(found)],
     "formats": _formats,
+    "kept_check": lambda found: [kept_check_text(found)],
+    "pack_faces": lambda found: [rates_table(found), stages_table(found)],
+    "pack_pictures": lambda found: [pictures_table(group) for group in found["groups"]],
     "pack_vs_raw": lambda found: [packing_table(found["results"])],
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }

@@ -24,6 +24,11 @@ def allocate(fields: Iterable[Field], rows: int) -> Columns:
     return {f.name: np.empty((rows, *f.fixed_shape), f.numpy_dtype) if f.is_fixed else [b""] * rows for f in fields}
 
 
+def evenly(rows: int, most: int) -> IntArray:
+    """Numbers of at most so many of some rows, from the first to the last, evenly apart, ascending and distinct."""
+    return np.linspace(0, rows - 1, min(rows, most)).astype(np.int64)
+
+
 def fixed_bytes(array: npt.NDArray[Any]) -> memoryview:
     """The little-endian C-order bytes of an array, without a copy if it has that layout already."""
     little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)

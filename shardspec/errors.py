@@ -103,3 +103,8 @@ class TooManyRejectsError(BuildError):
 
 class VerifyError(DatasetError):
     """``packer verify`` found a difference between the manifest and the files."""
+
+
+def system_reason(error: BaseException) -> str:
+    """The short text of an error of the system or of libav, without its number and the file's name; never empty."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
-from shardspec.errors import DatasetError, ManifestError, NotADatasetError, ShardCorruptError, ShardMissingError
+from shardspec.errors import (
+    DatasetError,
+    ManifestError,
+    NotADatasetError,
+    ShardCorruptError,
+    ShardMissingError,
+    system_reason,
+)
 from shardspec.formats import get_format
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 
@@ -23,7 +30,6 @@ BUILD_FOLDER = ".build"
 PLAN_NAME = "plan.json"
 """In the working folder of a build that can be resumed."""
 
-_HASH_CHUNK_BYTES = 1 << 20
 _DISAGREE = "the manifest and this file disagree, so one of them has changed since packing"
 _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
@@ -151,7 +157,7 @@ class Layout:
                 f"give the folder that holds its {MANIFEST_NAME}"
             ) from None
         except OSError as error:
-            raise DatasetError(f"{self.manifest}: cannot be read: {error.strerror}") from error
+            raise DatasetError(f"{self.manifest}: cannot be read: {system_reason(error)}") from error
         return Manifest.loads(data, str(self.manifest)), stamp
 
     def stamp_manifest(self) -> Stamp | None:
@@ -223,7 +229,7 @@ class Layout:
                     f"{path}: expected a file of {entry.bytes} bytes, found none: restore it or pack again"
                 ) from None
             except OSError as error:
-                raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+                raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
             _check_regular(path, status)
             if status.st_size != entry.bytes:
                 raise ShardCorruptError(f"{path}: expected {entry.bytes} bytes, found {status.st_size}: {_DISAGREE}")
@@ -320,11 +326,8 @@ def _check_holes(path: Path, size: int) -> None:
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while chunk := file.read(_HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_file(root: Path, path: Path) -> FileEntry:

@@ -151,6 +151,16 @@ class Field:
         return self.kind == "fixed"
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether every value is one number or truth value."""
+        return self.is_fixed and not self.shape
+
+    @property
+    def is_small(self) -> bool:
+        """Whether every value is one number, truth value or string."""
+        return self.is_scalar or (self.kind == "text" and self.codec.name == "utf8")
+
+    @property
     def is_image(self) -> bool:
         """Whether the decoded value is a picture, (H, W, 3) uint8 RGB."""
         return self.dtype == "|u1" and len(self.shape) == 3 and self.shape[2] == 3

@@ -46,8 +46,9 @@ def is_utf8(text: str) -> bool:
 
 
 def counted(count: int, noun: str) -> str:
-    """``"1 item"``, ``"2 items"``: a number and what it counts, in the plural unless the number is 1."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """``"1 item"``, ``"2 items"``, ``"2 classes"``: a number and what it counts, in the plural unless the number is 1."""
+    plural = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.rows import PackedRows
+from packer.workspace.matching import digest
 from packer.workspace.spool import Mapped, texts
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -68,7 +68,7 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
 
 def _digests(values: Sequence[bytes]) -> npt.NDArray[Any]:
     """Two numbers for each value, by which equal ones are known: the values would fill the memory."""
-    return np.frombuffer(b"".join(blake2b(value, digest_size=16).digest() for value in values), _DIGEST)
+    return np.frombuffer(b"".join(map(digest, values)), _DIGEST)
 
 
 _DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])
@@ -94,7 +94,7 @@ def _number(values: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
 
 
 def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
-    fit = [field for field in schema if field.kind == "text" or (field.is_fixed and not field.shape)]
+    fit = [field for field in schema if field.kind == "text" or field.is_scalar]
     if by not in {field.name for field in fit}:
         found = "another kind" if by in schema else "none"
         raise UsageError(
@@ -105,7 +105,7 @@ def _grouping_field(schema: Schema, by: str, path: Path) -> Field:
 
 
 def _is_truth(field: Field) -> bool:
-    return field.is_fixed and not field.shape and field.numpy_dtype == np.bool_
+    return field.is_scalar and field.numpy_dtype == np.bool_
 
 
 def _list(fields: Iterable[Field]) -> str:

@@ -208,7 +208,7 @@ def write_index(
     superseded : int64 array, optional
         Those of the rows before that are left out.
     """
-    fields = [field for field in source.schema if field.is_fixed and not field.shape]
+    fields = [field for field in source.schema if field.is_scalar]
     if not fields:
         return
     folder.mkdir(parents=True, exist_ok=True)

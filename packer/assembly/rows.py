@@ -17,7 +17,7 @@ from readers.formats.base import ShardReader, open_shard
 from readers.formats.superseded import load_superseded
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
-from shardspec.errors import DatasetError, SchemaError, ShardspecError
+from shardspec.errors import DatasetError, SchemaError, ShardspecError, system_reason
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import Entry, resolve
@@ -349,7 +349,7 @@ def _reading(place: _Place) -> Iterator[None]:
         raise
     except OSError as error:
         path = error.filename or place.layout.shard(place.part, place.manifest.format)
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:

@@ -21,7 +21,7 @@ from packer.workspace.paths import RECORD_NAME, attempt_beside
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.columns import Columns
 from shardspec.entries import FileEntry, Shard
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, system_reason
 from shardspec.formats import get_format
 from shardspec.layout import describe_file
 from shardspec.problems import Problems
@@ -197,7 +197,7 @@ def _naming(scratch: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, BuildError) as error:
-        why = str(error) if isinstance(error, BuildError) else f"{error.filename or scratch}: {error.strerror or error}"
+        why = str(error) if isinstance(error, BuildError) else f"{error.filename or scratch}: {system_reason(error)}"
         raise BuildError(
             f"{cut(why, LONG)} (host {host()} writes shards in its scratch {scratch} first: free some space there, or "
             f"name another folder in {SCRATCH_VARIABLES[0]} or {SCRATCH_VARIABLES[1]})"

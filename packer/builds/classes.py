@@ -13,7 +13,7 @@ from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.packed import is_packed
 from packer.workspace.spool import Mapped
-from shardspec.errors import UsageError
+from shardspec.errors import UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.schema import NO_CLASS, describe_wrong_classes
 from shardspec.wording import counted, did_you_mean, list_some, shorten
@@ -90,7 +90,7 @@ def read_classes(path: str) -> list[str]:
         text = place.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(
-            f"classes_from: expected a packed dataset or a file, found {path}: {error.strerror}"
+            f"classes_from: expected a packed dataset or a file, found {path}: {system_reason(error)}"
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"classes_from: expected text in UTF-8, found other bytes in {path}") from error

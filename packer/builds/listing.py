@@ -50,9 +50,9 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     ------
     UsageError
         If there are no items; if they are files, but the first step reads no files; if frames are to be chosen from
-        samples that are packed already, or nothing says how their further pictures are resized; if labels are not
-        among the classes that are listed; if a column is missing
-        or holds no paths; or if no item has boxes in the file of ``boxes``.
+        samples that are packed already, or nothing says how their further pictures are resized; if labels are not among
+        the classes that are listed; if a column is missing or holds no paths; or if no item has boxes in the file of
+        ``boxes``.
     """
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):

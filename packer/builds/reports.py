@@ -143,7 +143,8 @@ class EarlierReports:
                 return earlier
             if self._gone is not None and self._gone[number] and earlier.state != GONE:
                 self.leave(earlier)
-                _write(items, {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]})
+                gone = {"item": line["item"], "state": GONE, "samples": 0, "frames": 0, "facts": line["facts"]}
+                items.write(encode_line(gone))
             else:
                 items.write(raw)
                 rejects.writelines(earlier.rejects)
@@ -318,16 +319,19 @@ class ReportWriter:
             item["facts"] = known.facts
             generation = earlier.generation if earlier is not None and again and not packed else known.generation
             item |= {"generation": generation} if generation else {}
-        _write(self._items, item)
+        self._items.write(encode_line(item))
         if not packed:
-            _write(self._rejects, {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason})
+            self._reject(kind="item", item=report.name, step=report.step, reason=report.reason)
             return
         for reason, frames in report.skipped.items():
             self._counts["frames_without_sample"] += len(frames)
-            _write(self._rejects, {"kind": "frames", "item": report.name, "reason": reason, "frames": frames})
+            self._reject(kind="frames", item=report.name, reason=reason, frames=frames)
         if report.damage is not None:
             self._counts["damaged_items"] += 1
-            _write(self._rejects, {"kind": "damage", "item": report.name, "reason": report.damage})
+            self._reject(kind="damage", item=report.name, reason=report.damage)
+
+    def _reject(self, **line: Any) -> None:
+        self._rejects.write(encode_line(line))
 
     def _add_tracks(self, report: ItemReport) -> None:
         found = self.broken_tracks
@@ -339,9 +343,9 @@ class ReportWriter:
         self.broken_tracks = found
 
 
-def _write(file: IO[bytes], document: dict[str, Any]) -> None:
-    """Write one line of JSON in UTF-8; a name that is invalid UTF-8 keeps its odd bytes as JSON escapes."""
-    file.write(_ENCODE(document).encode("utf-8", "backslashreplace") + b"\n")
+def encode_line(document: Mapping[str, Any]) -> bytes:
+    """A line of a report: JSON in UTF-8; a name that is invalid UTF-8 keeps its odd bytes as JSON escapes."""
+    return _ENCODE(document).encode("utf-8", "backslashreplace") + b"\n"
 
 
 _ENCODE = line_encoder(ensure_ascii=False)

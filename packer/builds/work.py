@@ -22,12 +22,12 @@ from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import Equipment, Pipeline, Step, StepError
 from packer.steps.encode import Encoder
 from packer.steps.packed import PACKED_KEY, sample_key
-from packer.vision.faults import find_memory_error, may_pass, system_reason
+from packer.vision.faults import find_memory_error, may_pass
 from packer.workspace import Workspace
 from packer.workspace.checkpoints import FLUSHED
 from packer.workspace.durable import writing
 from packer.workspace.fresh import reading
-from shardspec.errors import CodecError, SchemaError
+from shardspec.errors import CodecError, SchemaError, system_reason
 from shardspec.registry import import_target
 
 READ_PAUSES_S = (0.5, 2.0)

@@ -20,7 +20,7 @@ from packer.builds.plan import BuildPlan
 from packer.cluster.limits import TimeLimit
 from packer.cluster.phase import PAUSE_S, Phase, Share, WatchedEngine
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.job import failed_item, note_done
+from packer.jobs.job import done_line, failed_item
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
@@ -30,7 +30,7 @@ from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
-from packer.workspace import Workspace
+from packer.workspace import Workspace, append_line
 from packer.workspace.checkpoints import flush_parts, note_whole
 from packer.workspace.durable import remove_tree, writing
 from packer.workspace.folder import committed
@@ -256,7 +256,7 @@ class _Worker:
                     self._failed = str(error)
                     raise error
                 if event.kind == "done" and event.unit is not None:
-                    note_done(space, event)
+                    append_line(space.journal, done_line(event))
                     self._done["task"] += event.unit.do in ("task", "join")
                 phase.take(event, schedule)
 
@@ -312,7 +312,7 @@ class _Worker:
                 self._note(event)
                 done = event.kind == "done"
                 if done:
-                    note_done(space, event)
+                    append_line(space.journal, done_line(event))
                     self._done["shard"] += 1
                 stage.advance(int(done), size=event.result.get("bytes", 0) if done else 0)
                 phase.take(event, schedule)

@@ -82,19 +82,23 @@ class Child:
         self._reader.start()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Send a request to the process. If it has died, the end of its answers reports that."""
+        """Send a request to the process. If it has died, or is ended meanwhile, the end of its answers reports that."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
-    def end(self) -> None:
-        """Kill the process, with all that it started, and wait until it is gone and all its answers are read."""
+    def kill(self) -> None:
+        """Kill the process, with all that it started."""
         if os.name == "posix":
             # It leads its own process group (start_new_session); a surviving child of it would hold the pipes open.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
+
+    def end(self) -> None:
+        """Kill the process, with all that it started, and wait until it is gone and all its answers are read."""
+        self.kill()
         self.process.wait()
         self._reader.join(_READER_JOIN_S)
         if self.process.stdin is not None:

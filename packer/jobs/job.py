@@ -39,7 +39,7 @@ from packer.workspace.folder import (
 from packer.workspace.fresh import machine_run, wait_for
 from packer.workspace.lock import FolderLock
 from packer.workspace.machines import MADE_ON, here
-from packer.workspace.paths import WORKSPACE_LAYOUT
+from packer.workspace.paths import WORKSPACE_LAYOUT, LineFile
 from packer.workspace.replacement import finish_replacement
 from packer.workspace.sharing.array import close_to_agents, open_to_agents
 from shardspec.entries import Generation, Shard
@@ -142,14 +142,20 @@ class Job:
 
     def _enter_alone(self) -> Manifest | None:
         """Enter the folder once no agent is at work in it."""
-        close_to_agents(self.workspace, self._listener.on_message)
-        if self.plan.rewritten is not None:
-            self._enter_to_rewrite(self.plan.rewritten)
-        elif self.plan.base is not None:
-            self._enter_beside(self.plan.base)
-        else:
-            return self._enter()
-        return None
+        reopen, goes_on = close_to_agents(self.workspace, self._listener.on_message), False
+        try:
+            made = None
+            if self.plan.rewritten is not None:
+                self._enter_to_rewrite(self.plan.rewritten)
+            elif self.plan.base is not None:
+                self._enter_beside(self.plan.base)
+            else:
+                made = self._enter()
+            goes_on = made is None
+        finally:
+            if not goes_on:
+                reopen()
+        return made
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -175,8 +181,12 @@ class Job:
                 if not replaced and begun_on(space, manifest) and not overwrite:
                     self._refuse_other_plan(json.loads(space.plan.read_bytes()))
                 why = "" if manifest is None else counted(manifest.samples, "sample")
-                close_to_agents(space, self._listener.on_message)
-                make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
+                reopen = close_to_agents(space, self._listener.on_message)
+                try:
+                    make_room(self.layout, space, manifest, overwrite, why, self.plan.remedy)
+                except BaseException:
+                    reopen()
+                    raise
             try:
                 yield
             except BaseException:
@@ -350,6 +360,7 @@ class Job:
         done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
         tally = ItemTally(plan.tasks)
         with (
+            LineFile(self.workspace.journal) as journal,
             Checkpoints(self.workspace) as checkpoints,
             Stage(self._listener, plan.stage, items, plan.items_are, done) as stage,
         ):
@@ -364,8 +375,9 @@ class Job:
                     task = plan.tasks[event.unit.number]
                     raise failed_item(item_name(self.workspace.items, task, failed.item), failed.reason)
                 if event.kind == "done" and event.unit is not None:
-                    note_done(self.workspace, event)
+                    journal.append(done_line(event))
                     note_part(event.unit, FLUSHED in event.result)
+                journal.look()
 
             def note_part(unit: Unit, flushed: bool) -> None:
                 alone = unit.do == "item"
@@ -510,11 +522,11 @@ def _is_laid_out_alike(plan: Mapping[str, Any]) -> bool:
     return bool(plan.get(MADE_ON, {}).get("layout") == WORKSPACE_LAYOUT)
 
 
-def note_done(space: Workspace, event: Event) -> None:
-    """Note in the journal that a unit is done, and when."""
+def done_line(event: Event) -> dict[str, Any]:
+    """The line of the journal that a unit is done, and when."""
     assert event.unit is not None
     unit, at_s = event.unit, round(time.time(), 2)
-    append_line(space.journal, {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result})
+    return {"did": unit.do, "number": unit.number, "at_s": at_s, **event.result}
 
 
 def failed_item(item: str, why: str) -> BuildError:

@@ -1,12 +1,13 @@
 """The schedule: which unit runs next, what follows a worker's death or a slow item, and what counts as done."""
 
 import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from packer.jobs.engines.base import Clock, Engine, Event
+from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
 from packer.jobs.plan import Task, Unit
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
@@ -66,6 +67,7 @@ class Schedule:
         self._items_left: dict[int, int] = {}
         self._times = ItemTimes(Clock())
         self._item_timeout = item_timeout
+        self._looked_s = 0.0
         self._verdicts: dict[int, tuple[str, str]] = {}
 
     def run(self, units: Iterable[Unit], more: Callable[[], Collection[Unit]] = tuple) -> None:
@@ -112,7 +114,11 @@ class Schedule:
         self._on_event(replace(event, follows=follows) if follows else event)
 
     def _stop_overdue(self) -> None:
-        """End the workers whose item takes too long."""
+        """End the workers whose item takes too long. There may be many workers, so they are not looked at each time."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
         self._times.tick(self._engine.held())
         if self._item_timeout is None:
             return

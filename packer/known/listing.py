@@ -13,7 +13,7 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.known.tree import COLUMNS, NO_LISTS, Choice, Found, Tree
 from packer.packed.export.tables import TABLES, Table
-from shardspec.errors import UsageError
+from shardspec.errors import UsageError, system_reason
 from shardspec.registry import Entry, resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
@@ -352,4 +352,4 @@ def _write(path: Path, result: DatasetList) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error

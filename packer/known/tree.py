@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from packer.jobs.progress import ProgressListener, Stage
 from packer.sources.item import is_picture, is_video
 from packer.sources.walking import walk
-from shardspec.errors import BuildError, UsageError
+from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import did_you_mean, list_some, shorten
 
 COLUMNS = (
@@ -155,7 +155,7 @@ class Tree:
             raise
 
     def _fail(self, error: OSError) -> None:
-        raise BuildError(f"{error.filename}: cannot be listed: {error.strerror}") from error
+        raise BuildError(f"{error.filename}: cannot be listed: {system_reason(error)}") from error
 
     def has(self, path: str) -> bool:
         """Whether a file is there."""
@@ -258,7 +258,7 @@ def _read(path: Path, most: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
     if len(data) > most:
         raise UsageError(f"{path}: expected a list of at most {most // 2**20} MiB, found a larger file")
     return data

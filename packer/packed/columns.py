@@ -89,7 +89,7 @@ def add(
     """Add the columns of a table to a packed dataset as fields. No shard is touched.
 
     The values are written beside the shards, once for the whole dataset, and read like any other field. The new fields
-    are there in one step; a call that is killed changes nothing. Whoever has the dataset open goes on without them.
+    are there in one step; a call that is killed changes nothing. Readers that have the dataset open go on without them.
 
     Numbers keep the dtype of the table; in CSV and JSON lines, integers become ``<i8`` and others ``<f8``. Lists of
     numbers become arrays. Texts stay text, except in a column ``label``, where they become classes.
@@ -246,7 +246,7 @@ def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:
 def _validity(schema: Schema, name: str) -> str | None:
     """The field that says where another has a value, if there is one."""
     found = schema.by_name.get(f"{name}_valid")
-    return found.name if found is not None and found.dtype == "|b1" and found.shape == () else None
+    return found.name if found is not None and found.dtype == "|b1" and found.is_scalar else None
 
 
 def _with_validity(manifest: Manifest, names: Sequence[str]) -> set[str]:

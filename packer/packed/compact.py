@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import Piece
+from packer.builds.reports import encode_line
 from packer.jobs.history import note, noted
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import Input, Repack, encode_line, plan_of, read_report, shard_bytes
+from packer.packed.plan import Input, Repack, plan_of, read_report, shard_bytes
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.columns import FieldColumn

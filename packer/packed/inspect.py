@@ -151,8 +151,8 @@ class InspectReport(Result):
 
     def _describe_superseded(self) -> list[str]:
         rows = self.manifest.superseded_samples
-        told = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
-        return [told] if rows else []
+        line = f"superseded: {counted(rows, 'sample')}, still in the shards until 'packer compact' removes them"
+        return [line] if rows else []
 
     def describe(self) -> str:
         """The facts for people."""
@@ -171,7 +171,7 @@ class InspectReport(Result):
         ]
         for field in manifest.schema:
             shape = " x ".join("?" if axis is None else str(axis) for axis in field.shape) or "one value"
-            extra = f", {len(field.classes)} classes: {list_some(field.classes)}" if field.classes else ""
+            extra = f", {counted(len(field.classes), 'class')}: {list_some(field.classes)}" if field.classes else ""
             extra += f", layout {field.layout}" if field.layout else ""
             extra += ", column" if field.name not in manifest.shard_schema else ""
             lines.append(f"  {field.name}: {field.kind} {field.dtype} {shape}, {field.codec.name}{extra}")
@@ -343,7 +343,7 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
     samples = np.bincount(of_row, minlength=len(names)).tolist()
     items = _count_items(path, schema, of_row, len(names))
     classes: list[dict[str, int]] = [{} for _ in names]
-    if "label" in schema and schema["label"].is_fixed and not schema["label"].shape:
+    if "label" in schema and schema["label"].is_scalar:
         labels = read_groups(path, "label")
         found_pairs = count_pairs(of_row, labels.of_row)
         for value, label, count in zip(*(numbers.tolist() for numbers in found_pairs), strict=True):

@@ -18,6 +18,7 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
 from packer.packed.plan import BUILT_KEY, Input, arrange_whole, open_input, plan_of, several_paths, write_reports
 from packer.recipe.options import BuildOptions
+from packer.workspace.matching import repeated
 from shardspec.columns import IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
@@ -201,7 +202,7 @@ def _column_kind(field: Field) -> str | None:
     """The type that a table's column got: text, int or float; None for any other field."""
     if field.kind == "text" and field.codec.name == "utf8":
         return "text"
-    return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.kind == "fixed" and not field.shape else None
+    return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.is_scalar else None
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:
@@ -215,10 +216,10 @@ def number_keys(inputs: Sequence[Input]) -> list[Input]:
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
     numbers = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
-    alone = [_sole(_twins(own)) for own in numbers]
+    alone = [repeated(own)[:_LOOKED_AT] for own in numbers]
     if any(len(own) and _has_twin([one], own) for one, own in zip(inputs, alone, strict=True)):
         return list(inputs)  # a key that is twice in one dataset is a fault of that dataset; verify names it
-    twins = _sole(_twins(np.concatenate([np.unique(own) for own in numbers])))
+    twins = repeated(np.concatenate([np.unique(own) for own in numbers]))[:_LOOKED_AT]
     if not _has_twin(inputs, twins):
         return list(inputs)
     ends = [max(total(one.manifest.generations).items, _last_item(one)) for one in inputs]
@@ -235,18 +236,6 @@ def _keys(one: Input) -> Iterator[bytes]:
     with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
         for batch in rows.batches(["key"]):
             yield from map(bytes, batch["key"])
-
-
-def _twins(numbers: IntArray) -> IntArray:
-    """The numbers that are there twice or more."""
-    every = np.sort(numbers)
-    twins: IntArray = every[1:][every[1:] == every[:-1]]
-    return twins
-
-
-def _sole(numbers: IntArray) -> IntArray:
-    """Some of the numbers, each once."""
-    return np.unique(numbers)[:_LOOKED_AT]
 
 
 def _has_twin(inputs: Sequence[Input], numbers: IntArray) -> bool:

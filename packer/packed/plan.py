@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from packer.assembly.plan import Piece, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
+from packer.builds.reports import encode_line
 from packer.jobs.plan import Assembly, Made, Task, describe_changes, join_changes
 from packer.packed.work import RepackWork
 from packer.recipe import Recipe
@@ -408,8 +409,3 @@ def _without_generation(line: Line) -> bytes:
         return raw
     left = {name: value for name, value in document.items() if name != "generation"}
     return encode_line(left)
-
-
-def encode_line(document: Mapping[str, Any]) -> bytes:
-    """A line of a report, as `packer.builds.reports` writes it."""
-    return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

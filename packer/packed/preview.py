@@ -25,7 +25,7 @@ from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
 from readers.seeding import AnyTransform, check_seed, given_back, is_seeded, sample_rng
 from shardspec.columns import IntArray
-from shardspec.errors import ItemError, NotADatasetError, UsageError
+from shardspec.errors import ItemError, NotADatasetError, UsageError, system_reason
 from shardspec.layout import Layout
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
@@ -296,7 +296,7 @@ def _write(sheet: Sheet, path: Path) -> None:
     try:
         write_durably(path, file.getvalue())
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error
 
 
 class _Augmentation:
@@ -361,7 +361,7 @@ def _captioned(path: Path) -> list[str]:
     """The columns whose values stand below the pictures: text and single values."""
     manifest = Layout(path).load()
     fields = [manifest.schema[column.field] for column in manifest.columns]
-    return [field.name for field in fields if field.kind == "text" or (field.is_fixed and not field.shape)]
+    return [field.name for field in fields if field.kind == "text" or field.is_scalar]
 
 
 def _choose(total: int, count: int | None, start: int, seed: int | None) -> list[int]:

@@ -17,7 +17,7 @@ from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
 from shardspec.entries import total
-from shardspec.errors import DatasetError, NotADatasetError, ShardspecError, UsageError
+from shardspec.errors import DatasetError, NotADatasetError, ShardspecError, UsageError, system_reason
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, counted, cut, shorten
@@ -300,7 +300,7 @@ def _write_table(path: Path, names: list[str], *, by_folder: bool) -> None:
     except ShardspecError:
         raise
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"{path}: cannot be written: {system_reason(error)}") from error
 
 
 def _as_csv(path: Path, rows: list[dict[str, str]], header: list[str]) -> bytes:

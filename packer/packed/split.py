@@ -30,7 +30,7 @@ from packer.packed.plan import (
     write_reports,
 )
 from packer.recipe.options import BuildOptions
-from packer.workspace.matching import Numbered
+from packer.workspace.matching import TextSet
 from shardspec.columns import IntArray
 from shardspec.entries import Counts
 from shardspec.errors import UsageError
@@ -425,7 +425,7 @@ def _folders_of(values: Sequence[str], into: str) -> list[str]:
 
 def _has_classes(schema: Schema) -> bool:
     """Whether ``label`` numbers classes."""
-    return "label" in schema and schema["label"].shape == () and schema["label"].numpy_dtype.kind in "iu"
+    return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
 
 
 class _OfPart:
@@ -455,7 +455,7 @@ class _Items:
         for name in ("source", "key"):
             if name in one.manifest.schema:
                 groups = read_groups(one.path, name)
-                if not self._listed or self._lists(Numbered(groups.names)):
+                if not self._listed or self._lists(TextSet(groups.names)):
                     self._groups = groups
                     break
 
@@ -463,15 +463,15 @@ class _Items:
         """Whether the reports have an item of one of the names."""
         return any(str(line.get("item")) in names for _, line in read_report(self._one, ITEMS_NAME))
 
-    def of_rows(self, rows: IntArray) -> Numbered:
+    def of_rows(self, rows: IntArray) -> TextSet:
         """Names of the items that some rows came from."""
         if self._groups is None:
-            return Numbered(())
+            return TextSet(())
         numbers = np.unique(self._groups.of_row[rows])
         names = self._groups.names
-        return Numbered(names[number] for number in numbers[numbers != NO_GROUP].tolist())
+        return TextSet(names[number] for number in numbers[numbers != NO_GROUP].tolist())
 
-    def counts(self, names: Numbered, samples: int) -> Counts:
+    def counts(self, names: TextSet, samples: int) -> Counts:
         """What became of some items, all of which gave samples."""
         packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
         for _, line in read_report(self._one, ITEMS_NAME):

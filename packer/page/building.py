@@ -18,7 +18,7 @@ from packer.cluster.status import see_agents
 from packer.jobs.plan import Tasks
 from packer.packed.shown.dataset import MEDIA_TYPES, StoredPicture, as_png
 from packer.page.cards import Card, shown_text
-from packer.page.looking import draw_jpeg, read_lines_of
+from packer.page.looking import draw_jpeg, read_end
 from packer.page.workers import Workers, WorkerSeen
 from packer.sources.item import Item
 from packer.steps.encode import EncodedValue
@@ -349,7 +349,7 @@ class Building:
         except OSError:
             return
         for path in paths[-_LOGS:]:
-            text = read_lines_of(path, _LOG_BYTES)
+            text = read_end(path, _LOG_BYTES)
             if text:
                 yield path.name, shown_text(text)
 

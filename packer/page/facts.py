@@ -13,7 +13,7 @@ from packer.packed.shown.columns import BLOCK
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.cards import shown_text
 from packer.recipe.recipe import Recipe
-from shardspec.columns import allocate
+from shardspec.columns import allocate, evenly
 from shardspec.entries import Generation, total
 from shardspec.errors import ShardspecError
 from shardspec.schema import Field
@@ -72,7 +72,7 @@ def describe(dataset: ShownDataset) -> dict[str, Any]:
 
 def field_sizes(dataset: ShownDataset) -> tuple[list[FieldSize], int]:
     """Every field with its encoded bytes, and from how many samples they were estimated; 0 if they are exact."""
-    rows = np.unique(np.linspace(0, max(0, len(dataset) - 1), min(len(dataset), _SIZED)).astype(np.int64))
+    rows = evenly(len(dataset), _SIZED)
     varying = [field for field in dataset.schema if not field.is_fixed]
     sums = dict.fromkeys((field.name for field in varying), 0)
     for start in range(0, len(rows), 500) if varying else ():
@@ -146,7 +146,8 @@ def _uneven_classes(dataset: ShownDataset) -> Iterator[str]:
         sizes += np.bincount(some[(some >= 0) & (some < len(sizes))], minlength=len(sizes))
     empty = [name for name, size in zip(dataset.classes, sizes.tolist(), strict=True) if not size]
     if empty:
-        yield f"no sample of {counted(len(empty), 'class')[:-1] + 'es' if len(empty) > 1 else 'class'} {list_some(empty)}"
+        which = "class" if len(empty) == 1 else counted(len(empty), "class")
+        yield f"no sample of {which} {list_some(empty)}"
     there = np.flatnonzero(sizes)
     if len(there) > 1 and sizes[there].max() >= _UNEVEN * sizes[there].min():
         most, least = (dataset.classes[int(there[pick(sizes[there])])] for pick in (np.argmax, np.argmin))
@@ -213,4 +214,4 @@ def _kind(field: Field) -> str:
     if field.is_image:
         return f"{'raw' if field.is_fixed else field.codec.name} picture, {shape}"
     classes = f", {counted(len(field.classes), 'class')}" if field.classes else ""
-    return f"{field.numpy_dtype.name}{', ' + shape if shape else ''}{classes.replace('classs', 'classes')}"
+    return f"{field.numpy_dtype.name}{', ' + shape if shape else ''}{classes}"

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer.packed.rejects import RejectsReport, rejects
 from packer.packed.shown.columns import BLOCK
-from packer.packed.shown.dataset import WRONG, ShownDataset, is_small
+from packer.packed.shown.dataset import WRONG, ShownDataset
 from packer.page.cards import Card, cards, shown_text, text_of
 from packer.page.facts import describe, find_faults
 from shardspec.columns import IntArray
@@ -154,7 +154,7 @@ class Looking:
         for name, value in sample.items():
             field = self.dataset.schema[name]
             where = ""
-            if is_small(field) and name != "key":
+            if field.is_small and name != "key":
                 where = _like(field, value)
             found.append((name, text_of(field, value), where))
         return found
@@ -309,7 +309,7 @@ def draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:
     return file.getvalue(), (width, height)
 
 
-def read_lines_of(path: Path, most_bytes: int) -> str:
+def read_end(path: Path, most_bytes: int) -> str:
     """The end of a text file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:

@@ -20,7 +20,8 @@ from packer.page.counts import Bar, Spread, spread
 from packer.page.facts import describe, find_faults, find_shared
 from packer.page.rendering import as_attribute, inline, render
 from packer.workspace.durable import write_durably
-from shardspec.errors import CodecError, DatasetError, ShardspecError, UsageError
+from shardspec.columns import evenly
+from shardspec.errors import CodecError, DatasetError, ShardspecError, UsageError, system_reason
 from shardspec.wording import counted
 
 DEFAULT_COUNT = 200
@@ -139,7 +140,7 @@ def report(
     except ShardspecError:
         raise
     except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"{target}: cannot be written: {system_reason(error)}") from error
     found = [*shared, *(line for one in shown for line in one.warnings)]
     return ReportResult(target, len(page), sum(len(one.cards) for one in shown), tuple(found))
 
@@ -165,18 +166,16 @@ def _choose(dataset: ShownDataset, count: int) -> list[int]:
         return []
     labels = np.asarray(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     found = np.unique(labels)
-    if len(found) > count:  # of very many classes, some
-        found = found[np.linspace(0, len(found) - 1, count).astype(np.int64)]
     runs = []
-    for label in found:
+    for label in found[evenly(len(found), count)]:
         rows = np.flatnonzero(labels == label)
-        runs.append(rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(np.int64))])
+        runs.append(rows[evenly(len(rows), count)])
     # As many of each class as there is room for, spread evenly over its rows.
     share, room = 0, count
     while room > 0 and any(len(run) > share for run in runs):
         share += 1
         room -= sum(len(run) >= share for run in runs)
-    some = [run[np.unique(np.linspace(0, len(run) - 1, min(len(run), share)).astype(np.int64))] for run in runs]
+    some = [run[evenly(len(run), share)] for run in runs]
     turns = [int(row) for turn in zip_longest(*some) for row in turn if row is not None]
     return turns[:count]
 

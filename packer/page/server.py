@@ -1,14 +1,9 @@
-"""The server of `packer view`: who may ask, what there is to ask for, and pages of datasets."""
+"""The server of `packer view`: what there is to ask for, and pages of datasets."""
 
-import ast
-import ipaddress
-import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -25,24 +20,13 @@ from packer.page.cards import shown_text
 from packer.page.counts import Bar, spread
 from packer.page.facts import find_shared
 from packer.page.looking import Looking
-from packer.page.rendering import POLICY, render, static, templates
+from packer.page.query import Query
+from packer.page.rendering import render, static, templates
 from shardspec.errors import CodecError, DatasetError, ItemError, ShardspecError, UsageError
 from shardspec.layout import Layout
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 PAGE_SAMPLES = 100
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
-_HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "x-frame-options": "DENY",
-}
 _KEPT = {"cache-control": "private, max-age=3600"}
 _NOT_KEPT = {"cache-control": "no-store"}
 """What a build shows under an address changes once it is begun anew; what does not decode may be mended."""
@@ -51,139 +35,6 @@ _BROKEN = (
     '<text x="60" y="64" font-size="13" font-family="sans-serif" fill="#c9d1d9" text-anchor="middle">does not decode'
     "</text></svg>"
 )
-_LONGEST_QUERY = 12_000
-
-
-class Guard:
-    """Answers only those who know the token, who call this machine by its address, and who only read.
-
-    A page of another site that has its name resolve to this machine (DNS rebinding) comes with that name as its
-    ``Host``, and is refused.
-
-    Parameters
-    ----------
-    app : ASGI application
-    token : str
-        First part of every path.
-    host : str
-        A further name that this machine is called by; addresses and ``localhost`` always are.
-    """
-
-    def __init__(self, app: Starlette, token: str, host: str) -> None:
-        self._app = app
-        self._token = token
-        self._host = host.lower()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            raise ValueError(f"expected http, found {scope['type']}")
-        refused = self._refuse(scope)
-        if refused is not None:
-            await refused(scope, receive, send)
-            return
-
-        async def send_safely(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((n.encode(), v.encode()) for n, v in _HEADERS.items())]
-            await send(message)
-
-        await self._app(scope, receive, send_safely)
-
-    def _refuse(self, scope: Scope) -> Response | None:
-        headers = dict(scope["headers"])
-        if not self._is_ours(headers.get(b"host", b"").decode("latin-1")):
-            return PlainTextResponse("unknown host\n", 421, _HEADERS)
-        token = scope["path"].split("/")[1] if "/" in scope["path"] else ""
-        if not secrets.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
-            return PlainTextResponse("expected the whole address that packer view has printed\n", 403, _HEADERS)
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET\n", 405, {**_HEADERS, "allow": "GET, HEAD"})
-        if len(scope["query_string"]) > _LONGEST_QUERY:
-            return PlainTextResponse("the query is too long\n", 414, _HEADERS)
-        return None
-
-    def _is_ours(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-        if name.lower() in ("localhost", self._host):
-            return True
-        try:
-            ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return False
-        return True
-
-
-@dataclass(frozen=True)
-class Query:
-    """What a page of the grid shows.
-
-    Attributes
-    ----------
-    where, sort : str
-        See `ShownDataset.select`.
-    page : int
-        From 1.
-    usual : str
-        The order of an address that names none.
-    """
-
-    where: str = ""
-    sort: str = ""
-    page: int = 1
-    usual: str = ""
-
-    @classmethod
-    def of(cls, request: Request, usual: str = "") -> "Query":
-        """Read the query of an address; what is no number counts as the first page."""
-        given = request.query_params
-        page = given.get("page", "1")
-        number = int(page) if page.isascii() and page.isdigit() and len(page) < 12 else 1
-        return cls(given.get("where", "").strip(), given.get("sort", usual).strip(), max(1, number), usual)
-
-    def link(self, **changes: Any) -> str:
-        """The query part of the address of another page."""
-        values = {"where": self.where, "sort": self.sort, "page": 1, **changes}
-        usual = {"where": "", "sort": self.usual, "page": 1}
-        given = {name: value for name, value in values.items() if value != usual[name]}
-        return "?" + urlencode(given, errors="replace") if given else ""
-
-    def narrowed(self, where: str, field: str) -> tuple[str, bool]:
-        """The query with the condition of a bar in place of others on its field, or without it if it is there.
-
-        Returns
-        -------
-        str
-            The query part of the address.
-        bool
-            Whether the condition is there.
-        """
-        present, asked = _conditions(self.where), _conditions(where)
-        if present is None or asked is None:
-            return self.link(where=where), False
-        there = set(asked) <= set(present)
-        kept = [text for text, names in present.items() if names != {field} and names != {field, f"{field}_valid"}]
-        return self.link(where=" and ".join(kept if there else [*kept, where])), there
-
-
-def _conditions(where: str) -> dict[str, set[str]] | None:
-    """The conditions that an expression joins by ``and``, each with the fields that it names; None if it is none."""
-    if not where:
-        return {}
-    try:
-        tree = ast.parse(where, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-    joined = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
-    found = {}
-    for part in tree.values if isinstance(tree, ast.BoolOp) and joined else [tree]:
-        text = ast.unparse(part)
-        names = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
-        found[f"({text})" if isinstance(part, ast.BoolOp) else text] = names
-    return found
 
 
 class Pages:
@@ -550,15 +401,9 @@ class Pages:
 
     def _waiting(self, request: Request, job: Job[Any], *, is_part: bool) -> Response:
         """In place of a page or a part that is not ready; asked for again, until it is."""
-        text = render(
-            "waiting.html",
-            root=self._root,
-            title=job.what,
-            job=job,
-            is_part=is_part,
-            heading=request.path_params.get("name", ""),
-            live=True,
-        )
+        heading = request.path_params.get("name", "") if is_part else ""
+        template = "waiting_part.html" if is_part else "waiting.html"
+        text = render(template, root=self._root, title=job.what, job=job, heading=heading, live=True)
         return HTMLResponse(text.encode("utf-8", "replace"), 202, headers=_NOT_KEPT)
 
 

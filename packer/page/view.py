@@ -15,8 +15,9 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
+from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Guard, Pages
+from packer.page.server import Pages
 from shardspec.errors import NotADatasetError, UsageError
 
 LOOPBACK = "127.0.0.1"
@@ -169,7 +170,7 @@ def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:
     host, port = address
     lines, parts = [], ssh.split()
     if host not in (LOOPBACK, "::1"):
-        lines.append(f"packer view: listening on {host}: whoever has the address sees everything, unencrypted")
+        lines.append(f"packer view: listening on {host}: everybody with the address sees everything, unencrypted")
     elif len(parts) == 4:
         lines.append(
             f"packer view: on your own machine run: ssh -L {port}:{_bracketed(host)}:{port} {parts[2]}, and open the "

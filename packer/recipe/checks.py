@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from inspect import cleandoc
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_origin
 
 import numpy as np
 
@@ -32,6 +32,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
 }
 """The built-in steps that read an option, for the options that not every recipe reads."""
 
+_KINDS: Mapping[type, str] = {bool: "true or false", float: "a number", int: "an integer", str: "text"}
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 
@@ -91,6 +92,13 @@ def plain_value(value: Any, choices: Collection[Any] = ()) -> Any:
     return value
 
 
+def kinds_of(spec: "Field[Any]") -> tuple[type, ...]:
+    """The types that the value of an option may have; none if they are checked elsewhere."""
+    if get_origin(spec.type) is tuple:
+        return ()
+    return tuple(getattr(spec.type, "__args__", (spec.type,)))
+
+
 def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[str, Any], problems: Problems) -> None:
     """Check one plain value against its types, choices and range.
 
@@ -113,7 +121,7 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
     if float in kinds and type(value) is int:
         value = float(value)
     if kinds and type(value) not in kinds:
-        problems.add(name, f"expected {' or '.join(k.__name__ for k in kinds if k is not type(None))}, found {value!r}")
+        problems.add(name, f"expected {' or '.join(_KINDS[k] for k in kinds if k is not type(None))}, found {value!r}")
         return
     if isinstance(value, float) and not math.isfinite(value):
         problems.add(name, f"expected a finite number, found {value!r}")
@@ -157,8 +165,11 @@ def unread_options(
     left = list(given)
     for readers, names in _STEPS.items():
         if set(readers.split("|")).isdisjoint(steps):
-            remedy = ": choose --preset faces" if "faces" in readers else ""
             wanted = " or ".join(map(repr, readers.split("|")))
+            if options["steps"]:
+                remedy = f": add {wanted} to --steps"
+            else:
+                remedy = ": choose --preset faces" if "faces" in readers else ""
             for name in names:
                 if name in left:
                     left.remove(name)

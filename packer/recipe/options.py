@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, fields
 
-from packer.recipe.checks import documented, option, plain_value
+from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
 from packer.recipe.engines import ENGINES
 from shardspec.errors import UsageError
+from shardspec.problems import Problems
 
 
 def parse_share(text: str | float) -> float:
@@ -51,6 +52,7 @@ class BuildOptions:
         "srun and ray: number of workers on each node (default: as many as its cores and memory allow, and with "
         "--device cuda its GPUs)",
         metavar="N",
+        minimum=1,
     )
     ray_address: str | None = option(None, "ray: address of the cluster (default: as Ray finds it)", metavar="ADDRESS")
     shared_detector: bool | None = option(
@@ -92,42 +94,40 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
-        for name in (
-            "workers",
-            "workers_per_node",
-            "shared_detector",
-            "item_timeout",
-            "overwrite",
-            "update",
-            "new_classes",
-        ):
-            object.__setattr__(self, name, plain_value(getattr(self, name)))
-        if isinstance(self.workers, bool) or not (
-            self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
-        ):
-            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
-        for name in ("overwrite", "update", "new_classes"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name}: expected true or false, found {getattr(self, name)!r}")
-        if not isinstance(self.retry_rejects, bool | str) or self.retry_rejects == "":
-            raise UsageError(
-                f"retry_rejects: expected true, false, or a part of a reason, found {self.retry_rejects!r}"
-            )
+        problems = Problems()
+        for spec in fields(self):
+            value = plain_value(getattr(self, spec.name))
+            object.__setattr__(self, spec.name, value)
+            if spec.name not in ("item_timeout", "workers"):
+                check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
+        if problems:
+            raise UsageError("; ".join(problems.found))
+        self._check_growing()
+        self._check_workers()
+
+    def _check_growing(self) -> None:
+        """Check the options that say what becomes of a dataset in the output folder."""
+        if self.retry_rejects == "":
+            raise UsageError("retry_rejects: expected true, false, or a part of a reason, found ''")
         if self.overwrite and self.grows:
             raise UsageError("overwrite: expected either this or update and retry_rejects, found both")
         if self.new_classes and not self.grows:
             raise UsageError("new_classes: read only with update or retry_rejects, found neither")
-        for name, choices in (("changed", ("keep", "replace")), ("gone", ("keep", "drop"))):
+        for name in ("changed", "gone"):
             value = getattr(self, name)
-            if value not in choices:
-                raise UsageError(f"{name}: expected {' or '.join(choices)}, found {value!r}")
             if value != "keep" and not self.update:
                 raise UsageError(f"{name}: read only with update (--update), found {value!r} without it")
-        if self.engine not in ENGINES:
-            raise UsageError(f"engine: expected {' or '.join(ENGINES)}, found {self.engine!r}")
+
+    def _check_workers(self) -> None:
+        """Check how many workers there are, and what their engine can do."""
+        if isinstance(self.workers, bool) or not (
+            self.workers == "auto" or (str(self.workers).isdecimal() and int(self.workers) >= 1)
+        ):
+            raise UsageError(f"workers: expected 'auto' or a number of 1 or more, found {self.workers!r}")
+        timeout = self.item_timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise UsageError(f"item_timeout: expected more than 0 seconds, found {timeout!r}")
         can = ENGINES[self.engine]
-        if self.shared_detector is not None and not isinstance(self.shared_detector, bool):
-            raise UsageError(f"shared_detector: expected true or false, found {self.shared_detector!r}")
         if self.shared_detector and not can.shares_detector:
             raise UsageError(
                 f"shared_detector: expected the {_able('shares_detector')} engine, found {self.engine}, "
@@ -135,31 +135,18 @@ class BuildOptions:
             )
         if not can.many_workers and str(self.workers) not in ("auto", "1"):
             raise UsageError(f"workers: expected auto or 1 with engine {self.engine}, found {self.workers}")
-        if not can.limits_items and self.item_timeout != BuildOptions.item_timeout:
+        if not can.limits_items and timeout != BuildOptions.item_timeout:
             raise UsageError(
                 f"item_timeout: read only by the {_able('limits_items')} engine, found engine {self.engine}"
             )
-        if self.workers_per_node is not None:
-            if isinstance(self.workers_per_node, bool) or not isinstance(self.workers_per_node, int):
-                raise UsageError(f"workers_per_node: expected a number of 1 or more, found {self.workers_per_node!r}")
-            if self.workers_per_node < 1:
-                raise UsageError(f"workers_per_node: expected a number of 1 or more, found {self.workers_per_node}")
-            if not can.many_hosts:
-                raise UsageError(
-                    f"workers_per_node: read only by the {_able('many_hosts')} engine, found engine {self.engine}: "
-                    "take --workers"
-                )
+        if self.workers_per_node is not None and not can.many_hosts:
+            raise UsageError(
+                f"workers_per_node: read only by the {_able('many_hosts')} engine, found engine {self.engine}: "
+                "take --workers"
+            )
         if self.ray_address is not None and self.engine != "ray":
             raise UsageError(f"ray_address: read only by the ray engine, found engine {self.engine}")
         can.check_usable(self.engine)
-        if self.on_error not in ("skip", "fail"):
-            raise UsageError(f"on_error: expected skip or fail, found {self.on_error!r}")
-        if (
-            isinstance(self.item_timeout, bool)
-            or not isinstance(self.item_timeout, int | float)
-            or not self.item_timeout > 0
-        ):
-            raise UsageError(f"item_timeout: expected more than 0 seconds, found {self.item_timeout!r}")
 
     @property
     def grows(self) -> bool:

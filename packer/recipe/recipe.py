@@ -4,9 +4,18 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
-from typing import Any, get_origin
+from typing import Any
 
-from packer.recipe.checks import SAMPLING, check_value, documented, option, parse_bytes, plain_value, unread_options
+from packer.recipe.checks import (
+    SAMPLING,
+    check_value,
+    documented,
+    kinds_of,
+    option,
+    parse_bytes,
+    plain_value,
+    unread_options,
+)
 from packer.recipe.encodings import ENCODINGS, parse_field_encoding
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
@@ -321,7 +330,7 @@ class Recipe:
             elif spec.metadata.get("path") and isinstance(value, PathLike):
                 value = str(value)
             object.__setattr__(self, spec.name, value)
-            check_value(spec.name, value, _kinds(spec.name), spec.metadata, problems)
+            check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
         options = vars(self)
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
         chosen = [name for name in SAMPLING if name in given]
@@ -456,11 +465,3 @@ def _as_classes(value: Any, problems: Problems) -> tuple[str, ...]:
     if wrong is not None:
         problems.add("classes", wrong)
     return tuple(names)
-
-
-def _kinds(name: str) -> tuple[type, ...]:
-    """The types that an option may have."""
-    annotation = Recipe.__dataclass_fields__[name].type
-    if get_origin(annotation) is tuple:
-        return ()
-    return tuple(getattr(annotation, "__args__", (annotation,)))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from packer.recipe import Recipe
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
-from shardspec.errors import BuildError, UsageError
+from shardspec.errors import BuildError, UsageError, system_reason
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def describe_path(index: int, name: str, path: Path, roots: Sequence[Path], colu
         if may_pass(error):  # the plan depends on what is listed
             raise BuildError(f"{path}: cannot be examined: {error}: run the same command again") from error
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
-        broken = "a symbolic link to nothing" if link else (getattr(error, "strerror", None) or str(error))
+        broken = "a symbolic link to nothing" if link else system_reason(error)
         return reject(f"expected a file, found {broken}")
     if not any(resolved.is_relative_to(root) for root in roots):
         kind = "a symbolic link that leaves" if path.is_symlink() or _through_link(path, roots) else "a path outside"

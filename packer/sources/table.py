@@ -14,7 +14,7 @@ from packer.sources.base import Listing, Roots
 from packer.sources.columns import CHUNK_ROWS, Chunk, chunks_of
 from packer.sources.rows import Lines, list_rows, where_in
 from packer.sources.values import keep_cells, parse_cells
-from shardspec.errors import UsageError
+from shardspec.errors import UsageError, system_reason
 from shardspec.registry import import_target
 from shardspec.schema import NO_CLASS
 from shardspec.wording import counted, cut, list_some, shorten
@@ -383,4 +383,4 @@ def read_table(path: Path, texts: Collection[str] = ()) -> Any:
             return open_parquet(path)
         return READERS[suffix](path, texts).rows
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error

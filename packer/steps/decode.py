@@ -19,8 +19,7 @@ from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import check_kept, decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling, neighbours
-from packer.vision.faults import system_reason
-from shardspec.errors import ItemError
+from shardspec.errors import ItemError, system_reason
 
 if TYPE_CHECKING:
     from packer.vision.decode.video import VideoFrame, VideoReader

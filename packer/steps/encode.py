@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.recipe.encodings import LOSSY, picture_codec
-from packer.recipe.fields import FieldType
+from packer.recipe.fields import FieldType, as_array
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, has_restart_markers, is_progressive, restart_interval
 from shardspec.codecs import codec_for
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
 from shardspec.fields import is_mask_name, is_picture_field
 from shardspec.registry import import_target
-from shardspec.schema import DTYPES, NAME, Field, NamedConfig
+from shardspec.schema import NAME, Field, NamedConfig
 from shardspec.wording import list_some
 
 ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
@@ -232,12 +232,7 @@ def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
         raise SchemaError(
             f"field {name!r}: expected a value, found None: store a sentinel and a field {name}_valid instead"
         )
-    array = np.asarray(value)
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    if array.dtype.str not in DTYPES:
-        raise SchemaError(
-            f"field {name!r}: expected an array of {', '.join(DTYPES)}, text, bytes or JSON, "
-            f"found {type(value).__name__} {array.dtype}"
-        )
-    return array
+    try:
+        return as_array(value)
+    except SchemaError as error:
+        raise SchemaError(f"field {name!r}: {error}") from error

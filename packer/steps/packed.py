@@ -46,7 +46,7 @@ class PackedItems:
         columns = self._samples.read_encoded([item.columns[PACKED_ROW][0]])
         (sample,) = self._samples.decode(columns)
         for field in self._samples.schema:
-            if field.is_fixed and not field.shape and field.dtype in _PLAIN:
+            if field.is_scalar and field.dtype in _PLAIN:
                 sample[field.name] = _PLAIN[field.dtype](sample[field.name])
         if not self._keeps_label:
             sample.pop("label", None)

@@ -13,8 +13,8 @@ from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.vision.decode.limits import PictureError, VideoError
 from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
-from packer.vision.faults import may_pass, system_reason
-from shardspec.errors import ItemError
+from packer.vision.faults import may_pass
+from shardspec.errors import ItemError, system_reason
 from shardspec.registry import import_target
 from shardspec.wording import counted
 

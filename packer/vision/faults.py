@@ -55,11 +55,6 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def system_reason(error: OSError) -> str:
-    """The system's description of an error, without its number and the file's name; never empty."""
-    return error.strerror or str(error) or type(error).__name__
-
-
 def _is_of_library(error: BaseException) -> bool:
     """Whether an error may come from a library without `MemoryError`; our own messages may quote an item's words."""
     return isinstance(error, RuntimeError | OSError) or type(error).__module__ == "cv2"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardspec.columns import Buffer
-from shardspec.errors import BuildError, ShardspecError
+from shardspec.errors import BuildError, ShardspecError, system_reason
 
 _VALUES_A_CALL = 1024
 """``IOV_MAX`` of Linux and macOS."""
@@ -37,7 +37,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if _OF_OTHERS in vars(error):
             raise
-        raise BuildError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from error
+        raise BuildError(f"{error.filename or folder}: cannot be written: {system_reason(error)}") from error
 
 
 def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:

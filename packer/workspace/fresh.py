@@ -1,5 +1,9 @@
-"""Looks at what another machine has made: a shared file system may remember for a minute what was there before."""
+"""Looks at what another machine has made: a shared file system may remember for a minute what was there before.
 
+So a lease, by which processes show that they are at work, is longer than that.
+"""
+
+import math
 import os
 import socket
 import time
@@ -8,10 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from readers.formats.machine import file_system_of
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, system_reason
 
 WAIT_S = 90.0
 """Seconds for which a file is waited for that another machine has promised. NFS remembers for 60 s by default."""
+
+LEASE_S = 90.0
+"""Seconds without a renewal after which a lease is over: longer than a shared file system shows what it remembers."""
+
+RENEWALS = 6
+"""A lease is renewed so often within its length."""
 
 _PAUSE_S = 0.25
 _MARK_PARTS = 4
@@ -66,12 +76,29 @@ def reading() -> Iterator[None]:
     except OSError as error:
         path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
         where = "" if path is None else f" on host {host()} ({_describe_mount(path)})"
-        raise BuildError(f"{path or 'a file'}: cannot be read{where}: {error.strerror or error}") from error
+        raise BuildError(f"{path or 'a file'}: cannot be read{where}: {system_reason(error)}") from error
 
 
 def host() -> str:
     """The name of this machine."""
     return socket.gethostname()[:64]
+
+
+def lease_s() -> float:
+    """The length of the leases that this process takes; ``PACKER_LEASE_S`` in the environment is for tests."""
+    try:
+        chosen = float(os.environ.get("PACKER_LEASE_S", ""))
+    except ValueError:
+        return LEASE_S
+    return chosen if math.isfinite(chosen) and chosen > 0 else LEASE_S
+
+
+def watched_s(since_look_s: float, length_s: float) -> float:
+    """The seconds since the last look at a lease that count as watched, while it was not renewed.
+
+    However long this process was stopped, its holder has had the time for one renewal only, as far as can be seen.
+    """
+    return min(since_look_s, length_s / RENEWALS)
 
 
 def machine_run() -> str | None:

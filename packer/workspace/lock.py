@@ -1,13 +1,13 @@
 """Who holds the folder of a build: a lock of the system where it is kept, and a lease besides where it may not be.
 
 A lock of the system (flock) ends with the process that holds it. Some file systems shared by several machines keep none,
-or only among the processes of one machine. There the holder also renews a lease every few seconds. One that another
-machine has not renewed for `LEASE_S` is over, by the clock of the process that waits for it: no clocks are compared.
+or only among the processes of one machine. There the holder also renews a lease every few seconds. One that was not
+renewed for its length (`packer.workspace.fresh.LEASE_S`) is over, by the clock of the process that waits for it: no
+clocks are compared.
 """
 
 import errno
 import json
-import math
 import os
 import re
 import shlex
@@ -24,28 +24,15 @@ from typing import Any, NamedTuple
 import filelock
 
 from packer.workspace import Workspace
-from packer.workspace.fresh import host, is_dead, look_again, process_mark
+from packer.workspace.fresh import RENEWALS, host, is_dead, lease_s, look_again, process_mark, watched_s
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildLockedError
 from shardspec.wording import LENGTH, LONG, cut
 
-LEASE_S = 90.0
-"""Seconds after which a lease that was not renewed is over: longer than a shared file system shows what it remembers."""
-
-_RENEWALS = 6
 _HOLDER_BYTES = 4096
 _NOT_KEPT = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 _CHECK_S = 5.0
 _TOKEN = re.compile(r"[0-9a-f]{32}\Z")
-
-
-def lease_s() -> float:
-    """The length of a lease; ``PACKER_LEASE_S`` in the environment is for tests."""
-    try:
-        chosen = float(os.environ.get("PACKER_LEASE_S", ""))
-    except ValueError:
-        return LEASE_S
-    return chosen if math.isfinite(chosen) and chosen > 0 else LEASE_S
 
 
 class FolderLock:
@@ -145,8 +132,7 @@ class FolderLock:
                 self._take_over(lease, limit_s)
                 break
             now_s = time.monotonic()
-            # However long this process was stopped, it has looked away for a short time only.
-            still_s, looked_s = still_s + min(now_s - looked_s, limit_s / _RENEWALS), now_s
+            still_s, looked_s = still_s + watched_s(now_s - looked_s, limit_s), now_s
             if first is None:
                 first = seen
                 self._say(
@@ -160,7 +146,7 @@ class FolderLock:
                 break
             time.sleep(min(1.0, limit_s / 20))
             look_again(self._space.root)
-        lease.keep(limit_s / _RENEWALS)
+        lease.keep(limit_s / RENEWALS)
         self._lease, self._checked_s = lease, time.monotonic()
 
     def _take_over(self, lease: "_Lease", limit_s: float) -> None:

@@ -1,14 +1,18 @@
-"""The same things in two long lists, found by a number for each, so that little of them is in memory."""
+"""The same things in two long lists, found by a number or a digest of each, so that little of them is in memory."""
 
+import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from hashlib import blake2b
 
 import numpy as np
 
-from shardspec.columns import IntArray
+from shardspec.columns import Buffer, IntArray
 
+DIGEST_BYTES = 16
 _BLOCK = 1 << 16
+_HALVES = struct.Struct(">QQ")
 
 
 def number_all(texts: Iterable[str]) -> IntArray:
@@ -16,18 +20,38 @@ def number_all(texts: Iterable[str]) -> IntArray:
     return np.frombuffer(array("q", map(hash, texts)), np.int64)
 
 
-class Numbered:
-    """Which texts are among some, of which a number each is in memory."""
+def digest(value: Buffer) -> bytes:
+    """The `DIGEST_BYTES` bytes by which equal values are known where the values themselves would fill the memory."""
+    return blake2b(value, digest_size=DIGEST_BYTES).digest()
+
+
+class TextSet:
+    """Which texts are among some, of which only the digests are in memory.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Those that are among them; a surrogate, as of a name that is not UTF-8, is a character like any other.
+    """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._numbers = array("q", np.unique(number_all(texts)).tobytes())
+        digests = bytearray()
+        for text in texts:
+            digests += _digest_of(text)
+        halves = np.unique(np.frombuffer(digests, ">u8").reshape(-1, 2), axis=0).astype(np.uint64)
+        self._high, self._low = array("Q", halves[:, 0].tobytes()), array("Q", halves[:, 1].tobytes())
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._high)
 
     def __contains__(self, text: object) -> bool:
-        at = bisect_left(self._numbers, hash(text))
-        return at < len(self._numbers) and self._numbers[at] == hash(text)
+        high, low = _HALVES.unpack(_digest_of(str(text)))
+        first, last = bisect_left(self._high, high), bisect_right(self._high, high)
+        return low in self._low[first:last]
+
+
+def _digest_of(text: str) -> bytes:
+    return digest(text.encode("utf-8", "surrogatepass"))
 
 
 def match(known: IntArray, sought: IntArray) -> IntArray:
@@ -47,7 +71,7 @@ def match(known: IntArray, sought: IntArray) -> IntArray:
     return found
 
 
-def repeated(numbers: IntArray) -> frozenset[int]:
-    """The numbers that are there more than once."""
+def repeated(numbers: IntArray) -> IntArray:
+    """The numbers that are there more than once: each once, ascending."""
     ordered = np.sort(numbers)
-    return frozenset(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, system_reason
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -103,7 +103,7 @@ class Spool(Sequence[T]):
             self._file.flush()
         except OSError as error:
             raise BuildError(
-                f"{tempfile.gettempdir()}: cannot be written: {error.strerror or error}: "
+                f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
                 "name a folder with room for temporary files in TMPDIR"
             ) from error
         return offset, len(data)

@@ -24,6 +24,7 @@ from readers.augment.batch_ops import choose, masks_of, move, orders, over, pick
 from readers.augment.draws import RowDraws
 from readers.augment.libraries.modules import OtherModule, Values, looked_at
 from readers.augment.masks import as_mask_names
+from readers.augment.regions import ROWS, check_regions
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 from shardspec.wording import shorten
@@ -252,13 +253,11 @@ class BatchDropRegion(BatchModule):
 
     def __init__(self, regions: Sequence[str] = ("eyes", "nose", "mouth"), p: float = 0.3, fill: float = 0) -> None:
         super().__init__()
-        rows = {name: [row] for row, name in enumerate(REGIONS)} | {"eyes": [0, 1]}
-        if isinstance(regions, str) or not regions or not set(regions) <= set(rows):
-            raise UsageError(f"BatchDropRegion: expected regions among {', '.join(sorted(rows))}, found {regions!r}")
+        names = check_regions(regions, "BatchDropRegion")
         self.p, self.fill = as_probability("BatchDropRegion", p), fill
-        table = torch.zeros(len(regions), len(REGIONS), dtype=torch.bool)
-        for at, name in enumerate(regions):
-            table[at, rows[name]] = True
+        table = torch.zeros(len(names), len(REGIONS), dtype=torch.bool)
+        for at, name in enumerate(names):
+            table[at, list(ROWS[name])] = True
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, batch: Batch, seeds: Seeds = None) -> Batch:

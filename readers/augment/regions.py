@@ -11,7 +11,21 @@ from readers.augment.paint import Fill, check_fill, paint_box, paint_frames
 from shardspec.errors import UsageError
 from shardspec.points import REGIONS
 
-_ROWS = {name: (row,) for row, name in enumerate(REGIONS)} | {"eyes": (0, 1)}
+ROWS = {name: (row,) for row, name in enumerate(REGIONS)} | {"eyes": (0, 1)}
+"""The rows of the field ``regions`` by the names of what may be dropped."""
+
+
+def check_regions(names: Sequence[str], user: str) -> tuple[str, ...]:
+    """Names of `ROWS`.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown, or there is none.
+    """
+    if isinstance(names, str) or not names or not set(names) <= set(ROWS):
+        raise UsageError(f"{user}: expected regions among {', '.join(sorted(ROWS))}, found {names!r}")
+    return tuple(names)
 
 
 class DropRegion(Transform[str]):
@@ -42,10 +56,7 @@ class DropRegion(Transform[str]):
         masks: Sequence[str] | None = None,
     ) -> None:
         super().__init__(p, masks)
-        unknown = [name for name in regions if name not in _ROWS]
-        if isinstance(regions, str) or unknown or not regions:
-            raise UsageError(f"DropRegion: expected regions among {', '.join(sorted(_ROWS))}, found {regions!r}")
-        self.regions = tuple(regions)
+        self.regions = check_regions(regions, "DropRegion")
         self.fill = check_fill(fill, "DropRegion")
         self.fill_mask = fill_mask
 
@@ -58,7 +69,7 @@ class DropRegion(Transform[str]):
         boxes = get_field(sample, "regions", "DropRegion").reshape(-1, len(REGIONS), 4)
 
         def paint(picture: npt.NDArray[Any], at: int, fill: Fill) -> None:
-            for row in _ROWS[params]:
+            for row in ROWS[params]:
                 paint_box(picture, boxes[at, row], fill)
 
         return paint_frames(sample, "DropRegion", paint, fill=self.fill, fill_mask=self.fill_mask, masks=self.masks)

@@ -22,7 +22,7 @@ from readers.order.order import WINDOW_BLOCKS, Order, Picks, Shuffle, count_occu
 from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler
 from readers.seeding import AnyTransform, SampledIndex
-from shardspec.columns import Columns, IntArray
+from shardspec.columns import Columns, IntArray, evenly
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -136,7 +136,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         IndexError
             If there is no such row.
         """
-        chosen = np.linspace(0, len(self) - 1, min(len(self), _SHOWN)).astype(np.int64) if rows is None else rows
+        chosen = evenly(len(self), _SHOWN) if rows is None else rows
         numbers = [int(row) for row in chosen]
         samples = tuple(self.__getitems__(numbers)) if numbers else ()
         return Strip(tuple(numbers), samples, repr(self), self.classes)
@@ -174,13 +174,6 @@ class SampleDataset(Dataset[dict[str, Any]]):
             f"decode: expected a packed dataset, or a view of one, found {type(self).__name__}: "
             "give the plans to the datasets that it is made of"
         )
-
-    def _on(self, base: "SampleDataset") -> Self:
-        """A copy of this view on another base dataset, of the same rows."""
-        other = copy(self)
-        vars(other)["base"] = base
-        other._layout = None
-        return other
 
     @property
     def has_transform(self) -> bool:
@@ -365,7 +358,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         count = min(_PROBES, len(self))
         if count == 0:
             raise UsageError("expected one sample or more to try the transform on, found an empty dataset")
-        rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
+        rows = evenly(len(self), count)
         picks = Picks(rows, np.zeros(count, np.uint64), 0)
         raw = allocate_values(self.raw_layout, count)
         self.read_raw(picks, raw, np.arange(count))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
+from readers.dataset.derived import DerivedDataset, flattened
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
@@ -30,7 +31,7 @@ _log = logging.getLogger("readers")
 _GAP = 1.5  # times the median distance between neighbours
 
 
-class ClipDataset(WithParts["ClipDataset"]):
+class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     """Every field gets a leading axis of `length` samples, ``image`` (T, H, W, 3), except for those named in `once`.
 
     A clip's samples are neighbours: they have the same item (the key's part before the ``-``), the same value of `by`
@@ -74,8 +75,7 @@ class ClipDataset(WithParts["ClipDataset"]):
         max_step: int | None = None,
         transform: AnyTransform | None = None,
     ) -> None:
-        super().__init__(transform)
-        self.base = base
+        super().__init__(base, transform)
         self.length = as_count("length", length, unit="sample")
         stride = as_count("stride", stride, unit="sample")
         if max_step is not None:
@@ -109,16 +109,6 @@ class ClipDataset(WithParts["ClipDataset"]):
         return (
             f"{type(self).__name__}: {len(self)}{part} clips of {self.length} samples each{without}, from {self.base!r}"
         )
-
-    @property
-    def small_fields(self) -> tuple[str, ...]:
-        """Those of the base dataset."""
-        return self.base.small_fields
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``."""
-        return self.base.classes
 
     def subset(self, rows: npt.ArrayLike) -> "ClipDataset":
         """Some of the clips, in the given order. Each copy of a clip that is repeated has draws of its own."""
@@ -165,15 +155,8 @@ class ClipDataset(WithParts["ClipDataset"]):
         flat = Picks(rows.reshape(-1), seeds, picks.epoch, keys)
         layout = self.base.raw_layout
         apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
-        columns: Columns = {}
+        columns = flattened(out, layout, apart)
         places = (at[:, None] * self.length + np.arange(self.length)).reshape(-1)
-        for name, value in layout.items():
-            if name not in apart and value.shape is not None:
-                columns[name] = out[name].reshape(-1, *value.shape)
-                if not np.may_share_memory(columns[name], out[name]) and out[name].size:
-                    raise UsageError(
-                        f"field {name!r}: expected an array whose clips follow one another, found one with gaps"
-                    )
         if not apart:
             self.base.read_raw(flat, columns, places)
             return
@@ -208,11 +191,6 @@ class ClipDataset(WithParts["ClipDataset"]):
         if self._occurrences is not None:
             firsts = firsts.again(self._occurrences[picks.rows], self.nesting)
         return self.base.origins(firsts)
-
-    @property
-    def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
-        return super().draws_at_random or self.base.draws_at_random
 
     @property
     def nesting(self) -> int:

@@ -124,9 +124,7 @@ class PackedDataset(DivisibleDataset):
     @property
     def small_fields(self) -> tuple[str, ...]:
         """The fields with a number or a text for each sample, read or not."""
-        fields = self.manifest.schema
-        texts = {f.name for f in fields if f.kind == "text" and f.codec.name == "utf8"}
-        return tuple(f.name for f in fields if f.name in texts or (f.kind == "fixed" and f.shape == ()))
+        return tuple(field.name for field in self.manifest.schema if field.is_small)
 
     @property
     def blocks(self) -> Blocks:
@@ -178,11 +176,7 @@ class PackedDataset(DivisibleDataset):
         ndarray, (N, *shape), read-only if it is mapped; a list of N if the shape varies
         """
         field = self.pool.schema[name]
-        index = (
-            self.pool.map_index(field)
-            if name in self.manifest.schema and field.kind == "fixed" and field.shape == ()
-            else None
-        )
+        index = self.pool.map_index(field) if name in self.manifest.schema and field.is_scalar else None
         return self._read_column(field) if index is None else index
 
     def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
@@ -194,7 +188,7 @@ class PackedDataset(DivisibleDataset):
             np.ones(len(self), np.bool_) if field.is_fixed else np.array([value != "" for value in values], np.bool_)
         )
         validity = f"{on}_valid"
-        if validity in schema and schema[validity].dtype == "|b1" and schema[validity].shape == ():
+        if validity in schema and schema[validity].dtype == "|b1" and schema[validity].is_scalar:
             valid &= np.asarray(self.column(validity))
         keys = DatasetKeys(field, values, valid)
         found = join_frame(frame, keys, taken=schema.names, required=required, **how)

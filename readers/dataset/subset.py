@@ -1,7 +1,6 @@
 """Views of a dataset: some of its rows; other labels."""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
 from readers.dataset.clips import ONCE, ClipDataset
+from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.plans import DecodePlan
@@ -121,7 +121,7 @@ class DivisibleDataset(WithParts["Subset"]):
         return Relabelled(self, *map_classes(self, mapping))
 
 
-class Subset(DivisibleDataset):
+class Subset(DerivedDataset, DivisibleDataset):
     """Some rows of a dataset, in a given order. Samples keep the base dataset's transform and randomness.
 
     A subset takes 8 bytes of memory a row, and another 8 if rows are repeated. Each copy of a row is augmented with
@@ -137,24 +137,13 @@ class Subset(DivisibleDataset):
     """
 
     def __init__(self, base: SampleDataset, rows: npt.ArrayLike, transform: AnyTransform | None = None) -> None:
-        super().__init__(transform)
-        self.base = base
+        super().__init__(base, transform)
         self.rows = as_rows(rows, len(base))
         self._blocks = _blocks_of(base.blocks, self.rows)
         self._occurrences = count_occurrences(self.rows) if _repeats(self.rows, len(base)) else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {len(self)} samples of {self.base!r}"
-
-    @property
-    def small_fields(self) -> tuple[str, ...]:
-        """Those of the base dataset."""
-        return self.base.small_fields
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``."""
-        return self.base.classes
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -163,11 +152,6 @@ class Subset(DivisibleDataset):
     def blocks(self) -> Blocks | None:
         """Runs of rows in one block of the base dataset, or in a few; None if this subset's rows do not ascend."""
         return self._blocks
-
-    @property
-    def raw_layout(self) -> BatchLayout:
-        """How values are laid out in the base dataset."""
-        return self.base.layout
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows of the base dataset, with its transform."""
@@ -179,11 +163,6 @@ class Subset(DivisibleDataset):
         share = min(1.0, len(self) / max(1, len(self.base)))
         return tuple(Store(store.root, int(store.bytes * share)) for store in self.base.stores)
 
-    @property
-    def sample_bytes(self) -> float:
-        """That of the base dataset."""
-        return self.base.sample_bytes
-
     def read_ahead(self, picks: Picks) -> None:
         """Ask the system for the bytes of rows that will be read soon."""
         self.base.read_ahead(self._in_base(picks))
@@ -191,11 +170,6 @@ class Subset(DivisibleDataset):
     def origins(self, picks: Picks) -> Picks:
         """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return self.base.origins(self._in_base(picks))
-
-    @property
-    def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
-        return super().draws_at_random or self.base.draws_at_random
 
     @property
     def nesting(self) -> int:
@@ -219,10 +193,7 @@ class Subset(DivisibleDataset):
         """Join a table with the base dataset; only rows of the subset need a value."""
         needed = np.zeros(len(self.base), np.bool_)
         needed[self.rows if required is None else self.rows[required]] = True
-        other = copy(self)
-        other.base = divisible(self.base)._join(frame, on, needed, how)
-        other._layout = None
-        return other
+        return self._on(divisible(self.base)._join(frame, on, needed, how))
 
     def _in_base(self, picks: Picks) -> Picks:
         inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
@@ -232,7 +203,7 @@ class Subset(DivisibleDataset):
         return inside.again(self._occurrences[picks.rows], self.nesting)
 
 
-class Relabelled(DivisibleDataset):
+class Relabelled(DerivedDataset, DivisibleDataset):
     """A dataset whose labels mean other classes (`DivisibleDataset.with_classes`, `DivisibleDataset.map_labels`).
 
     Samples keep the base dataset's transform and randomness. Its transform gets the labels as they were, those added
@@ -247,8 +218,7 @@ class Relabelled(DivisibleDataset):
     """
 
     def __init__(self, base: SampleDataset, relabelling: Relabelling, classes: tuple[str, ...] | None) -> None:
-        super().__init__()
-        self.base = base
+        super().__init__(base)
         self._relabelling = relabelling
         self._classes = classes
         dtype = np.asarray(base.column("label")).dtype
@@ -259,23 +229,10 @@ class Relabelled(DivisibleDataset):
         named = "" if self._classes is None else f", classes {list_some(list(map(repr, self._classes)))}"
         return f"{type(self).__name__}: {len(self)} samples{named}, of {self.base!r}"
 
-    def __len__(self) -> int:
-        return len(self.base)
-
-    @property
-    def small_fields(self) -> tuple[str, ...]:
-        """Those of the base dataset."""
-        return self.base.small_fields
-
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the new classes."""
         return self._classes
-
-    @property
-    def blocks(self) -> Blocks | None:
-        """Those of the base dataset."""
-        return self.base.blocks
 
     @property
     def raw_layout(self) -> BatchLayout:
@@ -292,38 +249,6 @@ class Relabelled(DivisibleDataset):
         if "label" in out:
             out["label"][at] = self._relabelling(out["label"][at])
 
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        """Those of the base dataset."""
-        return self.base.stores
-
-    @property
-    def sample_bytes(self) -> float:
-        """That of the base dataset."""
-        return self.base.sample_bytes
-
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon."""
-        self.base.read_ahead(picks)
-
-    def origins(self, picks: Picks) -> Picks:
-        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
-        return self.base.origins(picks)
-
-    @property
-    def draws_at_random(self) -> bool:
-        """Whether reading draws from a sample's generator."""
-        return super().draws_at_random or self.base.draws_at_random
-
-    @property
-    def nesting(self) -> int:
-        """That of the base dataset."""
-        return self.base.nesting
-
-    def describe(self, row: int) -> str:
-        """Key and place of a row, for messages."""
-        return self.base.describe(row)
-
     def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
         """The same samples with other decode plans (`SampleDataset.with_decode`)."""
         return self._on(self.base.with_decode(decode))
@@ -335,10 +260,7 @@ class Relabelled(DivisibleDataset):
 
     def _join(self, frame: Any, on: str, required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]) -> Self:
         """Join a table with the base dataset."""
-        other = copy(self)
-        other.base = divisible(self.base)._join(frame, on, required, how)
-        other._layout = None
-        return other
+        return self._on(divisible(self.base)._join(frame, on, required, how))
 
 
 def divisible(base: SampleDataset) -> DivisibleDataset:

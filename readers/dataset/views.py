@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
+from readers.dataset.derived import DerivedDataset, flattened
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
-from readers.order.auto import Store
-from readers.order.blocks import Blocks
 from readers.order.order import Picks
 from readers.seeding import AnyTransform
 from shardspec.columns import Columns, IntArray
@@ -19,7 +16,7 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 
-class ViewDataset(SampleDataset):
+class ViewDataset(DerivedDataset):
     """Every field gets a leading axis of views, ``image`` (V, H, W, 3); numbers and text come once, from the first.
 
     The views of a sample have draws of their own, in random decode plans and in transforms; those of the first are the
@@ -38,7 +35,7 @@ class ViewDataset(SampleDataset):
     """
 
     def __init__(self, base: SampleDataset, views: int | Sequence[AnyTransform | None]) -> None:
-        super().__init__()
+        super().__init__(base)
         if isinstance(views, Sequence) and not isinstance(views, str):
             transforms: Sequence[AnyTransform | None] = views
             as_count("views", len(views), unit="transform")
@@ -48,26 +45,12 @@ class ViewDataset(SampleDataset):
             )
         else:
             transforms = [None] * as_count("views", views)
-        self.base = base
         self._views = [base.with_transform(transform) for transform in transforms]
         self._once = frozenset(name for name, value in base.raw_layout.items() if value.shape == ())
         self._stacked: BatchLayout | None = None
 
-    def __len__(self) -> int:
-        return len(self.base)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {len(self)} samples in {len(self._views)} views, of {self.base!r}"
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``."""
-        return self.base.classes
-
-    @property
-    def blocks(self) -> Blocks | None:
-        """Those of the base dataset."""
-        return self.base.blocks
 
     @property
     def raw_layout(self) -> BatchLayout:
@@ -93,14 +76,7 @@ class ViewDataset(SampleDataset):
         """Read each view with its transforms, sample i into place ``at[i]``."""
         count, layout = len(self._views), self._views[0].layout
         apart = {n: v for n, v in layout.items() if n in self._once or v.shape is None}
-        columns: Columns = {}
-        for name, value in layout.items():
-            if name not in apart and value.shape is not None:
-                columns[name] = out[name].reshape(-1, *value.shape)
-                if not np.may_share_memory(columns[name], out[name]) and out[name].size:
-                    raise UsageError(
-                        f"field {name!r}: expected an array whose samples follow one another, found one with gaps"
-                    )
+        columns = flattened(out, layout, apart)
         # Values of fields apart are read into columns made here, the others into the batch; all use the same places.
         columns.update(allocate_values(apart, (int(at.max()) + 1) * count if len(at) else 0))
         for number, view in enumerate(self._views):
@@ -113,24 +89,6 @@ class ViewDataset(SampleDataset):
                 out[name][place] = values[0] if once else list(values)
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        """Those of the base dataset."""
-        return self.base.stores
-
-    @property
-    def sample_bytes(self) -> float:
-        """That of the base dataset."""
-        return self.base.sample_bytes
-
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon."""
-        self.base.read_ahead(picks)
-
-    def origins(self, picks: Picks) -> Picks:
-        """Those of the first view."""
-        return self.base.origins(picks)
-
-    @property
     def draws_at_random(self) -> bool:
         """Whether reading draws from a sample's generator."""
         return super().draws_at_random or any(view.draws_at_random for view in self._views)
@@ -139,11 +97,3 @@ class ViewDataset(SampleDataset):
     def nesting(self) -> int:
         """One more than in the base dataset."""
         return 1 + self.base.nesting
-
-    def describe(self, row: int) -> str:
-        """Key and place of a row, for messages."""
-        return self.base.describe(row)
-
-    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """A column of the base dataset."""
-        return self.base.column(name)

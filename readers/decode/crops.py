@@ -142,9 +142,7 @@ class _Crop:
         self, data: Any, field: Field, codec: Codec | None, rng: np.random.Generator | None, out: Image | None
     ) -> Image:
         """The cropped picture (`readers.decode.plans.DecodePlan.decode`)."""
-        if out is None:
-            layout = self.layout(field)
-            out = np.empty(layout.shape or (), layout.dtype)
+        out = self._room(field) if out is None else out
         if codec is not None and field.codec.name == "jpeg":
             self._decode_jpeg(data, field, rng, out)
         else:
@@ -172,9 +170,7 @@ class _Crop:
         if own == sides:
             return self.decode(data, field, codec, rng, out)
         image: Image = data if codec is None else codec.decode(data)
-        if out is None:
-            layout = self.layout(field)
-            out = np.empty(layout.shape or (), layout.dtype)
+        out = self._room(field) if out is None else out
         y, x = own[0] / sides[0], own[1] / sides[1]
         left, top, right, bottom = whole_pixels(self.box(*sides, rng), *sides)
         box = (left * x, top * y, right * x, bottom * y)
@@ -185,6 +181,11 @@ class _Crop:
             resize(image[top:bottom, left:right], out, self.interpolation, self.antialias)
         self._mirror(field, rng, out)
         return out
+
+    def _room(self, field: Field) -> Image:
+        """An array for a result."""
+        layout = self.layout(field)
+        return np.empty(layout.shape or (), layout.dtype)
 
     def _mirror(self, field: Field, rng: np.random.Generator | None, out: Image) -> None:
         """Mirror a result in place, if that is drawn."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardspec.columns import IntArray
-from shardspec.errors import DatasetError, ShardMissingError
+from shardspec.errors import DatasetError, ShardMissingError, system_reason
 from shardspec.layout import open_regular
 
 ByteArray = npt.NDArray[np.uint8]
@@ -72,7 +72,7 @@ def map_file(path: Path) -> ByteArray:
     except (FileNotFoundError, NotADirectoryError):
         raise ShardMissingError(f"{path}: expected a file, found none: restore it or pack again") from None
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise DatasetError(f"{path}: cannot be read: {system_reason(error)}") from error
 
 
 def map_open(descriptor: int) -> ByteArray:

@@ -254,9 +254,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             if own is not None:
                 order = {"order": own.rows_of, "seed": own.seed}
             made = Loader(
-                dataset, None if own is not None and own.batched else batch_size, drop_last=drop_last, workers=workers, prefetch=self._prefetch, rank=rank,
-                world_size=world_size, read_ahead=self._read_ahead, batch_transform=batch_transform,
-                device=device if cuda else None, pin_memory=self._pin_memory, timeout_s=self._timeout_s, **order,
+                dataset, None if own is not None and own.batched else batch_size, drop_last=drop_last, workers=workers,
+                prefetch=self._prefetch, rank=rank, world_size=world_size, read_ahead=self._read_ahead,
+                batch_transform=batch_transform, device=device if cuda else None, pin_memory=self._pin_memory,
+                timeout_s=self._timeout_s, **order,
             )  # fmt: skip
             if choice is not None:
                 made.decide_order(choice)

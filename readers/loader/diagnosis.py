@@ -19,6 +19,7 @@ from readers.loader.device import apply_transform, move, runs_in_threads, wants_
 from readers.loader.loader import Loader
 from readers.order.order import Picks
 from shardspec.errors import UsageError
+from shardspec.wording import counted
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
@@ -114,8 +115,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     read, transform = _measure_reading(loader.dataset)
     if runs_in_threads(loader.batch_transform, loader.device):
         transform += _measure_transforming(loader, batches)
-    batches_ahead = f"{loader.read_ahead} batch{'' if loader.read_ahead == 1 else 'es'} read ahead"
-    order = f"order {loader.order!r}, {loader.order_reason}; {batches_ahead}"
+    order = f"order {loader.order!r}, {loader.order_reason}; {counted(loader.read_ahead, 'batch')} read ahead"
     measured = Diagnosis(
         loop_rate=loop_rate,
         waiting=waiting,

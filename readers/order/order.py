@@ -160,7 +160,10 @@ class Order:
         return EpochOrder(self, check_epoch(epoch))
 
     def state(self, epoch: int) -> dict[str, int | str | bool | None]:
-        """What a resume compares, the same in all epochs: orders of equal state have equal sequences if their blocks and weights are equal."""
+        """What a resume compares, the same in all epochs.
+
+        Orders of equal state have equal sequences if their blocks and weights are equal.
+        """
         return {
             "length": len(self),
             "seed": self.seed,

@@ -236,10 +236,10 @@ class Resumable:
         ----------
         consumed : int, optional
             Samples of this epoch that the training loops of all ranks together have consumed; by default the number
-            that was handed out here, times the number of ranks. An order of batches counts batches. The default is right for a `Loader`, and for a sampler
-            in a StatefulDataLoader, which keeps the state of every batch. The workers of torch's DataLoader run ahead
-            of the loop, so there only the loop knows the number: steps × batch size × ranks, with the last batch
-            counted by the samples in it.
+            that was handed out here, times the number of ranks. An order of batches counts batches. The default is
+            right for a `Loader`, and for a sampler in a StatefulDataLoader, which keeps the state of every batch. The
+            workers of torch's DataLoader run ahead of the loop, so there only the loop knows the number: steps × batch
+            size × ranks, with the last batch counted by the samples in it.
 
         Raises
         ------

@@ -1,6 +1,8 @@
 """``png`` and ``webp``: lossless and lossy pictures through Pillow."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,32 +49,33 @@ class PillowCodec:
 
     def sides(self, data: Buffer) -> tuple[int, int]:
         """Height and width of an encoded picture, by its header alone."""
-        try:
-            with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
-                return picture.height, picture.width
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-            raise CodecError(
-                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode: {error}"
-            ) from error
+        with self._open(data) as picture:
+            return picture.height, picture.width
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
         """The picture, written into `out` if it is given."""
-        try:
-            with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
-                check_sides(self.field, picture.height, picture.width)
-                image = np.asarray(picture.convert("RGB"))
-        except CodecError:
-            raise
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-            raise CodecError(
-                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode: {error}"
-            ) from error
+        with self._open(data) as picture:
+            check_sides(self.field, picture.height, picture.width)
+            image = np.asarray(picture.convert("RGB"))
         if out is None:
             return image
         if image.shape != out.shape:
             raise CodecError(f"field {self.field.name!r}: expected a picture of shape {out.shape}, found {image.shape}")
         out[...] = image
         return out
+
+    @contextmanager
+    def _open(self, data: Buffer) -> Iterator[Image.Image]:
+        """An encoded picture, of which no more than the header has been read."""
+        try:
+            with Image.open(io.BytesIO(data), formats=(self.pillow_format,)) as picture:
+                yield picture
+        except CodecError:
+            raise
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+            raise CodecError(
+                f"field {self.field.name!r}: expected {self.pillow_format} bytes that decode: {error}"
+            ) from error
 
 
 class PNGCodec(PillowCodec):

@@ -46,13 +46,10 @@ class JPEGCodec(PillowCodec):
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> npt.NDArray[np.uint8]:
         """The picture; `out`, if given, is (H, W, 3) uint8, C-contiguous."""
+        if out is None:  # otherwise the picture must fit into `out`
+            check_sides(self.field, *self.sides(data))
         try:
-            if out is None:  # otherwise the picture must fit into `out`
-                height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-                check_sides(self.field, height, width)
             image: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", buffer=out)
-        except CodecError:
-            raise
         except ValueError as error:
             raise CodecError(f"field {self.field.name!r}: expected JPEG bytes that decode: {error}") from error
         if out is not None and image.shape != out.shape:

@@ -9,7 +9,8 @@ from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import CodecError
 from shardspec.schema import Field
 
-_SHAPE_DTYPE = np.dtype("<u4")
+SHAPE_DTYPE = np.dtype("<u4")
+"""Of the sizes of the axes that precede an array of varying shape."""
 
 
 class RawCodec:
@@ -33,7 +34,7 @@ class RawCodec:
         array = np.asarray(value)
         self._check(array)
         if self.field.kind == "bytes":
-            return np.array(array.shape, _SHAPE_DTYPE).tobytes() + bytes(fixed_bytes(array))
+            return np.array(array.shape, SHAPE_DTYPE).tobytes() + bytes(fixed_bytes(array))
         return fixed_bytes(array)
 
     def decode(self, data: Buffer, out: npt.NDArray[Any] | None = None) -> Any:
@@ -54,7 +55,7 @@ class RawCodec:
         return out
 
     def _header_bytes(self) -> int:
-        return len(self.field.shape) * _SHAPE_DTYPE.itemsize if self.field.kind == "bytes" else 0
+        return len(self.field.shape) * SHAPE_DTYPE.itemsize if self.field.kind == "bytes" else 0
 
     def _shape_of(self, view: npt.NDArray[np.uint8]) -> tuple[int, ...]:
         """The shape of the value whose bytes are `view`."""
@@ -63,7 +64,7 @@ class RawCodec:
         if self.field.kind == "ragged":
             # Written out, since reshape cannot infer -1 beside an axis of size 0.
             return (len(view) // self.field.row_bytes if self.field.row_bytes else 0, *self.field.fixed_shape)
-        shape = tuple(int(axis) for axis in view[: self._header_bytes()].view(_SHAPE_DTYPE))
+        shape = tuple(int(axis) for axis in view[: self._header_bytes()].view(SHAPE_DTYPE))
         if any(axis is not None and axis != found for axis, found in zip(self.field.shape, shape, strict=True)):
             raise ValueError(f"shape {shape}")
         return shape

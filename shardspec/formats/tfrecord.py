@@ -79,7 +79,7 @@ def _feature(field: Field) -> Feature:
     key = field.name
     if key == "image" and field.is_image:
         key = "image/encoded"
-    elif key == "label" and field.is_fixed and field.shape == () and field.dtype[1] in "iu":
+    elif key == "label" and field.is_scalar and field.dtype[1] in "iu":
         key = "image/class/label"
     return Feature(field, key, _kind(field))
 

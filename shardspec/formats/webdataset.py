@@ -82,7 +82,7 @@ def _member(field: Field) -> Member:
         return Member(field, suffix if field.name == "image" else f"{field.name}.{suffix}", "bytes")
     if field.kind == "bytes" and len(field.shape) == 1:
         return Member(field, f"{field.name}.bin", "bytes")
-    if field.name == "label" and field.is_fixed and field.shape == () and field.dtype[1] in "iu":
+    if field.name == "label" and field.is_scalar and field.dtype[1] in "iu":
         return Member(field, "cls", "decimal")
     return Member(field, f"{field.name}.npy", "npy")
 

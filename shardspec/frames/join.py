@@ -1,6 +1,7 @@
 """Match the rows of a table with the rows of a dataset by a key, and make fields of the table's other columns."""
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def key_field(schema: Schema, on: str) -> Field:
     UsageError
         If there is no such field, or one that is neither text nor a single integer.
     """
-    fit = [f for f in schema if (f.kind == "text" and f.codec.name == "utf8") or _is_integer(f)]
+    fit = [f for f in schema if f.is_small and (f.kind == "text" or f.dtype[1] in "iu")]
     if on not in {field.name for field in fit}:
         found = "another kind" if on in schema else "none"
         names = [field.name for field in fit]
@@ -76,10 +77,6 @@ def key_field(schema: Schema, on: str) -> Field:
             f"{list_some(names)}{did_you_mean(on, names)}"
         )
     return schema[on]
-
-
-def _is_integer(field: Field) -> bool:
-    return field.is_fixed and not field.shape and field.dtype[1] in "iu"
 
 
 def join_frame(
@@ -137,26 +134,28 @@ def join_frame(
     names = _names(cells, key, fields, taken, replaceable, what)
     row_of, unknown = _match(cells[key], keys, f"{what}: column {key!r}")
     if len(unknown) and not allow_unknown:
+        shown = _some(cells[key].values[row] for row in unknown.tolist())
         raise UsageError(
             f"{what}: expected values of {keys.field.name!r} that the dataset has, found {len(unknown)} of "
-            f"{len(cells[key].valid)} that it has not ({_some(_key_at(cells[key], unknown))}): correct them, or leave "
-            "these rows out with allow_unknown (--allow-unknown)"
+            f"{len(cells[key].valid)} that it has not ({shown}): correct them, or leave these rows out "
+            "with allow_unknown (--allow-unknown)"
         )
+    needed = np.ones(len(row_of), np.bool_) if required is None else required
     found, without, valid_of = [], {}, {}
     for column, name in names.items():
         found.append(type_column(name, cells[column], f"{what}: column {column!r}"))
         valid = (row_of != NO_ROW) & cells[column].valid[row_of]
         valid_of[name] = valid
-        if not valid.all() if required is None else not valid[required].all():
+        if not valid[needed].all():
             without[name] = valid
     if without and not allow_missing:
         name, valid = next(iter(without.items()))
-        lacking = np.flatnonzero(~valid if required is None else ~valid & required)
+        lacking = np.flatnonzero(~valid & needed)
         named = dict.fromkeys(keys.values[row] for row in lacking[: 100 * _NAMED].tolist())
         more = f", and for other samples of {list_some(list(without)[1:])}" if len(without) > 1 else ""
         raise UsageError(
-            f"{what}: expected a value of {name!r} for each of {counted(len(row_of) if required is None else int(required.sum()), 'sample')}, found none for "
-            f"{len(lacking)} ({keys.field.name} {_some(list(named))}){more}: complete the table, or mark them in "
+            f"{what}: expected a value of {name!r} for each of {counted(int(needed.sum()), 'sample')}, found none for "
+            f"{len(lacking)} ({keys.field.name} {_some(named)}){more}: complete the table, or mark them in "
             f"'{name}_valid' with allow_missing (--allow-missing)"
         )
     fields_of, columns = [], {}
@@ -247,13 +246,10 @@ def _as_keys(cells: Cells, field: Field, place: str) -> list[Any]:
     return plain
 
 
-def _key_at(cells: Cells, rows: IntArray) -> list[Any]:
-    return [cells.values[row] for row in rows[:_NAMED].tolist()] + [None] * max(0, len(rows) - _NAMED)
-
-
-def _some(keys: Sequence[Any]) -> str:
-    texts = [shorten(key.item() if isinstance(key, np.generic) else key) for key in keys[:_NAMED]]
-    return ", ".join(texts) + (", …" if len(keys) > _NAMED else "")
+def _some(keys: Iterable[Any]) -> str:
+    """The first of some keys, for a message."""
+    first = [shorten(key.item() if isinstance(key, np.generic) else key) for key in islice(keys, _NAMED + 1)]
+    return ", ".join(first[:_NAMED]) + (", …" if len(first) > _NAMED else "")
 
 
 def _spread(values: Any, row_of: IntArray, sentinel: Any) -> Any:

@@ -64,11 +64,11 @@ class Case:
         return ""
 
     def claims(self) -> list[str]:
-        """The claims to things that are not done."""
+        """The claims to things that are not done and were not given back."""
         (folder,) = (self.out / ".build" / "claims").iterdir()
         names = sorted(path.name for path in folder.iterdir())
         done = {name.partition(".")[0] for name in names if name.endswith(".done")}
-        return [name for name in names if name.partition(".")[0] not in done]
+        return [name for name in names if name.partition(".")[0] not in done and not name.endswith(".free")]
 
     def status(self) -> dict[str, Any]:
         """What ``packer status`` says."""

@@ -1,10 +1,11 @@
 """Builds on a cluster of this machine that are under way, and are to be disturbed."""
 
+import math
 import os
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -14,16 +15,28 @@ from support.builds import TESTS
 from support.command import COMMAND_LIMIT_S, arguments, environment
 from support.packed import check_whole, fingerprints
 from support.processes import command_of, is_alive, wait_for, workers_in
-from support.steps import LOG, read_log
+from support.steps import GATE, LOG, read_log
 
 OPTIONS = ("--size", "16", "--label-from", "folder", "--shard-size", "20kB")
-STEPS = ("--steps", "decode,resize,support.steps:log_processes,support.steps:slow")
+STEPS = ("--steps", "decode,resize,support.steps:log_processes,support.steps:wait_at_gate,support.steps:slow")
 
-NAMES = [f"{'ab'[number % 2]}/{number:03d}.png" for number in range(12 * TASK_ITEMS - 5)]
-"""Twelve tasks, each of which takes most of a second."""
+_ITEMS = 12 * TASK_ITEMS - 5
+NAMES = [f"{'ab'[n > _ITEMS // 2]}/{n:03d}{'-bad' if n % TASK_ITEMS == 7 else ''}.png" for n in range(_ITEMS)]
+"""Twelve tasks, each of which takes most of a second; at an item in its first half it can be held."""
 
-ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "100"))
+"""Rounds of random faults in all: of agents, under srun and under Ray."""
+
 SEED = int(os.environ.get("CLUSTER_SEED", str(random.randrange(10**6))))
+
+
+def rounds(of: str, share: float) -> Iterator[tuple[int, random.Random]]:
+    """Each round of random faults of one kind, a share of all: its number, and what chooses its faults."""
+    count = math.ceil(ROUNDS * share)
+    print(f"\n{count} rounds of random faults {of}, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)", flush=True)
+    for number in range(count):
+        yield number, random.Random(f"{SEED} {of} {number}")
+        print(f"round {number} {of}: the same bytes", flush=True)
 
 
 class Run:
@@ -34,27 +47,42 @@ class Run:
     engine : str
     pictures : Path
     folder : Path
-        Gets the dataset, and the log of `log_processes`.
+        Gets the dataset, the log of `log_processes`, and what is printed to standard error.
     more : sequence of str
         Further options.
     env : mapping of str to str
         What commands need to speak to the cluster.
+    held : bool
+        Whether workers stay at an item in the first half of their tasks until `gate` is made.
     """
 
-    def __init__(self, engine: str, pictures: Path, folder: Path, more: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        engine: str,
+        pictures: Path,
+        folder: Path,
+        more: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        held: bool = False,
+    ) -> None:
         self.out = folder / "out"
         self.log = folder / "log"
-        self.env = {**environment(python_path=TESTS, **{LOG: str(self.log)}), **env}
+        self.gate = folder / "gate"
+        if not held:
+            self.gate.touch()
+        self.errors = folder / "errors"
+        self.env = {**environment(python_path=TESTS, **{LOG: str(self.log), GATE: str(self.gate)}), **env}
         self.command = arguments("build", pictures, self.out, *OPTIONS, *STEPS, "--engine", engine, *more)
-        self.process = subprocess.Popen(
-            self.started_by(),
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                self.started_by(),
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
 
     def started_by(self) -> list[str]:
         """The command line that runs the build on the cluster."""
@@ -65,7 +93,7 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        self.process.communicate()
+        self.process.wait()
 
     def node_of(self, worker: int) -> Any:
         """The node that a worker runs on."""
@@ -85,9 +113,15 @@ class Run:
 
         return wait_for("a worker in a task", look)[0]
 
+    def wait_for_line(self, text: str) -> None:
+        """Wait until something is printed to standard error."""
+        wait_for(repr(text), lambda: text in self.errors.read_text() or self.process.poll() is not None, 0.05)
+        assert text in self.errors.read_text()
+
     def end(self) -> tuple[int, str]:
         """Wait for the end; the exit status, and what was printed to standard error."""
-        _, errors = self.process.communicate(timeout=COMMAND_LIMIT_S)
+        self.process.wait(COMMAND_LIMIT_S)
+        errors = self.errors.read_text()
         assert "Traceback" not in errors, errors
         return self.process.returncode, errors
 

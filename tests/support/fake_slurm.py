@@ -15,10 +15,9 @@ SLURM_STEP_ID=$$ SLURMD_NODENAME=$node exec "$@"
     "scontrol": """\
 case "$2" in
 hostnames) echo "$3" | tr , '\\n';;
-node) echo "NodeName=$4 RealMemory=4000 AllocMem=0";;
+node) for node in n1 n2; do echo "NodeName=$node State=ALLOCATED+CLOUD RealMemory=4000 AllocMem=0"; done;;
 esac
 """,
-    "sinfo": """for node in n1 n2; do echo "$node alloc"; done""",
     "squeue": "",
     "scancel": """echo "$@" >> "$FAKE_SLURM/scancel.log" """,
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.datasets import assert_same, open_shard, read_rows, size_of, write_encoded
 
-from packer.assembly.writers.lmdb import LMDBShardWriter, map_bytes
+from packer.assembly.writers.lmdb import map_bytes
 from readers.formats.lmdb.tree import LMDBTree
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns
@@ -34,13 +34,14 @@ def test_the_map_is_large_enough_for_any_mix_of_sizes(tmp_path: Path, sizes: lis
     assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
 
 
-def test_a_file_that_cannot_be_begun_is_reported_with_the_reason(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_with_the_reason(tmp_path: Path) -> None:
     """A limit of the size of files does as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    encoded = blobs(10, [100])
     try:
         with pytest.raises(BuildError, match=r"shard-00000\.lmdb: cannot be written: .*File too large"):
-            LMDBShardWriter(tmp_path, "shard-00000", BLOBS, size_of(BLOBS, blobs(10, [100])))
+            write_encoded(tmp_path, "lmdb", BLOBS, encoded)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

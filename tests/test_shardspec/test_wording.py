@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardspec.wording import cut, did_you_mean, list_some, shorten
+from shardspec.wording import counted, cut, did_you_mean, list_some, shorten
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,15 @@ from shardspec.wording import cut, did_you_mean, list_some, shorten
 )
 def test_values(value: Any, expected: str) -> None:
     assert shorten(value) == expected
+
+
+def test_counts() -> None:
+    assert [counted(n, "item") for n in (0, 1, 2)] == ["0 items", "1 item", "2 items"]
+    assert [counted(2, noun) for noun in ("class", "batch", "superseded row")] == [
+        "2 classes",
+        "2 batches",
+        "2 superseded rows",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,13 @@ from packer.builds.parts.part import Part, RowGroup, describe_difference, from_j
 from packer.sources.item import ItemReport
 from packer.steps.encode import ColumnSpec
 from packer.workspace import Workspace
+from shardspec.codecs.raw import SHAPE_DTYPE
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError
 from shardspec.problems import Problems
 from shardspec.schema import Field, Schema
 
 _OPEN_PARTS = 128
-
-_SHAPE_DTYPE = np.dtype("<u4")
 
 
 class PartRows:
@@ -73,7 +72,7 @@ class PartRows:
             for name in fields:
                 values: list[Any] = part.values(name, local)
                 if _prefix_bytes(self.schema[name]):
-                    shapes = part.axes(name)[local].astype(_SHAPE_DTYPE)
+                    shapes = part.axes(name)[local].astype(SHAPE_DTYPE)
                     values = [shape.tobytes() + bytes(value) for shape, value in zip(shapes, values, strict=True)]
                 for place, value in zip(places.tolist(), values, strict=True):
                     out[name][place] = value
@@ -165,5 +164,5 @@ def _class_numbers(field: Field) -> dict[bytes, int]:
 def _prefix_bytes(field: Field) -> int:
     """Bytes of the shape that precedes a raw array of varying shape."""
     if field.kind == "bytes" and field.codec.name == "raw" and len(field.shape) > 1:
-        return len(field.shape) * _SHAPE_DTYPE.itemsize
+        return len(field.shape) * SHAPE_DTYPE.itemsize
     return 0

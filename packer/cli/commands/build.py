@@ -15,7 +15,7 @@ from packer.builds.result import BuildResult
 from packer.cli.arguments import add_option, add_output_arguments, print_result
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import BuildOptions
-from shardspec.errors import TooManyRejectsError, UsageError
+from shardspec.errors import TooManyRejectsError, UsageError, system_reason
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def read_config(path: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: expected a recipe file, found: {error.strerror}") from error
+        raise UsageError(f"{path}: expected a recipe file, found: {system_reason(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected TOML, {error}") from error
     chosen = {key.replace("-", "_"): value for key, value in document.items()}

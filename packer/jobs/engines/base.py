@@ -10,6 +10,9 @@ from packer.jobs.plan import Unit, Verdicts
 TICK_S = 0.5
 """Longest time that an engine waits for an event, in seconds."""
 
+LOOK_S = 0.1
+"""Shortest time between two looks at all workers, in seconds: there may be thousands, and as many events a second."""
+
 EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "node", "tick"]
 
 

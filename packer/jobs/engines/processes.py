@@ -1,14 +1,16 @@
 """The processes engine: worker processes of our own entry point, so a user's script needs no ``__main__`` guard."""
 
+import heapq
 import itertools
 import queue
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
 from packer.jobs.child import Answers, Child
-from packer.jobs.engines.base import TICK_S, Clock, Ended, Event
+from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.engines.detector import DetectorChild, Late
 from packer.jobs.engines.worker import Worker
 from packer.jobs.place import Place
@@ -79,10 +81,13 @@ class ProcessesEngine:
         self._events: deque[Event] = deque()
         self._failed_starts: Counter[type] = Counter()
         self._clock = Clock()
+        self._looked_s = 0.0
+        self._waiting: list[int] | None = None
+        self._vacant: list[int] = []
 
     def idle(self) -> int:
         """Number of workers without a unit."""
-        return len(self._free())
+        return self._count_free()
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Give a unit to an idle worker, starting a process if there is none.
@@ -90,12 +95,9 @@ class ProcessesEngine:
         If the unit is to be alone, the other workers, all idle, end and free their memory.
         """
         if alone:
-            for worker in self._workers:
-                if worker is not None:
-                    assert worker.unit is None
-                    worker.end()
-            self._workers[:] = [None] * len(self._workers)
-        place = min(self._free(), key=lambda i: self._workers[i] is None)
+            assert all(worker is None or worker.unit is None for worker in self._workers)
+            self._end_workers()
+        place = self._take_place()
         worker = self._workers[place]
         if worker is not None and fresh and worker.used:
             worker.end()
@@ -104,18 +106,23 @@ class ProcessesEngine:
             worker = self._workers[place] = self._start_worker(place)
         worker.unit, worker.seen, worker.used = unit, None, True
         worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
-        self._send_pending()
+        self._send_pending(worker)
 
     def wait(self) -> Event:
         """The next event."""
         while True:
-            self._look_around()
-            self._look_at_items()
+            pause_s = self._looked_s + LOOK_S - time.monotonic()
+            if pause_s <= 0:
+                self._look_around()
+                self._look_at_items()
+                self._looked_s, pause_s = time.monotonic(), 0.0
             if self._events:
                 return self._events.popleft()
             try:
-                child, message = self._answers.get(timeout=TICK_S)
+                child, message = self._answers.get(timeout=pause_s or TICK_S)
             except queue.Empty:
+                if pause_s:  # what came last is to be looked at first
+                    continue
                 self._look_for_silent_deaths()
                 if not self._events:
                     return Event("tick", frames=sum(w.frames for w in self._workers if w is not None and w.unit))
@@ -140,23 +147,46 @@ class ProcessesEngine:
         for worker in self._workers:
             if worker is not None and (worker.unit, worker.item) == (unit, item):
                 worker.end()
-                self._workers[worker.place] = None
+                self._vacate(worker)
                 return True
         return False
 
     def close(self) -> None:
         """Kill all workers, and the detecting process."""
-        for place, worker in enumerate(self._workers):
-            if worker is not None:
-                worker.end()
-            self._workers[place] = None
+        self._end_workers()
         if self._detector is not None:
             self._detector.end()
         self._detector = None
 
-    def _free(self) -> list[int]:
-        """The places without a unit."""
-        return [place for place, worker in enumerate(self._workers) if worker is None or worker.unit is None]
+    def _end_workers(self) -> None:
+        """End all workers."""
+        for place, worker in enumerate(self._workers):
+            if worker is not None:
+                worker.end()
+            self._workers[place] = None
+        self._waiting = None
+
+    def _can_be_used(self, place: int) -> bool:
+        """Whether a unit can be started at a place where none is under way."""
+        return True
+
+    def _count_free(self) -> int:
+        """The number of places where a unit can be started."""
+        if self._waiting is None:  # a worker was lost, or a node; the places of both lists are ascending, so heaps
+            free = [p for p, w in enumerate(self._workers) if (w is None or w.unit is None) and self._can_be_used(p)]
+            self._waiting = [place for place in free if self._workers[place] is not None]
+            self._vacant = [place for place in free if self._workers[place] is None]
+        return len(self._waiting) + len(self._vacant)
+
+    def _take_place(self) -> int:
+        """The first place where a unit can be started, with a worker if there is one."""
+        assert self._count_free()
+        return heapq.heappop(self._waiting or self._vacant)
+
+    def _vacate(self, worker: Worker) -> None:
+        """Forget a worker that has ended."""
+        self._workers[worker.place] = None
+        self._waiting = None
 
     def _look_around(self) -> None:
         """Look at what no message tells."""
@@ -169,11 +199,17 @@ class ProcessesEngine:
             place, next(self._serials), self._workspace, self._team.decodes_ahead, self._answers, self._detector
         )
 
-    def _send_pending(self) -> None:
-        """Send waiting units to workers that are ready, so that no item's time passes while models are loaded."""
+    def _send_pending(self, ready: Worker | None = None) -> None:
+        """Send waiting units to workers that are ready, so that no item's time passes while models are loaded.
+
+        Parameters
+        ----------
+        ready : Worker or None
+            The only one that may be ready since the last call; None if all may be.
+        """
         if self._detector is not None and not self._detector.ready:
             return
-        for worker in self._workers:
+        for worker in self._workers if ready is None else (ready,):
             if worker is not None and worker.ready and worker.pending is not None:
                 worker.send(worker.pending)
                 worker.pending = None
@@ -181,12 +217,12 @@ class ProcessesEngine:
     def _translate(self, child: Child | Worker, message: dict[str, Any]) -> None:
         """Turn a process's message into events. Messages of a process that was ended no longer count."""
         kind = message["event"]
-        if child is not self._detector and child not in self._workers:
+        if child is not (self._workers[child.place] if isinstance(child, Worker) else self._detector):
             return
         if kind == "ready":
             child.ready = True
             self._failed_starts[type(child)] = 0
-            self._send_pending()
+            self._send_pending(child if isinstance(child, Worker) else None)
         elif isinstance(child, Worker):
             self._translate_work(child, kind, message)
         elif kind == "died":
@@ -198,6 +234,8 @@ class ProcessesEngine:
             self._events.append(Event("items", unit, ends=[Ended(*one) for one in message["ends"]]))
         elif kind == "done":
             worker.unit = None
+            if self._waiting is not None and self._can_be_used(worker.place):
+                heapq.heappush(self._waiting, worker.place)
             self._events.append(Event("done", unit, result=message["result"]))
         elif kind == "failed":
             self._events.append(Event("failed", unit, message=message["message"]))
@@ -231,7 +269,7 @@ class ProcessesEngine:
         if worker.lost_detector and self._detector is not None:
             self._lose_detector()
             return
-        self._workers[worker.place] = None
+        self._vacate(worker)
         if not worker.ready and self._failed_start("worker processes do", message, worker):
             return
         self._events.append(Event("died", worker.unit, worker.item, message=message))
@@ -249,6 +287,7 @@ class ProcessesEngine:
         self._detector = None
         lost = [worker for worker in self._workers if worker is not None]
         self._workers[:] = [None] * len(self._workers)  # in place: a caller may be iterating over it
+        self._waiting = None
         for worker in lost:
             worker.end()
         if not detector.ready and self._failed_start("the detector process does", message, detector):

@@ -110,6 +110,7 @@ class RemoteEngine(ProcessesEngine):
         self._launcher = launcher
         self._health = [_Health(node, not node.is_well or node.name in team.lost) for node in launcher.nodes]
         if all(health.lost for health in self._health):
+            launcher.close()
             raise BuildError(f"no node answers ({list_some([node.name for node in launcher.nodes])}): {launcher.again}")
         self._node_of = list(islice(_spread(sorted(self._health, key=lambda health: health.lost)), team.workers))
         self._postponed: deque[tuple[Unit, Verdicts, bool, bool]] = deque()
@@ -122,24 +123,28 @@ class RemoteEngine(ProcessesEngine):
 
     def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """See `Engine`. While no node is known to be well, the unit waits."""
-        if self._free():
+        if self._count_free():
             super().start(unit, verdicts, fresh, alone=alone)
         else:
             self._postponed.append((unit, verdicts, fresh, alone))
 
     def close(self) -> None:
-        """End all workers, all at once."""
-        for worker in self._workers:
-            if isinstance(worker, _RemoteWorker):
-                worker.link.ask_to_end()
+        """See `Engine`."""
         for health in self._health:
             if health.probe is not None:
                 health.probe.close()
         super().close()
         self._launcher.close()
 
-    def _free(self) -> list[int]:
-        return [place for place in super()._free() if self._node_of[place].is_well]
+    def _end_workers(self) -> None:
+        """End all workers, all at once."""
+        for worker in self._workers:
+            if isinstance(worker, _RemoteWorker):
+                worker.link.ask_to_end()
+        super()._end_workers()
+
+    def _can_be_used(self, place: int) -> bool:
+        return self._node_of[place].is_well
 
     def _start_worker(self, place: int) -> Worker:
         node = self._node_of[place].node
@@ -156,7 +161,7 @@ class RemoteEngine(ProcessesEngine):
         assert isinstance(worker, _RemoteWorker)
         message = worker.describe_death()
         worker.end()
-        self._workers[worker.place] = None
+        self._vacate(worker)
         health = self._node_of[worker.place]
         health.dead.append((worker, message))
         if health.probe is None and health.ask_at_s is None:
@@ -170,7 +175,7 @@ class RemoteEngine(ProcessesEngine):
                 self._bury(worker)
         for health in self._health:
             self._look_at_node(health, now_s)
-        while self._postponed and self._free():
+        while self._postponed and self._count_free():
             unit, verdicts, fresh, alone = self._postponed.popleft()
             super().start(unit, verdicts, fresh, alone=alone)
 
@@ -180,6 +185,7 @@ class RemoteEngine(ProcessesEngine):
         if health.probe is None or (answered := health.probe.answered()) is None:
             return
         health.probe = None
+        self._waiting = None
         if not answered:
             self._lose_node(health)
             health.ask_at_s = now_s + _ASK_AGAIN_S
@@ -206,7 +212,7 @@ class RemoteEngine(ProcessesEngine):
         ours = [worker for worker, _ in health.dead]
         for worker in list(self._on(health)):
             worker.link.end(wait=False)
-            self._workers[worker.place] = None
+            self._vacate(worker)
             ours.append(worker)
         health.dead, health.asked_twice = [], False
         units = [worker.unit for worker in ours if worker.unit is not None]

@@ -1,18 +1,23 @@
-"""The process beside a worker on another host: ``python -m packer.jobs.launchers.host LOG MODULE ARGUMENT...``.
+"""The process beside the workers on another host: ``python -m packer.jobs.launchers.host LOGS``.
 
-It starts the worker, passes requests and answers on, and says which item is under way: of its own accord only once an
-item lasts, so that a tiny picture costs no message. It outlives the worker, and so tells exactly at which item and how
-that died. If the connection ends without this report, then something else ended: the host, the connection, or this
-process itself. In the arguments, ``{place}`` stands for the file in which the worker notes its item.
+It starts workers, passes requests and answers on, and says which items are under way: of its own accord only once an
+item lasts, so that a tiny picture costs no message. It outlives its workers, and so tells exactly at which item and how
+each died. If the connection ends without this report, then something else ended: the host, the connection, or this
+process itself.
+
+On standard input it takes JSON lines with the number of a ``worker``, and one of ``start`` (what `Hosted` needs to
+know; the stem of a log's name below LOGS; in the command, ``{place}`` stands for the file in which the worker notes its
+item), ``request`` (for the worker) and ``end``. On standard output it writes the workers' answers with their numbers;
+the last one of each is ``ended``. The first line says where the process runs (`describe_host`).
 """
 
 import json
 import os
 import queue
 import shutil
-import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +25,8 @@ from typing import Any
 
 from packer.jobs.child import Answers, Child
 from packer.jobs.place import Place
-from packer.jobs.process import entry_point, listen, send
+from packer.jobs.process import entry_point, inherited_environment, send
+from packer.workspace.fresh import host
 
 _LOOK_S = 0.2
 """How often it looks at which item is under way."""
@@ -54,6 +60,10 @@ class Hosted:
     def send(self, request: Mapping[str, Any]) -> None:
         """Pass a request on."""
         self._child.send(request)
+
+    def kill(self) -> None:
+        """Kill the worker with all that it started, without waiting; `serve` reports the end."""
+        self._child.kill()
 
     def end(self) -> None:
         """End the worker with all that it started."""
@@ -92,27 +102,84 @@ class Hosted:
 def describe_host() -> dict[str, Any]:
     """Where this process runs: the host's name, and Slurm's numbers of job and step, if there are any."""
     step = {name.lower(): os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ}
-    return {"host": socket.gethostname(), "pid": os.getpid(), **step}
+    return {"host": host(), "pid": os.getpid(), **step}
 
 
-def main(log: Path, command: Sequence[str]) -> None:
-    """Serve requests on standard input until it ends, or the worker does."""
-    with entry_point() as (descriptor, answers):
-        hosted = Hosted(command, log)
+class Host:
+    """The workers of this process, by number.
 
-        def read() -> None:
+    Parameters
+    ----------
+    logs : Path
+    tell : callable
+        Takes messages, from several threads.
+    """
+
+    def __init__(self, logs: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._logs = logs
+        self._tell = tell
+        self._workers: dict[int, Hosted] = {}
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Do what a message asks for. One to a worker that has died meanwhile is in vain; its end was told."""
+        number = message["worker"]
+        if "start" in message:
+            self._start(number, **message["start"])
+        elif (worker := self._workers.get(number)) is None:
+            pass
+        elif "request" in message:
+            worker.send(message["request"])
+        else:
+            worker.kill()
+
+    def end(self) -> None:
+        """End all workers."""
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.end()
+
+    def _start(self, number: int, command: Sequence[str], log: str, variables: Mapping[str, str]) -> None:
+        def tell(message: dict[str, Any]) -> None:
+            self._tell({"worker": number, **message})
+
+        try:
+            worker = Hosted(command, self._logs / f"{log}.log", {**inherited_environment(), **variables})
+        except OSError as error:
+            tell({"event": "ended", "item": None, "message": str(error)})
+            return
+
+        def serve() -> None:
             try:
-                with os.fdopen(descriptor, encoding="ascii") as lines:
-                    for line in lines:
-                        hosted.send(json.loads(line))
+                worker.serve(tell)
             finally:
-                hosted.end()
-            os._exit(0)  # whoever started this process sees that it ended as it should
+                self._workers.pop(number, None)
 
-        listen(read)
-        hosted.serve(lambda message: send(answers, **message))
-        os._exit(0)  # the other thread would wait for requests
+        self._workers[number] = worker
+        threading.Thread(target=serve, daemon=True).start()
+
+
+def main(logs: Path) -> None:
+    """Serve messages on standard input until it ends."""
+    with entry_point() as (descriptor, answers):
+        one_at_a_time = threading.Lock()
+
+        def tell(message: dict[str, Any]) -> None:
+            with one_at_a_time:
+                send(answers, **message)
+
+        workers = Host(logs, tell)
+        tell({"event": "host", **describe_host()})
+        # Workers end when the thread does that has started them, so it is the one that lives as long as this process.
+        try:
+            with os.fdopen(descriptor, encoding="ascii") as lines:
+                for line in lines:
+                    workers.take(json.loads(line))
+        finally:
+            workers.end()
+        os._exit(0)  # whoever started this process sees that it ended as it should
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]))

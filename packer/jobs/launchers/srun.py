@@ -1,10 +1,12 @@
-"""Workers on the nodes of a Slurm allocation: each is a step of its own, started by ``srun``."""
+"""Workers on the nodes of a Slurm allocation: ``srun`` starts a step on each node, whose process starts the workers."""
 
 import hashlib
+import itertools
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,15 +24,18 @@ _COMMAND_LIMIT_S = 60.0
 """Limit on waiting for one of Slurm's commands, which wait for its controller for a while."""
 
 _PROBE_LIMIT_S = 60.0
+_REPORT_S = 10.0
+"""How long the process on the node is given to report the end of a worker."""
+
 _CLOSE_S, _TERM_S, _CANCEL_S = 3.0, 3.0, 10.0
-"""How long each way to end a worker is given until the next one."""
+"""How long each way to end a step is given until the next one."""
 
 _STEP = ("--nodes=1", "--ntasks=1", "--unbuffered", "--mpi=none", "--export=ALL", "--mem=0", "--kill-on-bad-exit=0")
 """Of every step. A share of the memory, which a step would be given by default, would make one wait for another."""
 
 _SHARED = ("--overlap",)
-"""A worker may run on all cores of the allocation, as on one host, and what Slurm still takes for running never keeps a
-new worker from starting."""
+"""Workers may run on all cores of the allocation, as on one host, and what Slurm still takes for running never keeps a
+new step from starting."""
 
 _REQUESTS = re.compile(
     r"SLURM_(NTASKS\w*|NPROCS|CPUS_PER_\w+|TRES_PER_TASK|MEM_PER_\w+|GPUS\w*|GRES\w*|CPU_BIND\w*|DISTRIBUTION|EXACT|"
@@ -42,6 +47,9 @@ _REQUESTS = re.compile(
 
 class SrunLauncher:
     """Starts workers by ``srun`` inside the allocation that this process runs in.
+
+    Each node has one step for all its workers, since Slurm starts some dozens of steps a second in the whole cluster; a
+    worker that needs a GPU has a step of its own, since Slurm gives GPUs to steps.
 
     Steps are named after the workspace. Those that an earlier process left behind are cancelled first: whoever holds
     the workspace's lock may do so.
@@ -64,6 +72,8 @@ class SrunLauncher:
         self._job = os.environ["SLURM_JOB_ID"]
         self._name = f"packer-{hashlib.sha256(os.fsencode(workspace.root.resolve())).hexdigest()[:12]}"
         self._share: tuple[str, ...] = _SHARED
+        self._alone = team.gpus
+        self._hosts: dict[str, _Host] = {}
         self._cancels: list[subprocess.Popen[bytes]] = []
         self.nodes: Sequence[Node] = _nodes(team)
         if team.gpus:
@@ -73,21 +83,32 @@ class SrunLauncher:
 
     def start(self, node: Node, command: Sequence[str], log: str, variables: Mapping[str, str], take: Take) -> Link:
         """See `Launcher`."""
-        module = ["packer.jobs.launchers.host", str(self._logs / f"{log}.log"), *command]
-        srun = ["srun", *_STEP, *self._share, f"--nodelist={node.name}", f"--job-name={self._name}"]
-        return _Step(module, self._logs / f"{log}.srun.log", variables, take, srun, self)
+        name = log if self._alone else node.name
+        host = self._hosts.get(name)
+        if host is None or host.is_over:
+            if host is not None:
+                host.end(wait=False)
+            srun = ["srun", *_STEP, *self._share, f"--nodelist={node.name}", f"--job-name={self._name}"]
+            host = self._hosts[name] = _Host(self._logs, self._logs / f"{name}.srun.log", srun, self)
+        return _Worker(host, command, log, variables, take, alone=self._alone)
 
     def probe(self, node: Node) -> "_Question":
         """Have the node run a program that does nothing."""
         return _Question(["srun", *_STEP, *_SHARED, f"--nodelist={node.name}", "true"])
 
     def cancel(self, step: str | None) -> None:
-        """Cancel a step. One whose number is not known, since it was not ready yet, is left to `close`."""
+        """Cancel a step. One whose number is not known, since it has not begun, is left to `close`."""
+        self._cancels = [process for process in self._cancels if process.poll() is None]
         if step is not None:
             self._cancels.append(_start("scancel", "--quiet", "--signal=KILL", f"{self._job}.{step}"))
 
     def close(self) -> None:
         """See `Launcher`."""
+        for host in self._hosts.values():
+            host.ask_to_end()
+        for host in self._hosts.values():
+            host.end()
+        self._hosts.clear()
         for process in self._cancels:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_COMMAND_LIMIT_S)
@@ -104,65 +125,137 @@ class SrunLauncher:
             _ask("scancel", "--quiet", "--signal=KILL", *left)
 
 
-class _Step(Child):
-    """A step of the allocation, and the ``srun`` that speaks for it."""
+class _Host(Child):
+    """A step of the allocation, with the process that starts workers there, and the ``srun`` that speaks for it."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        log: Path,
-        variables: Mapping[str, str],
-        take: Take,
-        prefix: Sequence[str],
-        launcher: SrunLauncher,
-    ) -> None:
-        self._take = take
+    def __init__(self, logs: Path, log: Path, prefix: Sequence[str], launcher: SrunLauncher) -> None:
         self._launcher = launcher
         self._step: str | None = None
-        self._reported = False
-        super().__init__(command, log, _NOBODY, prefix=prefix, environment=_environment(), variables=variables)
+        self._numbers = itertools.count()
+        self._takes: dict[int, Take] = {}
+        self._is_ending = self._was_ended = False
+        self._how = ""
+        command = ["packer.jobs.launchers.host", str(logs)]
+        super().__init__(command, log, _NOBODY, prefix=prefix, environment=_environment())
 
-    def send(self, request: Mapping[str, Any]) -> None:
-        """See `Child`."""
-        with suppress(ValueError):  # it was asked to end meanwhile
-            super().send(request)
+    @property
+    def is_over(self) -> bool:
+        """Whether no worker can be started there any more."""
+        return self._is_ending or self.has_ended()
+
+    def add(self, take: Take) -> int:
+        """The number of a new worker, whose messages are taken from now on."""
+        number = next(self._numbers)
+        self._takes[number] = take
+        return number
 
     def take(self, message: dict[str, Any], answers: Answers) -> None:
-        """See `Child`."""
-        self._step = message.get("slurm_step_id", self._step)
-        self._reported |= message["event"] == "ended"
-        self._take(message)
+        """See `Child`. The last message to each worker is that it has died."""
+        if message["event"] == "host":
+            self._step = message.get("slurm_step_id")
+        elif message["event"] == "died":
+            for take in list(self._takes.values()):
+                take(message)
+        else:
+            number = message.pop("worker")
+            self._takes[number](message)
+            if message["event"] == "ended":
+                self._takes.pop(number)({"event": "died"})
 
     def ask_to_end(self) -> None:
-        """Close its standard input: the host process then ends the worker and itself."""
+        """Close its standard input: it then ends its workers and itself."""
         assert self.process.stdin is not None
+        self._is_ending = True
         with suppress(OSError):
             self.process.stdin.close()
 
     def end(self, *, wait: bool = True) -> None:
-        """See `Link`: the gentle way first; the step is cancelled by its number if that is not enough."""
+        """End all workers there: the gentle way first; the step is cancelled by its number if that is not enough."""
+        if self._was_ended:
+            return
+        self._was_ended = True
         self.ask_to_end()
         if wait and not self._ended_within(_CLOSE_S):
             self.process.terminate()  # srun then ends the step, too
         gone = self._ended_within(_TERM_S if wait else 0.0)
-        if not (self._reported or (gone and self.process.returncode == 0)):
+        if not (gone and self.process.returncode == 0):
             self._launcher.cancel(self._step)
             if wait:
                 self._ended_within(_CANCEL_S)
         super().end()
 
     def describe_end(self) -> str:
-        """See `Link`."""
-        if not self._ended_within(_CLOSE_S):
-            return "srun lost its connection"
-        code, how = self.process.returncode, self.describe_death()
-        # The shell's way to tell a signal: the process on the node died by it.
-        return how.replace(f"exit status {code}", f"signal {code - 128} on the node") if code > 128 else f"srun: {how}"
+        """How the connection ended."""
+        if not self._how and not self._ended_within(_CLOSE_S):
+            self._how = "srun lost its connection"
+        elif not self._how:
+            code, how = self.process.returncode, self.describe_death()
+            # The shell's way to tell a signal: the process on the node died by it.
+            signalled = how.replace(f"exit status {code}", f"signal {code - 128} on the node")
+            self._how = signalled if code > 128 else f"srun: {how}"
+        return self._how
 
     def _ended_within(self, seconds: float) -> bool:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         return self.process.poll() is not None
+
+
+class _Worker:
+    """See `Link`.
+
+    Parameters
+    ----------
+    host : _Host
+    command, log, variables, take
+        See `Launcher.start`.
+    alone : bool
+        Whether the step is this worker's own, and is to end with it.
+    """
+
+    def __init__(
+        self,
+        host: _Host,
+        command: Sequence[str],
+        log: str,
+        variables: Mapping[str, str],
+        take: Take,
+        *,
+        alone: bool,
+    ) -> None:
+        self._host = host
+        self._alone = alone
+        self._ended = threading.Event()
+
+        def pass_on(message: dict[str, Any]) -> None:
+            take(message)
+            if message["event"] == "died":
+                self._ended.set()
+
+        self._number = host.add(pass_on)
+        self._tell(start={"command": list(command), "log": log, "variables": dict(variables)})
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        self._tell(request=dict(request))
+
+    def ask_to_end(self) -> None:
+        if not self._ended.is_set():
+            self._tell(end=True)
+
+    def end(self, *, wait: bool = True) -> None:
+        """See `Link`. If the process on the node does not report the end in time, its step ends with all workers."""
+        self.ask_to_end()
+        if self._alone or not wait or self._host.is_over or not self._ended.wait(_REPORT_S):
+            self._host.end(wait=wait)
+
+    def has_ended(self) -> bool:
+        return self._ended.is_set() or self._host.has_ended()
+
+    def describe_end(self) -> str:
+        return self._host.describe_end()
+
+    def _tell(self, **what: Any) -> None:
+        self._host.send({"worker": self._number, **what})
 
 
 class _Question:
@@ -197,19 +290,26 @@ def _nodes(team: Team) -> list[Node]:
             "run the command in the allocation's own shell or script"
         )
     gpus = _number("SLURM_GPUS_ON_NODE") if team.gpus else None
-    lost = _lost_nodes(listed)
+    known = _known_to_slurm(listed)
     nodes = []
     for name, count in zip(names, cores, strict=True):
-        places = team.per_node or team.fitting(count, _memory(name, count))
-        nodes.append(Node(name, min(places, gpus) if gpus else places, count, name not in lost))
+        facts = known.get(name, {})
+        places = team.per_node or team.fitting(count, _memory(facts, count))
+        nodes.append(Node(name, min(places, gpus) if gpus else places, count, _is_well(facts)))
     return nodes
 
 
-def _lost_nodes(listed: str) -> set[str]:
-    """The nodes that do not answer, as far as Slurm knows."""
-    states = _ask("sinfo", "--noheader", "--Node", f"--nodes={listed}", "--format=%N %t")
-    pairs = [line.split() for line in states.splitlines() if line.strip()]
-    return {name for name, state in pairs if state.startswith("down") or state.endswith("*")}
+def _known_to_slurm(listed: str) -> dict[str, dict[str, str]]:
+    """What Slurm says of each node, by the names of its facts."""
+    lines = _ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
+    found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    return {facts["NodeName"]: facts for facts in found if "NodeName" in facts}
+
+
+def _is_well(facts: Mapping[str, str]) -> bool:
+    """Whether a node answers, as far as Slurm knows: a star marks one that does not."""
+    state = facts.get("State", "")
+    return not state.startswith("DOWN") and "*" not in state
 
 
 def parse_counts(text: str) -> list[int]:
@@ -223,15 +323,15 @@ def parse_counts(text: str) -> list[int]:
     return counts
 
 
-def _memory(node: str, cores: int) -> int | None:
+def _memory(facts: Mapping[str, str], cores: int) -> int | None:
     """Bytes of memory that the allocation has on a node; None if Slurm does not count memory."""
     if of_node := _number("SLURM_MEM_PER_NODE"):
         return of_node * 2**20
     if of_core := _number("SLURM_MEM_PER_CPU"):
         return of_core * cores * 2**20
-    match = re.search(r"\bRealMemory=(\d+)", _ask("scontrol", "show", "node", "--oneliner", node))
+    configured = facts.get("RealMemory", "")
     # Without a configured size, Slurm's is 1 MB.
-    return int(match[1]) * 2**20 if match is not None and int(match[1]) > 1 else None
+    return int(configured) * 2**20 if configured.isdecimal() and int(configured) > 1 else None
 
 
 def _number(variable: str) -> int | None:

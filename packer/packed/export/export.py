@@ -330,7 +330,7 @@ class _Columns:
         return row, paths
 
     def _kind(self, field: Field) -> str:
-        single = field.is_fixed and not field.shape and not field.classes
+        single = field.is_scalar and not field.classes
         return field.dtype if single else "text"
 
     def _stem(self, encoded: Mapping[str, Any], number: int) -> str:
@@ -350,7 +350,7 @@ class _Columns:
         if field.kind == "bytes" and len(field.shape) == 1:
             return base64.b64encode(data).decode()
         value = np.asarray(data) if field.is_fixed else codec_for(field).decode(data)
-        if field.is_fixed and not field.shape:
+        if field.is_scalar:
             if field.classes and 0 <= value < len(field.classes):
                 return field.classes[int(value)]
             return str(value) if field.classes else value.item()

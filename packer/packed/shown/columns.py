@@ -12,7 +12,7 @@ from readers.formats.mapping import map_open
 from readers.formats.opened import open_shards
 from readers.formats.pool import ShardPool
 from shardspec.columns import Columns, allocate
-from shardspec.errors import DatasetError
+from shardspec.errors import DatasetError, system_reason
 
 Column = npt.NDArray[Any]
 
@@ -73,7 +73,7 @@ class Kept:
             return act()
         except OSError as error:
             raise DatasetError(
-                f"{tempfile.gettempdir()}: cannot be written: {error.strerror or error}: "
+                f"{tempfile.gettempdir()}: cannot be written: {system_reason(error)}: "
                 "name a folder with room for temporary files in TMPDIR"
             ) from error
 

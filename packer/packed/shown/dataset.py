@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from packer.packed.shown.background import Background, Job, NotReadyError
 from packer.packed.shown.columns import (
@@ -32,8 +32,9 @@ from packer.sources.table import read_table
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool
 from shardspec.codecs import codec_for
+from shardspec.codecs.base import PictureCodec
 from shardspec.columns import IntArray, allocate
-from shardspec.errors import CodecError, DatasetError, UsageError
+from shardspec.errors import CodecError, UsageError
 from shardspec.frames import DatasetKeys, join_frame, key_field
 from shardspec.layout import Layout
 from shardspec.schema import Field, Schema
@@ -134,7 +135,7 @@ class ShownDataset:
     @cached_property
     def small_fields(self) -> tuple[str, ...]:
         """The fields with a number or a text for each sample, and those that only pages have."""
-        own = [field.name for field in self.schema if is_small(field)]
+        own = [field.name for field in self.schema if field.is_small]
         box = self.schema["box"] if "box" in self.schema and BOX_SIDE not in self.schema else None
         if box is not None and box.is_fixed and box.shape == (4,) and box.dtype[1] in "iuf":
             own.append(BOX_SIDE)
@@ -330,12 +331,13 @@ class ShownDataset:
             return str(error)
 
     def _size(self, field: Field, value: Any) -> tuple[int, int] | None:
+        codec = self._codecs[field.name]
         try:
             if field.codec.name in MEDIA_TYPES:
-                with Image.open(io.BytesIO(value), formats=(field.codec.name.upper(),)) as picture:
-                    return picture.size
-            height, width = self._codecs[field.name].decode(value).shape[:2]
-        except (CodecError, UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError):
+                height, width = cast("PictureCodec", codec).sides(value)
+            else:
+                height, width = codec.decode(value).shape[:2]
+        except CodecError:
             return None
         return width, height
 
@@ -502,11 +504,6 @@ def names_in(where: str) -> list[str]:
     return list(dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)))
 
 
-def is_small(field: Field) -> bool:
-    """Whether a field has a number or a text for each sample."""
-    return (field.kind == "text" and field.codec.name == "utf8") or (field.is_fixed and not field.shape)
-
-
 def as_png(value: npt.NDArray[Any]) -> StoredPicture:
     """An array as PNG.
 
@@ -521,19 +518,6 @@ def as_png(value: npt.NDArray[Any]) -> StoredPicture:
     except (OSError, ValueError, TypeError, SystemError, KeyError) as error:
         raise CodecError(f"expected a picture, found an array of shape {value.shape}: {error}") from error
     return StoredPicture(file.getvalue(), MEDIA_TYPES["png"])
-
-
-def check_pictures(dataset: ShownDataset) -> Field:
-    """The field whose pictures are shown.
-
-    Raises
-    ------
-    DatasetError
-        If the dataset has none.
-    """
-    if dataset.picture is None:
-        raise DatasetError(f"{dataset.path}: expected a field with pictures, found {list_some(dataset.schema.names)}")
-    return dataset.picture
 
 
 def _longer_side(boxes: Column) -> npt.NDArray[np.float32]:

@@ -16,7 +16,7 @@ from packer.vision.decode.picture import decode_picture, read_picture
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from packer.workspace.spool import Spool, sorted_texts, texts
-from shardspec.errors import ItemError, ShardspecError, UsageError
+from shardspec.errors import ItemError, ShardspecError, UsageError, system_reason
 from shardspec.wording import LONG, cut, shorten
 
 MAX_PIXELS = 100 * 10**6
@@ -133,4 +133,4 @@ def read_frame(file: ItemFile, frame: int = 0) -> npt.NDArray[np.uint8]:
             raise ItemError(f"{name}: expected a picture or a video by its suffix")
         return decode_picture(read_picture(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
     except OSError as error:
-        raise ItemError(f"{name}: cannot be read: {error.strerror or error}") from error
+        raise ItemError(f"{name}: cannot be read: {system_reason(error)}") from error

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.packed.shown.columns import BLOCK, Column
-from shardspec.columns import IntArray
+from shardspec.columns import IntArray, evenly
 
 _SAMPLED = 1 << 16
 _BUCKET = 1 << 15
@@ -131,7 +131,7 @@ class _Sorted:
         wanted = -(-count // _BUCKET)
         if wanted < 2:
             return self._values[:0]
-        places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLED)).astype(np.int64))
+        places = evenly(count, _SAMPLED)
         some = np.sort(self._values[self._some(places)])
         if some.dtype.kind == "f":
             some = some[~np.isnan(some)]

@@ -1,6 +1,5 @@
 """The deep part of ``packer verify``: every value of a shard, and the keys of all."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from packer.assembly.rows import batch_rows
 from packer.packed.verify.values import Fault, ValueChecks
+from packer.workspace.matching import DIGEST_BYTES, digest
 from readers.formats.base import ShardReader, open_shard
 from readers.formats.superseded import load_superseded
 from shardspec.columns import Columns, allocate
@@ -22,8 +22,7 @@ from shardspec.manifest import Manifest
 FAULTS_LISTED = 20
 """How many values of one field are listed for one shard; the rest are counted."""
 
-_KEY_BYTES = 16
-_KEY = np.dtype((np.void, _KEY_BYTES))
+_KEY = np.dtype((np.void, DIGEST_BYTES))
 
 
 class ShardWalk:
@@ -126,7 +125,7 @@ def check_shard(
                 columns = walk.read(rows)
                 keys = keys_in(columns)
                 if keys:
-                    digests[rows.start : rows.stop] = np.array([_digest(key) for key in columns["key"]], _KEY)
+                    digests[rows.start : rows.stop] = np.array([digest(key) for key in columns["key"]], _KEY)
                 rows_read = rows.stop
                 found = [*walk.faults(columns), *_index_faults(columns, index, start + rows.start)]
                 for row, field, message in found:
@@ -192,7 +191,3 @@ def _index_faults(columns: Columns, index: Mapping[str, npt.NDArray[Any]], start
         for row in np.flatnonzero(there.view(bits) != here.view(bits)).tolist():
             faults.append(Fault(row, name, f"expected what the index has, {there[row]}, found {here[row]}"))
     return faults
-
-
-def _digest(key: Any) -> bytes:
-    return hashlib.blake2b(key, digest_size=_KEY_BYTES).digest()

@@ -22,7 +22,7 @@ from readers.formats.machine import available_processors
 from readers.formats.npy import HEADER_BYTES_MAX
 from readers.formats.superseded import load_superseded
 from shardspec.entries import Column, FileEntry, Shard, total
-from shardspec.errors import DatasetError, MissingDependencyError
+from shardspec.errors import DatasetError, MissingDependencyError, system_reason
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
@@ -194,7 +194,7 @@ def _check_file(layout: Layout, entry: FileEntry) -> str:
     except DatasetError as error:
         return str(error)
     except OSError as error:
-        return f"{layout.file(entry)}: expected a file that can be read, found: {error.strerror or error}"
+        return f"{layout.file(entry)}: expected a file that can be read, found: {system_reason(error)}"
     return ""
 
 
@@ -225,9 +225,7 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
         if not any(entry.name.split("/")[0] == own for entry in shard.files):
             yield f"{layout.manifest}: shard {shard.name}: expected {own} among its files, found none of that name"
     index = {entry.own_name for entry in manifest.files if entry.own_name.startswith(f"{INDEX_FOLDER}/")}
-    expected = {
-        f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.shard_schema if field.is_fixed and not field.shape
-    }
+    expected = {f"{INDEX_FOLDER}/{field.name}.npy" for field in manifest.shard_schema if field.is_scalar}
     for name in sorted(index ^ expected):
         what = "expected an index of this field, found none" if name in expected else "there is no such scalar field"
         yield f"{layout.root / name}: {what}"
@@ -254,7 +252,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
     """Check shapes and dtypes of the index, and the lines of the reports against the counts."""
     for field in manifest.schema:
         entry = layout.find_index(manifest, field.name)
-        if entry is None or entry.name in problems or not field.is_fixed or field.shape:
+        if entry is None or entry.name in problems or not field.is_scalar:
             continue
         path = layout.file(entry)
         try:
@@ -325,7 +323,7 @@ def _check_deep(
     ends = np.cumsum([shard.samples for shard in manifest.shards]).tolist()
     starts = {shard.name: end - shard.samples for shard, end in zip(manifest.shards, ends, strict=True)}
     starts |= {column.name: 0 for column in manifest.columns}
-    scalars = [field.name for field in manifest.shard_schema if field.is_fixed and not field.shape]
+    scalars = [field.name for field in manifest.shard_schema if field.is_scalar]
     found_index = {name: _usable_index(layout, manifest, name, problems) for name in scalars}
     index = {name: values for name, values in found_index.items() if values is not None}
     faults: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from packer.sources.item import MEMBER_MARK, Item
 from packer.sources.table import READERS
-from shardspec.errors import UsageError
+from shardspec.errors import UsageError, system_reason
 from shardspec.wording import list_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
@@ -53,7 +53,7 @@ class KeyTable:
                 known = ", ".join(sorted([".json", *_TEXT_SUFFIXES, *READERS]))
                 raise UsageError(f"keys: expected a file {known}, found {path}")
         except OSError as error:
-            raise UsageError(f"keys: {path} cannot be read: {error.strerror or error}") from error
+            raise UsageError(f"keys: {path} cannot be read: {system_reason(error)}") from error
         rows: dict[str, Mapping[str, Any]] = {}
         for given, columns in pairs:
             key = given.replace("\\", "/")

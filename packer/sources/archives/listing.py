@@ -15,10 +15,10 @@ from packer.sources.base import Listing, count_listed
 from packer.sources.columns import Chunk, chunks_of, read_columns
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import MEMBER_MARK, Item, spool_items
-from packer.vision.faults import may_pass, system_reason
+from packer.vision.faults import may_pass
 from packer.workspace.spool import Mapped, Spool
 from readers.formats.machine import available_processors
-from shardspec.errors import BuildError, UsageError
+from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.fields import RESERVED
 from shardspec.wording import shorten
 

@@ -19,7 +19,7 @@ from packer.sources.item import is_picture, is_video
 from packer.sources.packed import is_packed
 from packer.sources.values import column_types
 from packer.sources.walking import walk
-from shardspec.errors import BuildError, UsageError
+from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME
 from shardspec.wording import list_some, shorten
 
@@ -203,4 +203,4 @@ def _source(kind: str, archives: Sequence[Archive], recipe: Recipe, ignored: int
 
 
 def _fail(error: OSError) -> None:
-    raise BuildError(f"{shorten(str(error.filename))}: cannot be listed: {error.strerror}") from error
+    raise BuildError(f"{shorten(str(error.filename))}: cannot be listed: {system_reason(error)}") from error

@@ -95,7 +95,7 @@ class _Samples:
 
     def repeated(self) -> Collection[int]:
         """The numbers of the keys that came more than once."""
-        return repeated(np.frombuffer(self._numbers, np.int64))
+        return frozenset(repeated(np.frombuffer(self._numbers, np.int64)).tolist())
 
     def add(self, member: TarMember) -> None:
         """Take the next member."""

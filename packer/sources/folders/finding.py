@@ -11,7 +11,7 @@ from packer.sources.folders.sidecars import sidecar_suffix
 from packer.sources.item import is_picture, is_video
 from packer.sources.walking import scan, walk
 from packer.workspace.spool import sorted_texts
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, system_reason
 from shardspec.wording import LONG, counted, cut, shorten
 
 _KINDS_SHOWN = 6
@@ -220,7 +220,7 @@ class FoundFiles:
 
 
 def _fail(error: OSError) -> None:
-    raise BuildError(f"{cut(str(error.filename), LONG)}: cannot be listed: {error.strerror}") from error
+    raise BuildError(f"{cut(str(error.filename), LONG)}: cannot be listed: {system_reason(error)}") from error
 
 
 def _stem(path: str) -> str:

@@ -10,7 +10,7 @@ from packer.recipe import field_name
 from packer.sources.base import describe_path
 from packer.sources.item import ItemFile
 from packer.vision.faults import may_pass
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, system_reason
 from shardspec.fields import RESERVED
 from shardspec.wording import LONG, counted, list_some, shorten
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         if may_pass(error):  # the plan depends on what is read
             raise BuildError(f"{path}: cannot be read: {error}: run the same command again") from error
-        raise ValueError(f"expected a readable file, found: {error.strerror}") from error
+        raise ValueError(f"expected a readable file, found: {system_reason(error)}") from error
     if len(data) > SIDECAR_BYTES:
         raise ValueError(f"expected at most {SIDECAR_BYTES:,} bytes, found more")
     try:

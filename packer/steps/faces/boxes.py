@@ -20,7 +20,7 @@ import numpy.typing as npt
 from packer.sources.packed import check_digests, is_packed
 from packer.sources.walking import walk
 from packer.steps.faces.frame import FrameFaces
-from shardspec.errors import ItemError, UsageError
+from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json
 from shardspec.registry import Entry, resolve
@@ -147,7 +147,7 @@ def digest_file_or_folder(path: str) -> str:
             digest.update(json.dumps([name, content]).encode("ascii"))
         return digest.hexdigest()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {system_reason(error)}") from error
 
 
 def _digest_packed(layout: Layout) -> str:

@@ -7,6 +7,7 @@ import av.container
 import av.video.stream
 
 from packer.vision.decode.limits import Input, PictureError, VideoError, check_size, open_input
+from shardspec.errors import system_reason
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
 _DEMUXERS = "mov,matroska,avi,mpegts,mpeg,mpegvideo,asf,flv,ogg"
@@ -46,7 +47,7 @@ def open_video(
         raise
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError(
-            f"expected a video, found a file that does not open: {reason(error)} "
+            f"expected a video, found a file that does not open: {system_reason(error)} "
             "(cut off before its index, or no video)"
         ) from error
     try:
@@ -72,11 +73,6 @@ def _check_codec(name: str) -> None:
             f"expected a codec whose decoder gives the same pixels every time, found {_NOT_REPEATABLE[name]} ({name}): "
             "convert the file without loss, for example with ffmpeg -i IN -c:v ffv1 OUT.mkv"
         )
-
-
-def reason(error: Exception) -> str:
-    """The short text of a libav error, without numbers and file names."""
-    return str(getattr(error, "strerror", None) or error)
 
 
 def _choose(container: av.container.InputContainer) -> av.video.stream.VideoStream:

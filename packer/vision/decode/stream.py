@@ -12,12 +12,12 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from packer.vision.decode.container import reason
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.timeline import Timeline
 from packer.vision.decode.unwritten import FrameMemory
 from packer.vision.faults import may_pass
+from shardspec.errors import system_reason
 from shardspec.wording import counted
 
 # Codecs whose bitstream marks frames to which no other refers (H.264's nal_ref_idc 0), so that skipping them changes
@@ -201,8 +201,8 @@ class Decoding:
             raise
         except av.error.FFmpegError as error:
             if may_pass(error) and self._timeline.damage is None:  # a moment ago the file could be read to its end
-                raise VideoError(f"reading stopped: {reason(error)}") from error
-            self.problems.append(f"reading stopped: {reason(error)}")
+                raise VideoError(f"reading stopped: {system_reason(error)}") from error
+            self.problems.append(f"reading stopped: {system_reason(error)}")
         yield None
 
     def _drain(self) -> list[VideoFrame]:
@@ -221,7 +221,7 @@ class Decoding:
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1
-        self._failure = reason(error)
+        self._failure = system_reason(error)
 
 
 class Trust:

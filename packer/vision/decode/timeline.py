@@ -14,9 +14,10 @@ import numpy.typing as npt
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from packer.vision.decode.container import open_video, reason
+from packer.vision.decode.container import open_video
 from packer.vision.decode.limits import Input, VideoError
 from packer.vision.faults import may_pass
+from shardspec.errors import system_reason
 
 # Codecs in which a packet is exactly one shown frame. (A bit marks the hidden frames of VP8: RFC 6386, 9.1.)
 _ONE_FRAME_A_PACKET = frozenset(
@@ -107,7 +108,7 @@ def scan(source: Input, *, max_pixels: int) -> Timeline:
         again, stopped = _scan(source, max_pixels)
         if again.damage == timeline.damage or stopped is None:
             return again
-    raise VideoError(f"expected a video that can be read to its end, found: {reason(stopped)}") from stopped
+    raise VideoError(f"expected a video that can be read to its end, found: {system_reason(stopped)}") from stopped
 
 
 def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
@@ -130,7 +131,7 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
         except MemoryError:  # also one of libav's own errors
             raise
         except av.error.FFmpegError as error:
-            stopped, damage = error, f"reading stopped after {read} packets: {reason(error)}"
+            stopped, damage = error, f"reading stopped after {read} packets: {system_reason(error)}"
         start = _start(container, stream)
         if damage is None:
             # After `due` a missing packet may have left a gap.

@@ -127,11 +127,3 @@ class VideoReader:
                 yield VideoFrame(index, time, self._to_rgb(frame))
         if not self.frames_read:
             raise VideoError(f"expected at least one frame, found none that is whole: {self.damage or 'no keyframe'}")
-
-
-def read_frames(
-    source: Input, sampling: Sampling, *, max_pixels: int = MAX_PIXELS, threads: int = 1
-) -> Iterator[VideoFrame]:
-    """Yield the frames of a `VideoReader`, which is closed at the end. Damage is not reported."""
-    with VideoReader(source, sampling, max_pixels=max_pixels, threads=threads) as reader:
-        yield from reader

@@ -3,12 +3,12 @@
 import errno
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from packer.workspace.durable import fsync_folder, publish, remove_tree, write_durably
+from packer.workspace.fresh import host
 from packer.workspace.paths import Workspace
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Observer
@@ -68,7 +68,7 @@ def read_terms(space: Workspace) -> dict[str, Any] | None:
     return terms if isinstance(terms, dict) else None
 
 
-def close_to_agents(space: Workspace, say: Callable[[str], None]) -> None:
+def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[], None]:
     """Let no agent begin, or go on, as soon as none is at work. The caller holds the folder.
 
     Parameters
@@ -77,24 +77,35 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> None:
     say : callable
         Takes a line for the user.
 
+    Returns
+    -------
+    callable
+        Opens the build to agents again, if it was open and is still there: for a caller that does not go on with it.
+
     Raises
     ------
     BuildLockedError
         If agents are at work.
     """
     terms = read_terms(space)
+
+    def reopen() -> None:
+        if terms is not None and space.array.exists():
+            write_durably(space.array, json.dumps(terms).encode())
+
     if terms is None and not space.agents.exists():
-        return
+        return reopen
     observer = Observer(space)
     _wait(space, observer, say)
     if terms is not None:
-        here = {"host": socket.gethostname(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
+        here = {"host": host(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
         write_durably(space.array, json.dumps({**terms, "closed": here}).encode())
         try:  # one may have begun meanwhile; from now on each finds the build closed
             _wait(space, observer, say)
         except BaseException:
-            write_durably(space.array, json.dumps(terms).encode())
+            reopen()
             raise
+    return reopen
 
 
 def _wait(space: Workspace, observer: Observer, say: Callable[[str], None]) -> None:

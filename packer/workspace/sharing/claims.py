@@ -1,13 +1,13 @@
 """Claims: numbered things to do, shared out among agents on any hosts by files that only one can make.
 
-An attempt at a thing is the file ``KIND-NUMBER.ATTEMPT``, made exclusively, with the agent's name in it. A thing that
-is done has the file ``KIND-NUMBER.done``. Once the lease of an agent is over, another makes the next attempt. Nothing
-here needs a lock, a link or a clock.
+An attempt at a thing is the file ``KIND-NUMBER.ATTEMPT``, made exclusively, with the agent's name in it. One that was
+given back gets ``.free`` at the end of its name. A thing that is done has the file ``KIND-NUMBER.done``. Once the lease
+of an agent is over, or it has given a thing back, another makes the next attempt. Nothing here needs a lock, a link or
+a clock.
 """
 
 import os
 import re
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +15,8 @@ from pathlib import Path
 from packer.workspace.paths import Workspace
 from packer.workspace.sharing.leases import Observer
 
-REMEMBERED_S = 15.0
-"""Seconds for which it is remembered whose a claim is, so that those who wait do not read all claims every second."""
-
-_NAME = re.compile(r"([a-z]+)-([0-9]+)\.(done|[0-9]+)\Z")
+_FREE = ".free"
+_NAME = re.compile(rf"([a-z]+)-([0-9]+)\.(done|[0-9]+)({re.escape(_FREE)})?\Z")
 
 
 class Claims:
@@ -46,8 +44,8 @@ class Claims:
         self._kind = kind
         self._count = count
         self._attempts: dict[int, int] = {}
+        self._given_back: set[int] = set()
         self._owners: dict[tuple[int, int], str] = {}
-        self._forget_s = 0.0
         self.held: dict[int, int] = {}
         self.done: set[int] = set()
 
@@ -65,6 +63,7 @@ class Claims:
             If the folder of the plan's claims is gone.
         """
         attempts: dict[int, int] = {}
+        free: set[tuple[int, int]] = set()
         for name in os.listdir(self._space.claims):  # noqa: PTH208 -- names are all that is needed
             match = _NAME.match(name)
             if match is None or match[1] != self._kind or not 0 <= (number := int(match[2])) < self._count:
@@ -73,20 +72,20 @@ class Claims:
                 self.done.add(number)
             else:
                 attempts[number] = max(attempts.get(number, 0), int(match[3]))
+                if match[4]:
+                    free.add((number, int(match[3])))
         self._attempts = attempts
-        if time.monotonic() >= self._forget_s:  # an attempt that was given back may have become another's
-            self._owners.clear()
-            self._forget_s = time.monotonic() + REMEMBERED_S
+        self._given_back = {number for number, attempt in free if attempts[number] == attempt}
 
     def fresh(self) -> list[int]:
         """What nobody has in hand."""
-        taken = {*self._attempts, *self.done, *self.held}
+        taken = {*(self._attempts.keys() - self._given_back), *self.done, *self.held}
         return [number for number in range(self._count) if number not in taken] if len(taken) < self._count else []
 
     def freed(self, observer: Observer) -> list[int]:
         """What was in the hands of agents whose lease is over; `observer` has looked just now."""
-        open_ = [n for n in sorted(self._attempts) if n not in self.done and n not in self.held]
-        return [number for number in open_ if observer.is_over(self._owner(number))]
+        known = self.done | self.held.keys() | self._given_back
+        return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self._owner(n))]
 
     def take(self, number: int) -> bool:
         """Claim a thing; False if another was faster."""
@@ -110,16 +109,15 @@ class Claims:
     def give_back(self, numbers: Collection[int]) -> None:
         """Leave to others what this agent has in hand and has not finished."""
         for number in numbers:
+            path = self._path(number, str(self.held.pop(number)))
             with suppress(OSError):  # nobody is kept waiting for longer than a lease
-                self._path(number, str(self.held.pop(number))).unlink()
+                os.replace(path, path.with_name(path.name + _FREE))
 
     def forget(self) -> None:
         """Leave to others what they have taken, as of the last look, since this agent's lease was over."""
         for number, attempt in list(self.held.items()):
             if number in self.done or self._attempts.get(number) != attempt:
                 del self.held[number]
-                with suppress(OSError):  # if they give theirs back, nobody is to wait for this one
-                    self._path(number, str(attempt)).unlink()
 
     def _owner(self, number: int) -> str:
         """The name in the last claim to a thing; of one that is being made, its place is its name."""

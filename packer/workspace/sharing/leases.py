@@ -6,10 +6,8 @@ lost lease costs double work and nothing else, since publishing is what counts (
 """
 
 import json
-import math
 import os
 import re
-import socket
 import threading
 import time
 import uuid
@@ -19,23 +17,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import TracebackType
 from typing import Any, Self
 
-from packer.workspace.fresh import is_dead, process_mark
+from packer.workspace.fresh import LEASE_S, RENEWALS, host, is_dead, lease_s, process_mark, watched_s
 from packer.workspace.paths import Workspace
-
-LEASE_S = 60.0
-"""Seconds without a renewal after which a lease is over; ``PACKER_LEASE_S`` in the environment is for tests."""
-
-_RENEWALS = 6
-"""A lease is renewed so often within its length, and looked at as often by those who wait for its end."""
-
-
-def lease_s() -> float:
-    """The length of the leases that this process takes."""
-    try:
-        chosen = float(os.environ.get("PACKER_LEASE_S", ""))
-    except ValueError:
-        return LEASE_S
-    return chosen if math.isfinite(chosen) and chosen > 0 else LEASE_S
 
 
 @dataclass(frozen=True)
@@ -88,12 +71,12 @@ class Agent:
     @classmethod
     def here(cls) -> "Agent":
         """The agent that the calling process is, under a new name."""
-        host, pid = socket.gethostname().partition(".")[0], os.getpid()
-        plain = re.sub(r"[^A-Za-z0-9]+", "-", host).strip("-")[:32] or "host"
+        here, pid = host().partition(".")[0], os.getpid()
+        plain = re.sub(r"[^A-Za-z0-9]+", "-", here).strip("-")[:32] or "host"
         return cls(
             name=f"{plain}-{pid}-{uuid.uuid4().hex[:6]}",
-            host=host,
-            node=os.environ.get("SLURMD_NODENAME", host),
+            host=here,
+            node=os.environ.get("SLURMD_NODENAME", here),
             pid=pid,
             process=process_mark(),
             job=slurm_job(os.environ),
@@ -168,7 +151,7 @@ class Lease:
         self._why = why
 
     def _renew(self) -> None:
-        while not self._stop.wait(self._agent.lease_s / _RENEWALS):
+        while not self._stop.wait(self._agent.lease_s / RENEWALS):
             self._agent = replace(self._current(), beat=self._agent.beat + 1)
             before_s = self._renewed_s
             try:
@@ -231,9 +214,7 @@ class Observer:
             if renewed or name not in self._still_s:
                 self._still_s[name] = 0.0
             else:
-                # However long ago the last look was (this process may have been stopped), it counts as a short time.
-                limit_s = (new or old or Agent(name)).lease_s / _RENEWALS
-                self._still_s[name] += min(passed_s, limit_s)
+                self._still_s[name] += watched_s(passed_s, (new or old or Agent(name)).lease_s)
         self._agents |= found
 
     def is_over(self, name: str) -> bool:

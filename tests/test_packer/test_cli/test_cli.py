@@ -158,7 +158,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         ("worker = 3", "; did you mean 'workers'?"),
         ("sise = 3", "; did you mean 'size'?"),
         ("encode = 'jpg'", "encode: expected one of jpeg, png, webp, raw, found 'jpg'; did you mean 'jpeg'?"),
-        ("size = 'big'", "size: expected int, found 'big'"),
+        ("size = 'big'", "size: expected an integer, found 'big'"),
         ("[section]\nsize = 3", "unknown option 'section'"),
         ("size = ", "expected TOML"),
         ("overwrite = 'no'", "overwrite: expected true or false, found 'no'"),

@@ -12,7 +12,7 @@ from support.command import environment, run_packer
 from support.packed import fingerprints
 from support.ray_cluster import Ray
 from support.slurm import Slurm
-from support.steps import LOG
+from support.steps import GATE, LOG
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +52,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What it becomes on one host."""
     folder = tmp_path_factory.mktemp("expected")
-    env = environment(python_path=TESTS, **{LOG: str(folder / "log")})
+    env = environment(python_path=TESTS, **{LOG: str(folder / "log"), GATE: str(folder)})
     run_packer("build", pictures, folder / "out", *OPTIONS, *STEPS, env=env)
     return fingerprints(folder / "out")

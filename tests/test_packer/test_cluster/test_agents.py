@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from support.processes import wait_for
 import packer
 from packer.page.building import Building
 from packer.workspace import Workspace
+from packer.workspace.sharing.array import read_terms
 from packer.workspace.sharing.claims import Claims
 from packer.workspace.sharing.leases import Agent, Lease, Observer, read_agents
-from shardspec.errors import BuildLockedError
+from shardspec.errors import BuildLockedError, ResumeMismatchError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
 def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Path) -> None:
     case = shared.begin(tmp_path)
     case.gate.touch()
+    refused = run_packer("work", case.out, env=with_other_numpy(case), expect=1)
+    assert f"numpy {version('numpy')} (here 1.0.0)" in refused.stderr
     agents = [case.start_agent("--json", held=False) for _ in range(3)]
     done = [json.loads(end(agent, 0)) for agent in agents]
     assert sum(one["tasks"] for one in done) >= 4
@@ -43,6 +47,14 @@ def test_agents_share_a_build_and_write_its_shards(shared: Shared, tmp_path: Pat
     assert case.status()["stage"] == "finished"
     again = run_packer("work", case.out, env=case.env)
     assert "the build is finished" in again.stdout
+
+
+def with_other_numpy(case: Case) -> dict[str, str]:
+    """The environment of a host on which numpy has another version, as far as its installation says."""
+    installed = case.folder / "other" / "numpy-1.0.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.0.0\n")
+    return {**case.env, "PYTHONPATH": os.pathsep.join([str(installed.parent), case.env["PYTHONPATH"]])}
 
 
 def test_everyone_is_told_who_is_at_work_until_it_is_killed(shared: Shared, tmp_path: Path) -> None:
@@ -115,6 +127,11 @@ def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path, monkeypa
     second.give_back([1])
     first.look()
     assert first.fresh() == [1], "nobody waits for the first, which has nothing in hand of it"
+    assert first.take(1)
+    assert first.held[1] == 3, "it is known that others had it, and may have done some of it"
+    first.give_back([0, 1])
+    second.look()
+    assert (second.fresh(), second.freed(observer)) == ([0, 1], [])
 
 
 def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_too_late(
@@ -217,6 +234,30 @@ def test_no_call_clears_a_folder_in_which_agents_are_at_work(tmp_path: Path, mon
     assert space.plan.exists()
     assert packer.build(source, out, **options).found_finished
     assert not space.root.exists()
+
+
+def test_a_call_that_refuses_leaves_the_build_to_its_agents(tmp_path: Path) -> None:
+    source, out = write_pictures(tmp_path / "source", ["1.png", "2.png"]), tmp_path / "out"
+    space = Workspace(out / ".build")
+
+    def is_open() -> bool:
+        terms = read_terms(space)
+        return terms is not None and "closed" not in terms
+
+    packer.submit(source, out, size=24, progress=False)
+    with pytest.raises(ResumeMismatchError):
+        packer.build(source, out, size=16, progress=False)
+    assert is_open()
+    foreign = out / "mine.txt"
+    foreign.touch()
+    with pytest.raises(UsageError, match=r"mine\.txt"), packer.Writer(out, overwrite=True):
+        pass
+    assert is_open()
+    foreign.unlink()
+    packer.build(source, out, size=16, overwrite=True, progress=False)
+    packer.submit(source, out, size=24, overwrite=True, progress=False)
+    assert packer.build(source, out, size=16, progress=False).found_finished
+    assert is_open(), "an unfinished replacement stays for the agents"
 
 
 def test_agents_need_a_submitted_build(shared: Shared, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Agents that are killed and stopped at random moments, round after round: one digest."""
 
 import os
-import random
 import shutil
 import signal
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import Case, end, share
-from support.cluster_builds import ROUNDS, SEED
+from support.cluster_builds import rounds
 from support.command import run_packer
 from support.packed import fingerprints
 from support.processes import workers_of
@@ -19,10 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_random_faults_of_agents_change_no_byte(tmp_path: Path) -> None:
-    print(f"\n{ROUNDS} rounds of random faults of agents, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)")
-    rng = random.Random(SEED)
     shared = share(tmp_path / "shared")
-    for number in range(ROUNDS):
+    for number, rng in rounds("of agents", 0.4):
         case = Case(tmp_path / f"{number}", shared)
         case.folder.mkdir()
         case.gate.touch()
@@ -48,5 +45,5 @@ def test_random_faults_of_agents_change_no_byte(tmp_path: Path) -> None:
         for agent in agents:
             end(agent, None)
         run_packer("build", *case.build, "--quiet", env=case.env)
-        assert fingerprints(case.out) == shared.expected, f"round {number}, seed {SEED}"
+        assert fingerprints(case.out) == shared.expected
         shutil.rmtree(case.folder)

@@ -3,20 +3,24 @@
 import os
 import random
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import TESTS, write_pictures
-from support.cluster_builds import OPTIONS, ROUNDS, SEED, Run, parent_of, program, variable_of
+from support.cluster_builds import OPTIONS, Run, parent_of, program, rounds, variable_of
 from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import command_of, is_alive, wait_for, workers_in
 from support.slurm import Slurm
 from support.steps import LOG, read_log
+
+import packer
 
 pytestmark = pytest.mark.slurm
 
@@ -26,10 +30,12 @@ HOST = b"packer.jobs.launchers.host"
 class SlurmRun(Run):
     """A build in an allocation of all nodes; the command is given `times` times, one after another."""
 
-    def __init__(self, slurm: Slurm, pictures: Path, folder: Path, *more: str, times: int = 1) -> None:
+    def __init__(
+        self, slurm: Slurm, pictures: Path, folder: Path, *more: str, times: int = 1, held: bool = False
+    ) -> None:
         self.slurm = slurm
         self._times = times
-        super().__init__("srun", pictures, folder, more, slurm.environment)
+        super().__init__("srun", pictures, folder, more, slurm.environment, held=held)
 
     def started_by(self) -> list[str]:
         script = "; ".join([shlex.join(self.command)] * self._times) + "; exit $?"
@@ -44,15 +50,14 @@ class SlurmRun(Run):
         return [process for process in found if node is None or self.node_of(process) == node]
 
     def sruns(self) -> list[int]:
-        """The ``srun`` of each worker, the leaders of their groups."""
+        """The ``srun`` of each node, the leaders of their groups."""
         found = [process for process in workers_in(self.out, HOST) if program(process).endswith(b"srun")]
         return [process for process in found if os.getpgid(process) == process]
 
     def srun_of(self, worker: int) -> int:
-        """The ``srun`` that speaks for a worker: both name the same log."""
-        words = command_of(parent_of(worker)).split(b"\0")
-        log = words[words.index(HOST) + 1]
-        return next(process for process in self.sruns() if log in command_of(process).split(b"\0"))
+        """The ``srun`` that speaks for a worker."""
+        node = f"--nodelist={self.node_of(worker)}".encode()
+        return next(process for process in self.sruns() if node in command_of(process).split(b"\0"))
 
 
 @pytest.fixture
@@ -115,14 +120,35 @@ def test_a_lost_node_gives_its_work_back_and_blames_no_item(run: SlurmRun, expec
     assert "died" not in errors
 
 
-def test_a_daemon_that_comes_back_late_changes_nothing(run: SlurmRun, expected: dict[str, str]) -> None:
-    """Its workers run on meanwhile, and no new one can be started."""
-    worker = run.at_work("n2")
-    run.slurm.kill_node("n2")
-    os.kill(worker, signal.SIGKILL)
-    time.sleep(3)
-    run.slurm.start_node("n2")
-    run.finish(expected)
+def test_a_daemon_that_comes_back_late_changes_nothing(
+    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
+) -> None:
+    """Slurm has given its node up by then. Its workers run on meanwhile, and no new one can be started."""
+    with SlurmRun(slurm, pictures, tmp_path, held=True) as run:
+        worker = run.at_work("n2")
+        slurm.kill_node("n2")
+        os.kill(worker, signal.SIGKILL)
+        run.wait_for_line("packer: node n2 is lost")
+        wait_for("the node's end", lambda: slurm.states()["n2"].startswith("down"), 0.2)
+        slurm.start_node("n2")
+        run.gate.touch()
+        run.finish(expected)
+
+
+def test_a_cancelled_allocation_ends_the_build_which_goes_on_in_another(
+    slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]
+) -> None:
+    """As when its time is up: in the middle of items."""
+    with SlurmRun(slurm, pictures, tmp_path, held=True) as run:
+        run.at_work()
+        slurm.run("scancel", *slurm.jobs())
+        status, errors = run.end()
+        assert status == 1
+        assert "run the same command again, in an allocation" in errors
+        assert not run.workers()
+        run.gate.touch()
+    with SlurmRun(slurm, pictures, tmp_path) as again:
+        again.finish(expected)
 
 
 def test_a_killed_build_goes_on_in_the_same_allocation(
@@ -189,16 +215,30 @@ def test_an_item_that_hangs_hard_is_ended(slurm: Slurm, tmp_path: Path) -> None:
     assert not is_alive(int(read_log(tmp_path / "log")[0]))
 
 
-def test_packed_datasets_are_converted_on_the_nodes(slurm: Slurm, tmp_path: Path) -> None:
-    source = write_pictures(tmp_path / "few", [f"a/{number}.png" for number in range(5)])
-    env = environment(python_path=TESTS)
-    run_packer("build", source, tmp_path / "whole", *OPTIONS, env=env)
-    convert = ("convert", tmp_path / "whole", "--format", "npy", "--quiet")
-    run_packer(*convert, tmp_path / "one", env=env)
-    slurm.run(
-        "salloc", "--nodes=2", "--exclusive", *arguments(*convert, tmp_path / "many", "--engine", "srun"), env=env
-    )
+def test_packed_datasets_are_written_anew_on_the_nodes_as_on_one_host(slurm: Slurm, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"size": 16, "label_from": "folder", "shard_size": "20kB", "progress": False}
+    names = [f"{'ab'[number % 2]}/{number:02d}.png" for number in range(40)]
+    source, whole, other = write_pictures(tmp_path / "source", names), tmp_path / "whole", tmp_path / "other"
+    packer.build(source, whole, **how)
+    packer.build(write_pictures(tmp_path / "few", ["a/few.png", "b/few.png"]), other, **how)
+    (source / "a" / "00.png").write_bytes((source / "b" / "01.png").read_bytes())
+    packer.build(source, whole, update=True, **how)
+
+    def commands(folder: Path) -> list[tuple[object, ...]]:
+        shutil.copytree(whole, folder / "compact")
+        return [
+            ("convert", whole, folder / "convert", "--format", "npy"),
+            ("merge", whole, other, folder / "merge"),
+            ("split", whole, folder / "split", "--by", "source"),
+            ("compact", folder / "compact"),
+        ]
+
+    for words in commands(tmp_path / "one"):
+        run_packer(*words, "--quiet")
+    many = [arguments(*words, "--quiet", "--engine", "srun") for words in commands(tmp_path / "many")]
+    slurm.run("salloc", "--nodes=2", "--exclusive", "bash", "-ec", "\n".join(map(shlex.join, many)), env=environment())
     assert fingerprints(tmp_path / "many") == fingerprints(tmp_path / "one")
+    assert check_whole(tmp_path / "many" / "compact").samples == 40
 
 
 FAULTS: dict[str, Callable[[SlurmRun, random.Random], None]] = {
@@ -219,9 +259,7 @@ def _kill(processes: list[int], rng: random.Random, how: Callable[[int, int], No
 
 @pytest.mark.slow
 def test_faults_at_random_moments(slurm: Slurm, pictures: Path, tmp_path: Path, expected: dict[str, str]) -> None:
-    print(f"\n{ROUNDS} rounds of random faults under srun, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)")
-    rng = random.Random(SEED)
-    for number in range(ROUNDS):
+    for number, rng in rounds("under srun", 0.4):
         folder = tmp_path / str(number)
         folder.mkdir()
         faults = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3)))

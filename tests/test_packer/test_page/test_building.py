@@ -19,8 +19,9 @@ from support.pages import Page, assert_harmless
 
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building, find_lock
+from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Guard, Pages
+from packer.page.server import Pages
 from packer.workspace import Workspace
 from shardspec.layout import Layout
 

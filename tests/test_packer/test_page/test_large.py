@@ -19,8 +19,9 @@ from packer.packed.shown import columns
 from packer.packed.shown.background import Job
 from packer.packed.shown.dataset import ShownDataset
 from packer.page.building import Building
+from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Guard, Pages
+from packer.page.server import Pages
 from readers import open_dataset
 from readers.formats.pool import ShardPool
 from shardspec.errors import ShardCorruptError

@@ -21,8 +21,10 @@ from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hos
 
 from packer import report
 from packer.packed.shown.dataset import ShownDataset
+from packer.page.guard import Guard
 from packer.page.looking import Looking
-from packer.page.server import Guard, Pages, Query
+from packer.page.query import Query
+from packer.page.server import Pages
 from packer.page.view import describe_address
 from packer.sources.contents import close_contents
 from readers import open_dataset

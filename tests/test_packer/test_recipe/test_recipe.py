@@ -73,7 +73,10 @@ def test_a_recipe_is_frozen() -> None:
         ({"encode": "raw", "progressive": "baseline"}, "progressive: read only with encode jpeg, found encode raw"),
         ({"resize": "exact"}, "resize: read only with size, found no size"),
         ({"resize": "none", "size": 64}, "size: read only with resize shorter or exact, found resize none"),
-        ({"steps": "m:f", "every": 3}, "every: read only by the step 'decode', found the steps m:f"),
+        (
+            {"steps": "m:f", "every": 3},
+            "every: read only by the step 'decode', found the steps m:f: add 'decode' to --steps",
+        ),
         ({"steps": "resize", "keyframes": True}, "keyframes: read only by the step 'decode', found the steps resize"),
         (
             {"preset": "faces", "choose": "masked"},
@@ -116,7 +119,7 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
     for part in (
         "preset: expected one of faces, images, found 'cats'",
         "every: expected 1 or more, found 0",
-        "size: expected int, found 'big'",
+        "size: expected an integer, found 'big'",
         "quality: expected 100 or less, found 101",
         "margin: expected 0 or more, found -1.0",
         "min_face: expected 20 or more",
@@ -194,7 +197,7 @@ def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
 def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
     assert Recipe(preset="faces", landmarks=number).landmarks == "5"
     assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
-    with pytest.raises(UsageError, match="landmarks: expected str, found 6"):
+    with pytest.raises(UsageError, match="landmarks: expected text, found 6"):
         Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
 
 

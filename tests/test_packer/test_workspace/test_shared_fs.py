@@ -6,17 +6,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.builds import TESTS, parts_of, write_pictures
-from support.command import arguments, environment
+from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for, workers_in
 from support.shared_fs import STALE_S, SharedFolder, as_host, missing, shared_folder
 from support.steps import HOLD
 
-import packer
 from packer.builds.plan import TASK_ITEMS
 from packer.jobs.plan import Unit
 from packer.jobs.worker import open_work
@@ -70,24 +70,25 @@ def kill(build: "subprocess.Popen[str]", out: Path) -> None:
     wait_for("the end of the workers", lambda: not workers_in(out))
 
 
-def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder, start: Start) -> None:
-    source = write_pictures(
-        tmp_path / "source", [f"{'ab'[n // 64]}/{n // 48}{n:03d}.png" for n in range(4 * TASK_ITEMS)]
-    )
-    steps = ["decode", "resize", "support.steps:hold"]
-    packer.build(
-        source,
-        tmp_path / "whole",
-        size=16,
-        label_from="folder",
-        shard_size="20kB",
-        steps=steps,
-        workers=1,
-        progress=False,
-    )
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    names = [f"{'ab'[n // 64]}/{n // 48}{n:03d}.png" for n in range(4 * TASK_ITEMS)]
+    return write_pictures(tmp_path_factory.mktemp("shared") / "source", names)
+
+
+@pytest.fixture(scope="module")
+def whole(source: Path) -> dict[str, str]:
+    """What a local build makes of the source."""
+    run_packer("build", source, source.with_name("whole"), *OPTIONS, *HELD, env=environment(python_path=TESTS))
+    return fingerprints(source.with_name("whole"))
+
+
+def test_builds_of_two_hosts_in_one_folder(
+    source: Path, whole: dict[str, str], shared: SharedFolder, start: Start
+) -> None:
     real, first, second = (folder / "out" for folder in shared)
 
-    hold = tmp_path / "hold"
+    hold = source.with_name("hold")
     hold.touch()
     killed = start(source, first)
     wait_for("the first part", lambda: parts_of(real) or killed.poll() is not None, pause_s=0.05)
@@ -120,4 +121,27 @@ def test_builds_of_two_hosts_in_one_folder(tmp_path: Path, shared: SharedFolder,
     assert not resumed.returncode, said
     wait_for("what was written", lambda: (real / "manifest.json").exists() and not (real / ".build").exists())
     check_whole(real)
-    assert fingerprints(real) == fingerprints(tmp_path / "whole")
+    assert fingerprints(real) == whole
+
+
+def test_agents_of_two_hosts_share_a_build(source: Path, whole: dict[str, str], shared: SharedFolder) -> None:
+    """What one has claimed or done, the other sees late: some work is done twice, and the first result counts."""
+    real, first, second = (folder / "out" for folder in shared)
+    env = environment(python_path=TESTS, PACKER_LEASE_S=str(LEASE_S))
+    run_packer("submit", source, first, *OPTIONS, *HELD, env=env)
+    time.sleep(SEEN_S)
+    words = ("--workers", "1", "--quiet")
+    with ExitStack() as stack:
+        agents = []
+        for out, host in ((first, ()), (second, as_host("n2"))):
+            command = [*host, *arguments("work", out, *words)]
+            agents.append(stack.enter_context(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)))
+            stack.callback(agents[-1].kill)
+        for agent in agents:
+            said = agent.communicate(timeout=LEASE_S * 4)[1]
+            assert not agent.returncode, said
+    time.sleep(SEEN_S)
+    run_packer("build", source, first, *OPTIONS, *HELD, env=env)
+    wait_for("what was written", lambda: (real / "manifest.json").exists() and not (real / ".build").exists())
+    check_whole(real)
+    assert fingerprints(real) == whole

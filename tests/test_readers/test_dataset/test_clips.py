@@ -118,7 +118,7 @@ def test_clips_are_read_into_arrays_without_gaps_alone(video_path):
     out = {**expected, "box": np.zeros((2, 4, 4), np.float32)}
     clips.read_into([0, 5], out)
     assert np.array_equal(out["box"], expected["box"])
-    with pytest.raises(UsageError, match="field 'box': expected an array whose clips follow one another"):
+    with pytest.raises(UsageError, match="field 'box': expected an array whose samples follow one another"):
         clips.read_into([0, 5], {**expected, "box": np.zeros((2, 6, 4), np.float32)[:, :4]})
 
 

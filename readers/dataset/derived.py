@@ -1,0 +1,126 @@
+"""The base of datasets that are made of another: parts, clips, other labels, several views."""
+
+from collections.abc import Container
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from readers.dataset.base import SampleDataset
+from readers.decode.values import BatchLayout
+from readers.order.auto import Store
+from readers.order.blocks import Blocks
+from readers.order.order import Picks
+from readers.seeding import AnyTransform
+from shardspec.columns import Columns
+from shardspec.errors import UsageError
+
+
+class DerivedDataset(SampleDataset):
+    """The samples of a base dataset, one for one and with its transform, unless a subclass says otherwise.
+
+    Parameters
+    ----------
+    base : SampleDataset
+    transform : callable, optional
+        One more transform, after that of `base`.
+    """
+
+    def __init__(self, base: SampleDataset, transform: AnyTransform | None = None) -> None:
+        super().__init__(transform)
+        self.base = base
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def small_fields(self) -> tuple[str, ...]:
+        """Those of the base dataset."""
+        return self.base.small_fields
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of ``label``."""
+        return self.base.classes
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Those of the base dataset."""
+        return self.base.blocks
+
+    @property
+    def raw_layout(self) -> BatchLayout:
+        """How values are laid out in the base dataset."""
+        return self.base.layout
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Those of the base dataset."""
+        return self.base.stores
+
+    @property
+    def sample_bytes(self) -> float:
+        """That of the base dataset."""
+        return self.base.sample_bytes
+
+    def read_ahead(self, picks: Picks) -> None:
+        """Ask the system for the bytes of rows that will be read soon."""
+        self.base.read_ahead(picks)
+
+    def origins(self, picks: Picks) -> Picks:
+        """The rows in the base dataset and the seeds, which together key the transforms' random draws."""
+        return self.base.origins(picks)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether reading draws from a sample's generator."""
+        return super().draws_at_random or self.base.draws_at_random
+
+    @property
+    def nesting(self) -> int:
+        """That of the base dataset."""
+        return self.base.nesting
+
+    def describe(self, row: int) -> str:
+        """Key and place of a row, for messages."""
+        return self.base.describe(row)
+
+    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
+        """One field of the whole base dataset."""
+        return self.base.column(name)
+
+    def _on(self, base: SampleDataset) -> Self:
+        """A copy of this dataset on another base dataset, of the same rows."""
+        other = copy(self)
+        other.base = base
+        other._layout = None
+        return other
+
+
+def flattened(out: Columns, layout: BatchLayout, apart: Container[str]) -> Columns:
+    """The columns of a batch of several base samples each as columns of base samples, in the same memory.
+
+    Parameters
+    ----------
+    out : dict
+        The batch, whose stacked values have a leading axis more than in `layout`.
+    layout : BatchLayout
+        That of the base samples.
+    apart : container of str
+        Fields that are left out.
+
+    Raises
+    ------
+    UsageError
+        If samples do not follow one another in the caller's array.
+    """
+    columns: Columns = {}
+    for name, value in layout.items():
+        if name not in apart and value.shape is not None:
+            columns[name] = out[name].reshape(-1, *value.shape)
+            if not np.may_share_memory(columns[name], out[name]) and out[name].size:
+                raise UsageError(
+                    f"field {name!r}: expected an array whose samples follow one another, found one with gaps"
+                )
+    return columns
